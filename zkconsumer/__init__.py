@@ -1,0 +1,1 @@
+"""zkconsumer: run, study, migrate and audit Kafka consumer groups that live in ZooKeeper."""

@@ -1,0 +1,69 @@
+"""Value types shared by every layer. No behaviour beyond parsing and ordering; no IO.
+
+Ordering follows Java: thread ids compare as whole strings (``String.compareTo``), so
+``g_c-10`` sorts before ``g_c-2``; partitions compare as integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and the number of one of its partitions."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ConsumerThreadId(NamedTuple):
+    """One stream of one member: the text stored in an owner znode is ``<consumer>-<stream>``."""
+
+    consumer: str
+    stream: int
+
+    def __str__(self) -> str:
+        return f"{self.consumer}-{self.stream}"
+
+    @classmethod
+    def parse(cls, text: str) -> ConsumerThreadId:
+        """Split at the last ``-``. Raises ValueError when the text has no such form."""
+        consumer, dash, stream = text.rpartition("-")
+        if not dash or not consumer or not stream.isascii() or not stream.isdigit():
+            raise ValueError(f"not a consumer thread id: {text!r}")
+        return cls(consumer, int(stream))
+
+
+class Pattern(Enum):
+    """How a registration subscribes: named topics, or every topic a regex allows or denies."""
+
+    STATIC = "static"
+    WHITE_LIST = "white_list"
+    BLACK_LIST = "black_list"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member subscribes to.
+
+    ``topics`` maps topic to number of streams for ``STATIC``; for a filter it has exactly one
+    entry, the cleaned regex and the number of streams.
+    """
+
+    pattern: Pattern
+    topics: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where a broker can be reached: ``host`` and ``port`` of its PLAINTEXT listener."""
+
+    broker_id: int
+    host: str
+    port: int

@@ -1,0 +1,1 @@
+"""Threads, queues and timers that drive the core and carry messages to the user."""

@@ -1,0 +1,1 @@
+"""The same core on virtual time: a fake ZooKeeper, simulated members and their histories."""
