@@ -1,0 +1,119 @@
+"""Virtual time for the simulator: one event queue, one clock, one seeded random source.
+
+Owns the order of everything that happens in a simulation. Single-threaded: the caller's thread runs
+every event. Time is counted in whole microseconds, so sums of delays are exact and a run is a pure
+function of its seed; events due at the same microsecond run in the order they were scheduled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+_MICROS = 1_000_000
+
+
+class Handle:
+    """One scheduled event. Give it to :meth:`Kernel.cancel`; ``pending`` until it ran."""
+
+    __slots__ = ("_action", "due_us")
+
+    def __init__(self, due_us: int, action: Callable[[], object]) -> None:
+        self.due_us = due_us
+        self._action: Callable[[], object] | None = action
+
+    @property
+    def pending(self) -> bool:
+        """True while the event has neither run nor been cancelled."""
+        return self._action is not None
+
+
+class Kernel:
+    """Event queue on a virtual clock.
+
+    ``rng`` is the only random source a simulation may use; ``seed`` is kept to be printed on
+    failure. ``now`` is in seconds, ``now_us`` the same moment in microseconds (exact).
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.now_us = 0
+        self.executed = 0
+        self._sequence = 0
+        self._queue: list[tuple[int, int, Handle]] = []
+        self._cancelled = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the simulation began."""
+        return self.now_us / _MICROS
+
+    @property
+    def pending(self) -> int:
+        """Number of events that are scheduled and not cancelled."""
+        return len(self._queue) - self._cancelled
+
+    def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
+        """Run ``action`` in ``delay`` seconds (rounded to microseconds, not below 0).
+
+        Raises ValueError for a negative or non-finite delay: the past cannot be scheduled.
+        """
+        if not 0 <= delay < float("inf"):
+            raise ValueError(f"delay must be finite and not negative: {delay}")
+        return self.schedule_at_us(self.now_us + round(delay * _MICROS), action)
+
+    def schedule_at_us(self, due_us: int, action: Callable[[], object]) -> Handle:
+        """Run ``action`` at the absolute time ``due_us`` microseconds; ValueError if it is past."""
+        if due_us < self.now_us:
+            raise ValueError(f"due time {due_us} us is before now, {self.now_us} us")
+        handle = Handle(due_us, action)
+        self._sequence += 1
+        heappush(self._queue, (due_us, self._sequence, handle))
+        return handle
+
+    def cancel(self, handle: Handle) -> bool:
+        """Drop a scheduled event. False when it already ran or was cancelled."""
+        if handle._action is None:
+            return False
+        handle._action = None
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled * 2 > len(self._queue):
+            # Timers that are mostly cancelled (session timeouts) must not fill the queue.
+            # In place: ``run`` holds a reference to this very list.
+            self._queue[:] = sorted(e for e in self._queue if e[2]._action is not None)
+            self._cancelled = 0
+        return True
+
+    def step(self) -> bool:
+        """Run the next event and move the clock to it. False when none is scheduled."""
+        return self.run(max_events=1) == 1
+
+    def run(self, until: float | None = None, max_events: int | None = None) -> int:
+        """Run events in order and return how many ran.
+
+        Stops when the queue is empty, after ``max_events``, or before the first event later than
+        ``until`` (seconds on the virtual clock; the clock then stands at ``until`` exactly, unless
+        ``max_events`` stopped the run first). An exception raised by an event leaves the kernel
+        usable: that event has run, later ones are still queued.
+        """
+        queue = self._queue
+        last_us = None if until is None else round(until * _MICROS)
+        count = 0
+        while count != max_events:
+            while queue and queue[0][2]._action is None:
+                heappop(queue)
+                self._cancelled -= 1
+            if not queue or (last_us is not None and queue[0][0] > last_us):
+                if last_us is not None and last_us > self.now_us:
+                    self.now_us = last_us
+                break
+            due_us, _, handle = heappop(queue)
+            action, handle._action = handle._action, None
+            assert action is not None
+            self.now_us = due_us
+            count += 1
+            self.executed += 1
+            action()
+        return count
