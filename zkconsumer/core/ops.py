@@ -72,9 +72,11 @@ class GetMany:
     """Many independent reads, pipelined. Not a snapshot: each path is read at its own moment.
 
     Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` where there is no znode.
+    With ``watch`` each znode that exists gets a data watch; a missing one gets none.
     """
 
     paths: tuple[str, ...]
+    watch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
