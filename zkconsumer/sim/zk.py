@@ -1,8 +1,8 @@
 """A simulated ZooKeeper ensemble on virtual time.
 
-Owns the server-side sessions, the commit order and the lag of followers. What a server does with a
-request is in ``zkconsumer.sim.zk_tree``; the clients are in ``zkconsumer.sim.zk_client``. Everything
-runs inside kernel events, in the thread that runs the kernel.
+Owns the server-side sessions, the commit order and the lag of followers. What a server does with
+a request is in ``zkconsumer.sim.zk_tree``, the clients are in ``zkconsumer.sim.zk_client``.
+Everything runs inside kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from zkconsumer.core.ops import (
     Node,
     Ok,
     Reply,
+    ZkOp,
 )
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk_client import (
@@ -259,26 +260,27 @@ class FakeZk:
         connection.in_flight -= 1
         if connection.session_id not in self._sessions:
             return
-        reply = self._process(connection, request, path)
-        if reply is not None:
-            self._send_down(
-                connection,
-                partial(connection.client._on_answer, request, reply, connection.server.zxid),
-            )
+        reply = self._process(connection, request.op, path)
+        self._send_down(
+            connection,
+            partial(connection.client._on_answer, request, path, reply, connection.server.zxid),
+        )
 
-    def _process(self, connection: Connection, request: Request, path: str | None) -> Reply | None:
-        op, tree, server = request.op, connection.server.tree, connection.server
+    def _process(self, connection: Connection, op: ZkOp | None, path: str | None) -> Reply:
+        tree, server = connection.server.tree, connection.server
         counters = connection.client.counters
         if op is None:
             server.forget(connection)
             self._end_session(connection.session_id)
             return Ok()
         if isinstance(op, GetMany):
-            if path is not None:
-                counters.reads += 1
-                request.nodes.append(tree.node(path))
-            complete = len(request.nodes) == len(op.paths)
-            return Ok(tuple(request.nodes)) if complete else None
+            if path is None:
+                return Ok(())
+            counters.reads += 1
+            node = tree.node(path)
+            if op.watch and node is not None and connection.listening:
+                server.watch_data(path, connection)
+            return Ok(node)
         if isinstance(op, Exists | GetData | GetChildren):
             counters.reads += 1
             node = tree.node(op.path)

@@ -301,11 +301,22 @@ class FakeSession:
         self._begin_connect()
         self._on_state(SessionState.LOST, lost)
 
-    def _on_answer(self, request: Request, reply: Reply, zxid: int) -> None:
-        answered = self._sent.popleft()
-        assert answered is request
+    def _on_answer(self, request: Request, path: str | None, reply: Reply, zxid: int) -> None:
+        """An answer arrived: for a GetMany that of the read of ``path``, one of many."""
         self._seen_zxid = max(self._seen_zxid, zxid)
         op = request.op
+        if isinstance(op, GetMany) and path is not None:
+            assert isinstance(reply, Ok)
+            node = reply.value
+            assert node is None or isinstance(node, Node)
+            request.nodes.append(node)
+            if op.watch and node is not None:
+                self._data_watches[path] = None
+            if len(request.nodes) < len(op.paths):
+                return
+            reply = Ok(tuple(request.nodes))
+        answered = self._sent.popleft()
+        assert answered is request
         if isinstance(op, Exists | GetData | GetChildren) and op.watch and isinstance(reply, Ok):
             if isinstance(op, GetChildren):
                 self._child_watches[op.path] = None
