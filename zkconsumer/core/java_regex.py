@@ -1,0 +1,289 @@
+r"""Compile a Java regex so that it matches topic names as ``java.util.regex`` does.
+
+Members of a group must agree which topics a filter means, and JVM members use Java's dialect. A
+subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``), which settles most
+differences; the rest is translated here to the ``regex`` library, or refused:
+
+- ``\Q..\E``, ``\x{..}``, ``\uXXXX``, ``\0oo``, ``\cX``, ``\e``, ``\h``, ``\v``, ``\z``, ``\R`` are
+  rewritten; character classes with unions, ``&&`` and POSIX-like ``\p`` names too;
+- what Java refuses and ``regex`` would take with another meaning is refused: ``{`` that is no
+  counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
+  that mean nothing in Java.
+
+Known to differ: look-behinds without an upper bound and references to groups that do not exist
+(Java refuses some of them), comments mode ``(?x)`` inside a character class, ``\N{..}`` (refused),
+references of two digits.
+
+Pure functions; any thread may call them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import regex
+
+_SAME_ESCAPES: Final = "dDwWsSbBAGZ"
+_REWRITTEN: Final = {"h": r"[\t ]", "H": r"[^\t ]", "v": r"[\n-\r]", "V": r"[^\n-\r]"}
+_OUTSIDE_CLASS: Final = {**_REWRITTEN, "z": r"\Z", "R": r"(?:\r\n|[\n-\r])", "X": r"(?s:.)"}
+_CONTROLS: Final = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
+_FLAGS: Final = {"i": "i", "m": "m", "s": "s", "x": "x", "d": "", "u": "", "U": ""}
+_POSIX: Final = {
+    "Lower": "a-z",
+    "Upper": "A-Z",
+    "ASCII": r"\x00-\x7f",
+    "Alpha": "A-Za-z",
+    "Digit": "0-9",
+    "Alnum": "A-Za-z0-9",
+    "Punct": r"!-/\:-@\[-`\{-\~",
+    "Graph": r"!-\~",
+    "Print": r"\ -\~",
+    "Blank": r"\ \t",
+    "Cntrl": r"\x00-\x1f\x7f",
+    "XDigit": "0-9A-Fa-f",
+    "Space": r"\ \t-\r",
+    "javaLowerCase": r"\p{Lowercase}",
+    "javaUpperCase": r"\p{Uppercase}",
+    "javaLetter": r"\p{L}",
+    "javaDigit": r"\p{Nd}",
+    "javaLetterOrDigit": r"\p{L}\p{Nd}",
+    "javaAlphabetic": r"\p{Alphabetic}",
+}
+_IS_NAMES: Final = {"Letter": "L", "Digit": "Nd", "Punctuation": "P", "Control": "Cc"}
+
+
+class InvalidRegexError(ValueError):
+    """The text is not a regex that Java would compile; the message says where."""
+
+
+@lru_cache(maxsize=256)
+def compile_java(pattern: str) -> regex.Pattern[str]:
+    """Return the compiled pattern. Raises InvalidRegexError."""
+    try:
+        return regex.compile(_Translator(pattern).translate(), regex.V1 | regex.ASCII)
+    except InvalidRegexError:
+        raise
+    except (regex.error, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise InvalidRegexError(str(error)) from None
+
+
+class _Translator:
+    """One pass over a Java pattern. ``at`` is the index of the next character."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+
+    def translate(self) -> str:
+        out: list[str] = []
+        repeatable = False  # whether a quantifier may come next
+        while self.at < len(self.pattern):
+            character = self.pattern[self.at]
+            if character == "\\":
+                out.append(self._escape(in_class=False))
+                repeatable = True
+            elif character == "[":
+                out.append(self._class())
+                repeatable = True
+            elif character == "(":
+                out.append(self._open_group())
+                repeatable = False
+            elif character in "*+?{":
+                if not repeatable and character != "{":
+                    self._fail(f"nothing to repeat before {character!r}")
+                out.append(self._quantifier() if repeatable else f"(?:){self._quantifier()}")
+                repeatable = False
+            else:
+                self.at += 1
+                out.append(character if character in "|).^$" else _literal(ord(character)))
+                repeatable = character != "|"
+        return "".join(out)
+
+    def _take(self, text: str) -> bool:
+        taken = self.pattern.startswith(text, self.at)
+        if taken:
+            self.at += len(text)
+        return taken
+
+    def _next(self, what: str) -> str:
+        if self.at >= len(self.pattern):
+            self._fail(f"ends inside {what}")
+        self.at += 1
+        return self.pattern[self.at - 1]
+
+    def _fail(self, reason: str) -> None:
+        raise InvalidRegexError(f"{reason} at position {self.at}")
+
+    def _quantifier(self) -> str:
+        symbol = self._next("a repetition")
+        if symbol == "{":
+            end = self.pattern.find("}", self.at)
+            counts = self.pattern[self.at : end] if end >= 0 else ""
+            low, comma, high = counts.partition(",")
+            if not _is_number(low) or (high and not _is_number(high)):
+                self._fail("'{' does not start a counted repetition")
+            symbol = f"{{{low}{comma}{high}}}"
+            self.at = end + 1
+        for mode in "?+":
+            if self._take(mode):
+                return symbol + mode
+        return symbol
+
+    def _open_group(self) -> str:
+        self.at += 1
+        if not self._take("?"):
+            return "("
+        for kind in (":", "=", "!", ">", "<=", "<!"):
+            if self._take(kind):
+                return f"(?{kind}"
+        if self._take("<"):
+            end = self.pattern.find(">", self.at)
+            name = self.pattern[self.at : end] if end >= 0 else ""
+            if not (name.isascii() and name.isalnum() and name[0].isalpha()):
+                self._fail("a group's name is missing or not letters and digits")
+            self.at = end + 1
+            return f"(?<{name}>"
+        flags = ""
+        while (character := self._next("a group")) not in ":)":
+            if character == "-" and "-" not in flags:
+                flags += "-"
+            elif character in _FLAGS:
+                flags += _FLAGS[character]
+            else:
+                self._fail(f"unknown group or flag (?{character}")
+        flags = flags.removesuffix("-")
+        if character == ":":
+            return f"(?{flags}:"
+        return f"(?{flags})" if flags else ""
+
+    def _escape(self, *, in_class: bool) -> str:
+        self.at += 1
+        letter = self._next("an escape")
+        if letter == "Q":
+            end = self.pattern.find("\\E", self.at)
+            quoted = self.pattern[self.at : end] if end >= 0 else self.pattern[self.at :]
+            self.at = end + 2 if end >= 0 else len(self.pattern)
+            return "".join(_literal(ord(character)) for character in quoted)
+        if letter in "pP":
+            return self._property(negated=letter == "P")
+        if not in_class and letter in "123456789":
+            return f"(?:\\{letter})"
+        if not in_class and letter == "k" and self._take("<"):
+            end = self.pattern.find(">", self.at)
+            name = self.pattern[self.at : end] if end >= 0 else ""
+            if not (name.isascii() and name.isalnum()):
+                self._fail("a reference has no group's name")
+            self.at = end + 1
+            return f"(?P={name})"
+        if letter in (_REWRITTEN if in_class else _OUTSIDE_CLASS):
+            return (_REWRITTEN if in_class else _OUTSIDE_CLASS)[letter]
+        if letter in ("dDwWsS" if in_class else _SAME_ESCAPES):
+            return f"\\{letter}"
+        return _literal(self._code_point(letter))
+
+    def _code_point(self, letter: str) -> int:
+        """The character that an escape stands for; ``at`` is behind its letter."""
+        if letter in _CONTROLS:
+            return _CONTROLS[letter]
+        if letter == "c":
+            return ord(self._next("a control character")) ^ 64
+        if letter == "0":
+            return self._digits("01234567", 1, 3 if self._peek() in "0123" else 2, 8)
+        if letter == "u":
+            return self._digits("0123456789abcdefABCDEF", 4, 4, 16)
+        if letter == "x":
+            if not self._take("{"):
+                return self._digits("0123456789abcdefABCDEF", 2, 2, 16)
+            value = self._digits("0123456789abcdefABCDEF", 1, 8, 16)
+            if value > 0x10FFFF or not self._take("}"):
+                self._fail("a hexadecimal escape has no end or is too large")
+            return value
+        if letter.isascii() and letter.isalnum():
+            self._fail(f"\\{letter} means nothing")
+        return ord(letter)
+
+    def _peek(self) -> str:
+        return self.pattern[self.at : self.at + 1] or "8"
+
+    def _digits(self, allowed: str, least: int, most: int, base: int) -> int:
+        start = self.at
+        while self.at - start < most and self._peek() in allowed:
+            self.at += 1
+        if self.at - start < least:
+            self._fail("an escape has too few digits")
+        return int(self.pattern[start : self.at], base)
+
+    def _property(self, *, negated: bool) -> str:
+        name = self._next("a property")
+        if name == "{":
+            end = self.pattern.find("}", self.at)
+            name = self.pattern[self.at : end] if end >= 0 else ""
+            if not name or not all(c.isascii() and (c.isalnum() or c in "_=-") for c in name):
+                self._fail("a property has no name")
+            self.at = end + 1
+        if name in _POSIX:
+            return f"[{'^' if negated else ''}{_POSIX[name]}]"
+        short = name.removeprefix("Is")
+        known = _IS_NAMES.get(short, short if len(short) <= 2 else name)
+        return f"\\{'P' if negated else 'p'}{{{known}}}"
+
+    def _class(self) -> str:
+        """Translate a class from its ``[``; every literal comes out escaped."""
+        self.at += 1
+        out = ["[^" if self._take("^") else "["]
+        empty = True  # nothing since the start: a ']' here is a literal
+        while True:
+            character = self._next("a character class")
+            if character == "]" and not empty:
+                out.append("]")
+                return "".join(out)
+            if character == "[":
+                self.at -= 1
+                out.append(self._class())
+            elif character == "&" and self._take("&"):
+                if empty or self._peek() in "]&":
+                    self._fail("'&&' needs something on both sides")
+                out.append("&&")
+            else:
+                self.at -= 1
+                out.append(self._class_item())
+            empty = False
+
+    def _class_item(self) -> str:
+        """One escape, literal or range inside a class."""
+        start, single = self._class_literal()
+        if (
+            not single
+            or not self.pattern.startswith("-", self.at)
+            or self.pattern[self.at + 1 : self.at + 2] in ("", "]", "[")
+        ):
+            return start
+        self.at += 1
+        end, single = self._class_literal()
+        if not single:
+            self._fail("a range has no end")
+        return f"{start}-{end}"
+
+    def _class_literal(self) -> tuple[str, bool]:
+        """Text for the next item, and whether it is a single character (may start a range)."""
+        if self.pattern[self.at] != "\\":
+            self.at += 1
+            return _literal(ord(self.pattern[self.at - 1])), True
+        letter = self.pattern[self.at + 1 : self.at + 2]
+        text = self._escape(in_class=True)
+        return text, letter not in ("Q", "p", "P", "d", "D", "w", "W", "s", "S", *_REWRITTEN)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def _literal(code: int) -> str:
+    """Text that matches one character, in and outside of classes."""
+    character = chr(code)
+    if character.isalnum() and code < 128:
+        return character
+    if 33 <= code < 127:
+        return f"\\{character}"
+    return f"\\U{code:08x}"
