@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-import regex
+from regex import Pattern as Program
 
 from zkconsumer.core.java_regex import InvalidRegexError, compile_java
 from zkconsumer.core.types import Pattern, Subscription
@@ -55,7 +55,7 @@ class TopicFilter:
 
     pattern: Pattern
     regex: str
-    _program: regex.Pattern[str] = field(init=False, repr=False, compare=False)
+    _program: Program[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -124,7 +124,7 @@ def expand(
 
 
 def _select(
-    pattern: Pattern, program: regex.Pattern[str], names: Collection[str], exclude_internal: bool
+    pattern: Pattern, program: Program[str], names: Collection[str], exclude_internal: bool
 ) -> list[str]:
     """Return the names a filter means. Raises _TooSlowError."""
     wanted = pattern is Pattern.WHITE_LIST

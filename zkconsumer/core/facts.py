@@ -1,0 +1,241 @@
+"""What happened. Every input of the machine is one of these; they are data and never subclassed.
+
+A fact that answers an order repeats its ``token``; the machine drops answers it no longer waits
+for. Partitions are ``TopicPartition``; offsets are always the next offset to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.core.ops import Code
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.view import GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition held by this member.
+
+    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
+    no offset znode. ``committed`` is the offset stored there, ``None`` when there is none.
+    """
+
+    thread: ConsumerThreadId
+    version: int | None
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A ZooKeeper session was established for the first time or after ``SessionLost``."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """The connection came back within the same session; watches may have been lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The session is over: registration and owner znodes are gone or about to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A watch on ``path`` fired."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer set by ``SetTimer`` ran out."""
+
+    token: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFailed:
+    """A script could not finish: the session ended or ZooKeeper refused (``code``, ``path``)."""
+
+    token: int
+    code: Code
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The registration znode exists and belongs to the current session."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The registration znode belongs to another session, ``owner``."""
+
+    token: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLoaded:
+    """One pass of reads over the group is complete."""
+
+    token: int
+    view: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersLoaded:
+    """The list of brokers was read again."""
+
+    token: int
+    brokers: tuple[BrokerEndpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersChecked:
+    """Which of the held partitions turned out to have no owner znode of this session."""
+
+    token: int
+    foreign: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingStopped:
+    """Fetchers and streams have let go of the partitions; ``positions`` are their final offsets."""
+
+    token: int
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Answer to ``Drop``: where the partitions stood when they were taken away."""
+
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerDone:
+    """The user's rebalance listener returned, or raised (``error`` is its text)."""
+
+    token: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Outcome of ``Commit``.
+
+    ``claims`` has the new claim of each partition that is stored now. ``fenced`` are partitions
+    that another session owns, ``broken`` those whose offset znode cannot be used (with the
+    reason), ``foreign`` those where somebody else wrote an offset although this member owns them.
+    ``unregistered`` means that the own registration was missing, so nothing more was written.
+    """
+
+    token: int
+    claims: Mapping[TopicPartition, Claim]
+    fenced: frozenset[TopicPartition] = frozenset()
+    broken: Mapping[TopicPartition, str] = field(default_factory=dict)
+    foreign: frozenset[TopicPartition] = frozenset()
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Owner znodes of this session are gone; ``foreign`` ones were not this session's to delete.
+
+    ``unregistered``: the own registration was missing, so some may still be there.
+    """
+
+    token: int
+    foreign: frozenset[TopicPartition] = frozenset()
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Outcome of ``ClaimPartitions``.
+
+    ``blocked`` maps partitions owned by others to the owner znode's text; ``broken`` maps
+    partitions whose offset znode cannot be used to the reason. ``unregistered`` as in
+    ``Committed``.
+    """
+
+    token: int
+    claims: Mapping[TopicPartition, Claim]
+    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
+    broken: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockersWatched:
+    """Watches on blocking owner znodes are set; ``gone`` says that one had vanished already."""
+
+    token: int
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchingStarted:
+    """Fetchers run for the partitions of the order."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """Somebody wants ``positions`` committed; the answer goes to ``request`` (``None``: nobody).
+
+    ``strict``: partitions that are not held are an error; otherwise they are passed over.
+    """
+
+    request: int | None
+    positions: Mapping[TopicPartition, int]
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The user wants the member to leave the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deregistered:
+    """The registration znode is gone."""
+
+    token: int
+
+
+Fact = (
+    SessionOpened
+    | SessionResumed
+    | SessionLost
+    | Changed
+    | TimerFired
+    | ScriptFailed
+    | Registered
+    | RegistrationRefused
+    | ViewLoaded
+    | BrokersLoaded
+    | OwnersChecked
+    | FetchingStopped
+    | Dropped
+    | ListenerDone
+    | Committed
+    | Released
+    | Claimed
+    | BlockersWatched
+    | FetchingStarted
+    | CommitRequested
+    | CloseRequested
+    | Deregistered
+)

@@ -1,0 +1,601 @@
+"""RebalanceMachine: the only place where the state of a member's rebalance changes.
+
+Facts in, orders out. One thread owns a machine; watches, timers, sessions and users only post
+facts to that thread's mailbox. Rules:
+
+1. Total: any fact is legal in any state; nothing raises.
+2. An answer whose token is not the awaited one is dropped and counted (``stale_answers``). So a
+   late ``FetchingStopped`` of an earlier session cannot answer the stop of the next one.
+3. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
+   how far each got, so that a claim which finds the stored offset unchanged goes on from there.
+   (The JVM only forgets what it owns: its fetchers and streams go on until the next attempt.)
+4. Triggers coalesce to one flag and are never lost.
+5. Waiting is a timer order, calling the user's listener is an order; their outcome is a fact.
+
+Two orders of work. The default profile reads the group, then gives up only what it loses:
+
+    view -> stop fetchers, clear queues -> commit -> listener -> release -> claim -> listener
+         -> start fetchers; what others still own is watched and claimed when it is let go
+
+The ``scala`` profile is the JVM's (Scala 1.1.1 ``ZKRebalancerListener``): everything is given up
+first, then the group is read, one conflict undoes the attempt, and after
+``rebalance.max.retries`` attempts the member stays registered and owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.dispatch import Dispatcher
+from zkconsumer.core.facts import Claim, Fact
+from zkconsumer.core.ops import Code
+from zkconsumer.core.orders import Outcome, Scope
+from zkconsumer.core.states import CLOSING, COMMIT_STATES, IDLE, State
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.view import Decision, GroupView, MemberSpec, decide
+from zkconsumer.core.znodes import BROKER_IDS
+
+#: Registration versions start again after this many sessions (see ``orders.Register``).
+EPOCHS = 64
+#: Seconds between attempts to register while another session holds the consumer id.
+REGISTER_RETRY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How far a partition got in a session that is lost, and the offset stored by then."""
+
+    position: int
+    committed: int | None
+
+
+class RebalanceMachine(Dispatcher):
+    """One member's rebalance. ``on(fact)`` returns the orders to carry out, in order.
+
+    Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
+    ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
+    text), ``view`` (the last one), ``decision``, ``attempts``, ``stale_answers``.
+    """
+
+    def __init__(self, spec: MemberSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.held: dict[TopicPartition, Claim] = {}
+        self.fetching: set[TopicPartition] = set()
+        self.blocked: dict[TopicPartition, str] = {}
+        self.view: GroupView | None = None
+        self.decision = Decision({}, {})
+        self.attempts = 0
+        self._session: int | None = None
+        self._sessions = 0
+        self._after_lane: Callable[[], None] | None = None
+        self._brokers: tuple[BrokerEndpoint, ...] | None = None
+        self._brokers_token: int | None = None
+        self._trigger = False
+        self._claim_trigger = False
+        self._verify = False
+        self._attempt = 0
+        self._register_refusals = 0
+        self._leaving: frozenset[TopicPartition] = frozenset()
+        self._positions: Mapping[TopicPartition, int] = {}
+        self._remembered: dict[TopicPartition, Remembered] = {}
+        self._committed_at_loss: dict[TopicPartition, int | None] = {}
+        self._quarantined: Mapping[str, str] = {}
+        self._start_answered = False
+        self._closing_faults: list[str] = []
+
+    @property
+    def registered_epoch(self) -> int:
+        """The data version of the own registration in this session."""
+        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
+
+    # -- session -------------------------------------------------------------------------------
+
+    def _session_opened(self, fact: facts.SessionOpened) -> None:
+        if self.state not in (State.NEW, State.SESSIONLESS):
+            return
+        self._session = fact.session_id
+        self._sessions += 1
+        self._register_refusals = 0
+        self._register()
+
+    def _session_resumed(self, _fact: facts.SessionResumed) -> None:
+        if self._session is not None:
+            self._verify = True
+            self._pull_trigger()
+
+    def _session_lost(self, _fact: facts.SessionLost) -> None:
+        if self._session is None:
+            return
+        self._session = None
+        self._awaited = None
+        self._after_lane = None
+        for request in self._lane.abandon():
+            self._emit(orders.AnswerCommit(request, ("the ZooKeeper session was lost",)))
+        if self.state in CLOSING:
+            self._closing_faults.append("the ZooKeeper session was lost before the last commit")
+            self._close()
+            return
+        if not self.spec.scala and self.held:
+            self._committed_at_loss = {tp: claim.committed for tp, claim in self.held.items()}
+            self._emit(orders.Drop(frozenset(self.held)))
+            self.fetching.clear()
+        self.held.clear()
+        self.blocked.clear()
+        self._leaving = frozenset()
+        self._timers.clear()
+        self._brokers_token = None
+        self._trigger = self._claim_trigger = False
+        self.state = State.SESSIONLESS
+
+    def _dropped(self, fact: facts.Dropped) -> None:
+        for tp, position in fact.positions.items():
+            if tp in self._committed_at_loss:
+                committed = self._committed_at_loss[tp]
+                if committed is None or position > committed:
+                    self._remembered[tp] = Remembered(position, committed)
+        self._committed_at_loss = {}
+
+    def _register(self) -> None:
+        token = self._await(State.REGISTERING)
+        self._emit(orders.Register(token, self.registered_epoch))
+
+    def _registered(self, _fact: facts.Registered) -> None:
+        if not self.spec.scala:
+            self._timer("reread", self.spec.reread, self.spec.reread / 10)
+        self._begin_attempts()
+
+    def _registration_refused(self, fact: facts.RegistrationRefused) -> None:
+        self._register_refusals += 1
+        patience = 0.0 if self.spec.scala else 1.5 * self.spec.session_timeout + 1
+        if self._register_refusals * REGISTER_RETRY > patience:
+            text = (
+                f"{self.spec.paths.member(self.spec.consumer_id)} is registered by another live "
+                f"session (0x{fact.owner & 0xFFFFFFFFFFFFFFFF:x}); give each member its own "
+                "consumer.id, or leave the key out"
+            )
+            self._answer_start(Outcome.DUPLICATE_ID, text)
+            self._emit(orders.Report("duplicate-id", text))
+            self._register_refusals = 0
+        self._timer("register", REGISTER_RETRY)
+
+    # -- triggers and timers -------------------------------------------------------------------
+
+    def _changed(self, fact: facts.Changed) -> None:
+        if self._session is None or self.state in CLOSING:
+            return
+        if fact.path.startswith(self.spec.paths.owners + "/"):
+            self._claim_trigger = True
+            if self.state is State.RESTING:
+                self._claim_rest()
+        elif fact.path == BROKER_IDS:
+            self._brokers_token = self._next_token()
+            self._emit(orders.LoadBrokers(self._brokers_token))
+        else:
+            self._pull_trigger()
+
+    def _brokers_loaded(self, fact: facts.BrokersLoaded) -> None:
+        if fact.token != self._brokers_token:
+            self.stale_answers += 1
+            return
+        self._brokers_token = None
+        had_none = not self._brokers
+        self._set_brokers(fact.brokers)
+        if had_none and fact.brokers:
+            self._pull_trigger()
+
+    def _set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._emit(orders.SetBrokers(brokers))
+
+    def _pull_trigger(self) -> None:
+        self._trigger = True
+        if self.state in IDLE:
+            self._schedule_attempt()
+
+    def _schedule_attempt(self) -> None:
+        if "coalesce" not in self._timers:
+            wait = 0.0 if self.spec.scala else self.spec.coalesce
+            self._timer("coalesce", wait, wait)
+
+    def _timer_fired(self, fact: facts.TimerFired) -> None:
+        if self._timers.get(fact.name) != fact.token:
+            return
+        del self._timers[fact.name]
+        if fact.name == "coalesce":
+            if self.state in IDLE and self._trigger:
+                self._begin_attempts()
+        elif fact.name == "backoff":
+            if self.state is State.BACKING_OFF:
+                self._view()
+        elif fact.name == "blocked":
+            self._claim_trigger = True
+            if self.state is State.RESTING:
+                self._claim_rest()
+        elif fact.name == "register":
+            if self.state is State.REGISTERING:
+                self._register()
+        elif fact.name == "reread":
+            self._timer("reread", self.spec.reread, self.spec.reread / 10)
+            self._verify = True
+            self._pull_trigger()
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def _begin_attempts(self) -> None:
+        self._attempt = 0
+        self._view()
+
+    def _view(self) -> None:
+        self._attempt += 1
+        self.attempts += 1
+        self._trigger = self._claim_trigger = False
+        token = self._await(State.VIEWING)
+        self._emit(orders.LoadView(token, Scope.OWN if self.spec.scala else Scope.ALL))
+
+    def _view_loaded(self, fact: facts.ViewLoaded) -> None:
+        self.view = view = fact.view
+        if not view.registered:
+            if self.spec.scala:
+                self._attempt_failed()
+            else:
+                self._emit(orders.Report("registration-gone", "the own registration is missing"))
+                self._register()
+            return
+        self._set_brokers(view.brokers)
+        self._report_quarantined(view)
+        if not view.brokers:
+            self._settle()
+        elif self.spec.scala:
+            self._stop(frozenset(self.held) | self.fetching)
+        else:
+            self.decision = decide(view, self.spec.consumer_id, self.spec.assignor)
+            if self._verify and self.held:
+                self._verify = False
+                token = self._await(State.CHECKING)
+                self._emit(orders.CheckOwners(token, frozenset(self.held)))
+            else:
+                self._stop_what_is_lost()
+
+    def _report_quarantined(self, view: GroupView) -> None:
+        for path, reason in view.quarantined.items():
+            if self._quarantined.get(path) != reason:
+                self._emit(orders.Report("quarantined", reason))
+        self._quarantined = view.quarantined
+
+    def _owners_checked(self, fact: facts.OwnersChecked) -> None:
+        self._take_away(fact.foreign, "lost-owner", "the owner znode is gone or somebody else's")
+        self._stop_what_is_lost()
+
+    def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
+        """Partitions that are not ours any more, though nobody told us."""
+        if not partitions:
+            return
+        for tp in sorted(partitions):
+            self.held.pop(tp, None)
+            self.fetching.discard(tp)
+            self._emit(orders.Report(event, f"{tp}: {reason}"))
+        self._emit(orders.Drop(partitions))
+
+    def _stop_what_is_lost(self) -> None:
+        mine = self.decision.mine
+        lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
+        if lost:
+            self._stop(frozenset(lost))
+        else:
+            self._claim()
+
+    def _stop(self, partitions: frozenset[TopicPartition]) -> None:
+        self._leaving = partitions
+        token = self._await(State.STOPPING)
+        self._emit(orders.StopFetching(token, partitions))
+
+    def _fetching_stopped(self, fact: facts.FetchingStopped) -> None:
+        self.fetching -= self._leaving
+        positions = {tp: at for tp, at in fact.positions.items() if tp in self.held}
+        if self.spec.auto_commit and positions:
+            self._positions = positions
+            self._when_lane_idle(self._commit_before_release)
+        else:
+            self._announce_release()
+
+    def _commit_before_release(self) -> None:
+        token = self._await(State.COMMITTING)
+        claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
+        positions = {tp: self._positions[tp] for tp in claims}
+        self._emit(orders.Commit(token, self.registered_epoch, positions, claims))
+
+    def _committed_before_release(self, fact: facts.Committed) -> None:
+        self._note_committed(fact)
+        self._announce_release()
+
+    def _announce_release(self) -> None:
+        token = self._await(State.NOTIFYING_RELEASE)
+        self._emit(orders.NotifyReleasing(token, self._leaving & self.held.keys()))
+
+    def _release_announced(self, fact: facts.ListenerDone) -> None:
+        if self._listener_failed(fact):
+            return
+        self._when_lane_idle(self._release)
+
+    def _release(self) -> None:
+        token = self._await(State.RELEASING)
+        claims = {tp: self.held[tp] for tp in self._leaving if tp in self.held}
+        self._emit(orders.Release(token, self.registered_epoch, claims))
+
+    def _released(self, fact: facts.Released) -> None:
+        if fact.unregistered:
+            self._attempt_failed()
+            return
+        for tp in self._leaving:
+            self.held.pop(tp, None)
+        self._leaving = frozenset()
+        if self.spec.scala:
+            token = self._await(State.REVIEWING)
+            self._emit(orders.LoadView(token, Scope.GROUP))
+        else:
+            self._claim()
+
+    def _reviewed(self, fact: facts.ViewLoaded) -> None:
+        self.view = fact.view
+        self.decision = decide(fact.view, self.spec.consumer_id, self.spec.assignor)
+        if self.spec.consumer_id in fact.view.members:
+            self._claim()
+        else:
+            self._attempt_failed()
+
+    def _claim(self) -> None:
+        self.blocked = {}
+        wanted = {tp: thread for tp, thread in self.decision.mine.items() if tp not in self.held}
+        if not wanted:
+            self._start()
+            return
+        token = self._await(State.CLAIMING)
+        self._emit(orders.ClaimPartitions(token, self.registered_epoch, wanted))
+
+    def _claim_rest(self) -> None:
+        """Claim again what others stood in the way of, without reading the group again."""
+        self._claim_trigger = False
+        if self.blocked:
+            self._claim()
+
+    def _claimed(self, fact: facts.Claimed) -> None:
+        self.held.update(fact.claims)
+        self.blocked = dict(fact.blocked)
+        for reason in fact.broken.values():
+            self._emit(orders.Report("broken-offset", reason))
+        if fact.unregistered or (self.spec.scala and self.blocked):
+            self._attempt_failed()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        if self.spec.scala or self.held.keys() - self.fetching:
+            token = self._await(State.NOTIFYING_START)
+            self._emit(orders.NotifyStarting(token, self.decision.assignment))
+        else:
+            self._finish()
+
+    def _start_announced(self, fact: facts.ListenerDone) -> None:
+        if self._listener_failed(fact):
+            return
+        starting = {
+            tp: (self.held[tp].thread, self._start_offset(tp))
+            for tp in sorted(self.held.keys() - self.fetching)
+        }
+        self.fetching.update(starting)
+        token = self._await(State.STARTING)
+        self._emit(orders.StartFetching(token, starting))
+
+    def _start_offset(self, tp: TopicPartition) -> int | None:
+        committed = self.held[tp].committed
+        remembered = self._remembered.pop(tp, None)
+        if remembered is not None and remembered.committed == committed:
+            return remembered.position
+        return committed
+
+    def _listener_failed(self, fact: facts.ListenerDone) -> bool:
+        """A raising listener fails the attempt in the JVM; by default it is reported."""
+        if fact.error is None:
+            return False
+        self._emit(orders.Report("listener-error", fact.error))
+        if self.spec.scala:
+            self._attempt_failed()
+        return self.spec.scala
+
+    def _started(self, _fact: facts.FetchingStarted) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.blocked:
+            one_each: dict[str, TopicPartition] = {}
+            for tp, text in sorted(self.blocked.items()):
+                one_each.setdefault(_consumer_of(text), tp)
+            token = self._await(State.WATCHING)
+            self._emit(orders.WatchBlockers(token, frozenset(one_each.values())))
+        else:
+            self._settle()
+
+    def _blockers_watched(self, fact: facts.BlockersWatched) -> None:
+        self._timer("blocked", self.spec.backoff, self.spec.backoff / 2)
+        self._claim_trigger = self._claim_trigger or fact.gone
+        self._settle()
+
+    def _settle(self) -> None:
+        self.state = State.RESTING
+        self._attempt = 0
+        self._answer_start(Outcome.SETTLED)
+        if self._trigger:
+            self._schedule_attempt()
+        elif self._claim_trigger:
+            self._claim_rest()
+
+    # -- failure -------------------------------------------------------------------------------
+
+    def _script_failed(self, fact: facts.ScriptFailed) -> None:
+        text = f"{fact.path or 'ZooKeeper'}: {fact.code.value}"
+        if fact.code is not Code.SESSION_EXPIRED:
+            self._emit(orders.Report("refused", text))
+        if self.state in CLOSING:
+            self._closing_faults.append(text)
+            self._close()
+            return
+        if not self.spec.scala and fact.code is not Code.SESSION_EXPIRED:
+            self._answer_start(Outcome.REFUSED, text)
+        if self.state is State.REGISTERING:
+            self._timer("register", REGISTER_RETRY)
+        else:
+            self._attempt_failed()
+
+    def _attempt_failed(self) -> None:
+        if self.spec.scala and self._attempt >= self.spec.max_attempts:
+            self.state = State.FAILED
+            text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
+            self._emit(orders.Report("rebalance-failed", text))
+            self._answer_start(Outcome.REBALANCE_FAILED, text)
+            if self._trigger:
+                self._schedule_attempt()
+            return
+        self.state = State.BACKING_OFF
+        self._timer("backoff", self.spec.backoff, 0.0 if self.spec.scala else self.spec.backoff / 2)
+
+    def _answer_start(self, outcome: Outcome, detail: str = "") -> None:
+        if not self._start_answered:
+            self._start_answered = True
+            self._emit(orders.AnswerStart(outcome, detail))
+
+    # -- commits -------------------------------------------------------------------------------
+
+    def _commit_requested(self, fact: facts.CommitRequested) -> None:
+        if self.state in CLOSING or self._session is None:
+            if fact.request is not None:
+                reason = "there is no ZooKeeper session"
+                if self.state in CLOSING:
+                    reason = "the connector is shutting down"
+                self._emit(orders.AnswerCommit(fact.request, (reason,)))
+            return
+        self._lane.add(fact)
+
+    def _pump_commits(self) -> None:
+        while self.state in COMMIT_STATES and self._after_lane is None:
+            found = self._lane.next(self.held)
+            if found is None:
+                return
+            request, positions, faults = found
+            if positions:
+                token = self._next_token()
+                self._lane.begin(token, request, faults)
+                claims = {tp: self.held[tp] for tp in positions}
+                self._emit(orders.Commit(token, self.registered_epoch, positions, claims))
+            elif request.request is not None:
+                self._emit(orders.AnswerCommit(request.request, faults))
+
+    def _lane_answered(self, fact: Fact) -> None:
+        faults: list[str] = []
+        if isinstance(fact, facts.Committed):
+            faults = self._note_committed(fact)
+            if fact.unregistered:
+                faults.append("the own registration is missing; it is being made again")
+        elif isinstance(fact, facts.ScriptFailed):
+            faults = [f"{fact.path or 'ZooKeeper'}: {fact.code.value}"]
+        request, all_faults = self._lane.end(tuple(faults))
+        if request is not None:
+            self._emit(orders.AnswerCommit(request, all_faults))
+        elif all_faults:
+            self._emit(orders.Report("commit-failed", "; ".join(all_faults)))
+        if self._after_lane is not None:
+            proceed, self._after_lane = self._after_lane, None
+            proceed()
+
+    def _note_committed(self, fact: facts.Committed) -> list[str]:
+        """Take over new fencing tokens; let go of partitions that turned out not to be ours."""
+        for tp, claim in fact.claims.items():
+            if tp in self.held:
+                self.held[tp] = claim
+        for tp in sorted(fact.foreign):
+            self._emit(orders.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
+        for reason in fact.broken.values():
+            self._emit(orders.Report("broken-offset", reason))
+        faults = [f"{tp}: owned by another member now" for tp in sorted(fact.fenced)]
+        faults += fact.broken.values()
+        self._take_away(fact.fenced & self.held.keys(), "fenced", "another member owns it")
+        if fact.fenced or fact.unregistered:
+            self._pull_trigger()
+        return faults
+
+    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
+        """Run ``proceed`` now, or when the commit under way is answered."""
+        if self._lane.busy:
+            self._after_lane = proceed
+        else:
+            proceed()
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def _close_requested(self, _fact: facts.CloseRequested) -> None:
+        if self.state in CLOSING:
+            return
+        self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
+        self._timers.clear()
+        self._after_lane = None
+        if self._session is None:
+            for request in self._lane.abandon():
+                self._emit(orders.AnswerCommit(request, ("the connector is shutting down",)))
+            self._close()
+            return
+        token = self._await(State.CLOSING_STOP)
+        self._emit(orders.StopFetching(token, frozenset(self.held) | self.fetching))
+
+    def _closing_stopped(self, fact: facts.FetchingStopped) -> None:
+        self.fetching.clear()
+        self._positions = {tp: at for tp, at in fact.positions.items() if tp in self.held}
+        self._when_lane_idle(self._closing_commit)
+
+    def _closing_commit(self) -> None:
+        for request in self._lane.abandon():
+            self._emit(orders.AnswerCommit(request, ("the connector is shutting down",)))
+        if self.spec.auto_commit and self._positions:
+            token = self._await(State.CLOSING_COMMIT)
+            claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
+            positions = {tp: self._positions[tp] for tp in claims}
+            self._emit(orders.Commit(token, self.registered_epoch, positions, claims))
+        else:
+            self._closing_release()
+
+    def _closing_committed(self, fact: facts.Committed) -> None:
+        self._closing_faults += self._note_committed(fact)
+        if fact.unregistered:
+            self._closing_faults.append("the own registration was missing at the last commit")
+        self._closing_release()
+
+    def _closing_release(self) -> None:
+        if self.spec.scala:
+            self._close()
+            return
+        token = self._await(State.CLOSING_RELEASE)
+        self._emit(orders.Release(token, self.registered_epoch, dict(self.held)))
+
+    def _closing_released(self, _fact: facts.Released) -> None:
+        self.held.clear()
+        token = self._await(State.CLOSING_DEREGISTER)
+        self._emit(orders.Deregister(token, self.registered_epoch))
+
+    def _closing_deregistered(self, _fact: facts.Deregistered) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        self.held.clear()
+        self.fetching.clear()
+        self._emit(orders.CloseSession(tuple(self._closing_faults)))
+
+
+def _consumer_of(text: str) -> str:
+    """The member an owner znode's text names, or the text itself."""
+    try:
+        return ConsumerThreadId.parse(text).consumer
+    except ValueError:
+        return text

@@ -1,0 +1,170 @@
+"""What all scripts share: reads that survive a lost connection, parents, bounded packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from zkconsumer.core.ops import (
+    Code,
+    Create,
+    Failed,
+    GetMany,
+    Multi,
+    MultiOp,
+    Node,
+    Ok,
+    Reply,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.view import MemberSpec
+
+T = TypeVar("T")
+Script = Generator[ZkOp, Reply, T]
+
+#: Bytes of one multi. The server refuses requests above ``jute.maxbuffer`` (1 MiB by default).
+PACKET_BYTES = 256 * 1024
+#: Partitions of one multi, so that other members' requests are not held up behind it.
+PACKET_PARTITIONS = 500
+#: Paths of one ``GetMany``.
+READ_BATCH = 2000
+
+
+class SessionGone(Exception):
+    """The session that the script belongs to is over; nothing more can be said."""
+
+
+class Refused(Exception):
+    """ZooKeeper refuses in a way that trying again at once will not change."""
+
+    def __init__(self, code: Code, path: str) -> None:
+        super().__init__(f"{path}: {code.value}")
+        self.code = code
+        self.path = path
+
+
+@dataclass(slots=True)
+class ScriptContext:
+    """What scripts of one member know besides their order.
+
+    ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
+    seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
+    """
+
+    spec: MemberSpec
+    session_id: int
+    now_ms: Callable[[], int]
+    known_paths: set[str] = field(default_factory=set)
+
+
+def path_of(op: ZkOp | MultiOp) -> str:
+    """The path an operation is about, for messages."""
+    if isinstance(op, GetMany):
+        return op.paths[0] if op.paths else ""
+    if isinstance(op, Multi):
+        return path_of(op.ops[0]) if op.ops else ""
+    return op.path
+
+
+def attempt(op: ZkOp) -> Script[Reply]:
+    """Run ``op`` once. The reply may be ``CONNECTION_LOSS``: then the outcome is unknown.
+
+    Raises ``SessionGone`` or ``Refused``.
+    """
+    reply = yield op
+    if isinstance(reply, Failed):
+        if reply.code is Code.SESSION_EXPIRED:
+            raise SessionGone
+        if reply.code in (Code.NO_AUTH, Code.OTHER):
+            index = reply.index or 0
+            culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
+            raise Refused(reply.code, path_of(culprit))
+    return reply
+
+
+def read(op: ZkOp) -> Script[Reply]:
+    """Run a read, again after a lost connection (the driver holds it back until reconnected)."""
+    while True:
+        reply = yield from attempt(op)
+        if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
+            return reply
+
+
+def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | None]]:
+    """Read all ``paths``, in batches."""
+    wanted = list(paths)
+    nodes: list[Node | None] = []
+    for start in range(0, len(wanted), READ_BATCH):
+        reply = yield from read(GetMany(tuple(wanted[start : start + READ_BATCH]), watch))
+        assert isinstance(reply, Ok)
+        assert isinstance(reply.value, tuple)
+        nodes.extend(node if isinstance(node, Node) else None for node in reply.value)
+    return nodes
+
+
+def ensure_path(ctx: ScriptContext, path: str) -> Script[None]:
+    """Create a persistent znode and its parents where they are missing."""
+    if path in ctx.known_paths or path == "/":
+        return
+    while True:
+        reply = yield from attempt(Create(path))
+        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            ctx.known_paths.add(path)
+            return
+        if reply.code is Code.CONNECTION_LOSS:
+            continue
+        parent = path.rpartition("/")[0]
+        if reply.code is not Code.NO_NODE or not parent:
+            raise Refused(reply.code, path)
+        ctx.known_paths.discard(parent)
+        yield from ensure_path(ctx, parent)
+
+
+def op_bytes(op: MultiOp) -> int:
+    """A slightly high estimate of an operation's size on the wire."""
+    size = len(op.path) * 2 + 80
+    if isinstance(op, Create | SetData):
+        size += len(op.data)
+    return size
+
+
+def packets(items: Iterable[tuple[T, tuple[MultiOp, ...]]]) -> Iterator[dict[T, list[MultiOp]]]:
+    """Group (item, its operations) into packets; an item's operations are never separated."""
+    packet: dict[T, list[MultiOp]] = {}
+    size = 0
+    for item, ops in items:
+        added = sum(op_bytes(op) for op in ops)
+        if packet and (size + added > PACKET_BYTES or len(packet) >= PACKET_PARTITIONS):
+            yield packet
+            packet, size = {}, 0
+        packet[item] = list(ops)
+        size += added
+    if packet:
+        yield packet
+
+
+def culprit(packet: dict[T, list[MultiOp]], index: int | None, leading: int) -> T | None:
+    """Which item's operation stands at ``index`` of a multi that has ``leading`` ops before."""
+    position = leading
+    for item, ops in packet.items():
+        position += len(ops)
+        if index is not None and index < position:
+            return item if index >= leading else None
+    return None
+
+
+__all__ = [
+    "Refused",
+    "Script",
+    "ScriptContext",
+    "SessionGone",
+    "attempt",
+    "culprit",
+    "ensure_path",
+    "packets",
+    "path_of",
+    "read",
+    "read_many",
+]

@@ -1,0 +1,93 @@
+"""What one member believes about its group, and the decision it draws from that. Pure.
+
+A ``GroupView`` is put together from many separate reads, so two members may hold different views at
+the same time (a torn view). Owner znodes arbitrate; a decision is only a claim on partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, Subscription, TopicPartition
+from zkconsumer.core.znodes import GroupPaths
+
+
+@dataclass(frozen=True, slots=True)
+class Assignor:
+    """The assignment strategy of the group; nothing in ZooKeeper records it.
+
+    ``name`` is ``range`` or ``roundrobin``; ``hash_form`` matters for ``roundrobin`` only.
+    """
+
+    name: str = "range"
+    hash_form: RoundRobinHash = RoundRobinHash.DASH
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """Everything about a member that stays the same while it lives.
+
+    ``scala`` selects exact legacy behaviour. Times are seconds. ``max_attempts`` is
+    ``rebalance.max.retries`` and counts only in the ``scala`` profile.
+    """
+
+    paths: GroupPaths
+    consumer_id: str
+    subscription: Subscription
+    exclude_internal: bool = True
+    assignor: Assignor = Assignor()
+    scala: bool = False
+    auto_commit: bool = True
+    coalesce: float = 0.05
+    backoff: float = 2.0
+    reread: float = 30.0
+    session_timeout: float = 6.0
+    max_attempts: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The group as one pass of reads showed it.
+
+    ``registered`` says whether this member's own registration was there. ``members`` maps consumer
+    id to topic to number of streams, filters already expanded. ``quarantined`` maps the path of
+    each znode that could not be used (registration, topic, broker) to the reason; what it says is
+    left out, alike by all members. ``partitions`` maps topic to its partitions, ascending.
+    """
+
+    registered: bool
+    brokers: tuple[BrokerEndpoint, ...]
+    members: Mapping[str, Mapping[str, int]]
+    quarantined: Mapping[str, str]
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``mine`` is what this member should own; ``assignment`` is all that it could work out.
+
+    With ``range`` the assignment covers only topics this member subscribes to, as in the JVM.
+    """
+
+    mine: Mapping[TopicPartition, ConsumerThreadId]
+    assignment: Mapping[TopicPartition, ConsumerThreadId]
+
+
+def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
+    """Work out who should own what. A member missing from the view owns nothing."""
+    own_topics = view.members.get(consumer_id, {})
+    threads: dict[str, list[ConsumerThreadId]] = {}
+    for member, topics in view.members.items():
+        if assignor.name == "range":
+            topics = {topic: n for topic, n in topics.items() if topic in own_topics}
+        for topic, ids in thread_ids(member, topics).items():
+            threads.setdefault(topic, []).extend(ids)
+    partitions = {topic: view.partitions.get(topic, ()) for topic in threads}
+    if assignor.name == "range":
+        assignment = assign_range(threads, partitions)
+    else:
+        assignment = assign_roundrobin(threads, partitions, assignor.hash_form)
+    mine = {tp: thread for tp, thread in assignment.items() if thread.consumer == consumer_id}
+    return Decision(mine=mine, assignment=assignment)
