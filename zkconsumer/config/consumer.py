@@ -1,0 +1,127 @@
+"""The configuration object: the table's values, checked, from a mapping or a properties file.
+
+Immutable; any thread may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, NamedTuple
+
+from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.keys import KEYS, ConsumerKeys
+from zkconsumer.config.parse import parse
+from zkconsumer.config.properties import read_properties
+from zkconsumer.config.rules import RENAMED, RULES
+from zkconsumer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(ConsumerKeys):
+    """The configuration of one consumer. Times are in milliseconds, sizes in bytes.
+
+    Make one with `from_mapping`, `from_properties` or `parse`; they check values and fill in
+    defaults. An attribute's name is its key with ``_`` for ``.``, without the prefix
+    ``zkconsumer.``. ``warnings`` holds what is odd but accepted, one line each.
+    """
+
+    warnings: tuple[str, ...]
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """The servers of ``zookeeper.connect`` as ``host:port,host:port``."""
+        return split_connect(self.zookeeper_connect)[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        """The chroot of ``zookeeper.connect`` with its leading ``/``; empty when there is none."""
+        return split_connect(self.zookeeper_connect)[1]
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object], strict: bool = False) -> ConsumerConfig:
+        """Make a configuration from keys and values; values are texts or already typed.
+
+        A value of None counts as not given. Raises ConfigError with all faults; with ``strict``
+        unknown keys are faults too.
+        """
+        return _need(examine_mapping(mapping, strict))
+
+    @classmethod
+    def from_properties(cls, path: str | PathLike[str], strict: bool = False) -> ConsumerConfig:
+        """Make a configuration from a Java ``.properties`` file.
+
+        Raises ConfigError with all faults, each naming file and line; also when the file cannot be
+        read. A key given twice counts with its last value, as in Java, and warns.
+        """
+        return _need(examine_properties(path, strict))
+
+    @classmethod
+    def parse(
+        cls,
+        config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
+        strict: bool = False,
+    ) -> ConsumerConfig:
+        """Make a configuration from whichever is given: one, a mapping, or the path of a file."""
+        if isinstance(config, ConsumerConfig):
+            return config
+        if isinstance(config, Mapping):
+            return cls.from_mapping(config, strict)
+        return cls.from_properties(config, strict)
+
+
+class Examination(NamedTuple):
+    """What is wrong and what is odd; ``config`` is None when there are faults."""
+
+    config: ConsumerConfig | None
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def examine_mapping(mapping: Mapping[str, object], strict: bool = False) -> Examination:
+    """Check keys and values without raising. With ``strict`` unknown keys are faults."""
+    return _examine(mapping, strict, lambda _: "", ())
+
+
+def examine_properties(path: str | PathLike[str], strict: bool = False) -> Examination:
+    """Check a Java ``.properties`` file. Raises ConfigError only when it cannot be read at all."""
+    values: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    repeated: list[str] = []
+    name = fspath(path)
+    for key_, value, line in read_properties(path):
+        if key_ in lines:
+            repeated.append(f"{name}:{line}: {key_} replaces its value of line {lines[key_]}")
+        values[key_], lines[key_] = value, line
+
+    def place(key_: str) -> str:
+        return f"{name}:{lines[key_]}: " if key_ in lines else f"{name}: "
+
+    return _examine(values, strict, place, tuple(repeated))
+
+
+def _examine(
+    given: Mapping[str, object],
+    strict: bool,
+    place: Callable[[str], str],
+    notes: tuple[str, ...],
+) -> Examination:
+    parsed = parse(KEYS, given, place=place, renamed=RENAMED)
+    faults, warnings = list(parsed.faults), [*notes, *parsed.warnings]
+    (faults if strict else warnings).extend(parsed.unknown)
+    for rule in RULES:
+        if all(attr in parsed.values for attr in rule.attrs):
+            broken = rule.broken(parsed.values, parsed.given)
+            if broken is not None:
+                (faults if rule.fatal else warnings).append(place("") + broken)
+    if faults:
+        return Examination(None, tuple(faults), tuple(warnings))
+    values: dict[str, Any] = dict(parsed.values)
+    return Examination(ConsumerConfig(**values, warnings=tuple(warnings)), (), tuple(warnings))
+
+
+def _need(examined: Examination) -> ConsumerConfig:
+    if examined.config is None:
+        raise ConfigError(examined.faults)
+    return examined.config

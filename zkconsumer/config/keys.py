@@ -1,0 +1,371 @@
+"""Every key of the consumer's configuration, declared once: the dataclass is the table.
+
+It drives parsing (`zkconsumer.config.consumer`), ``zkconsumer config`` and the reference page. Names and defaults of the legacy
+keys are those of Scala 1.1.1 ``kafka.consumer.ConsumerConfig``; keys that start with
+``zkconsumer.`` are this library's. Immutable; any thread may read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.table import (
+    REQUIRED,
+    Check,
+    Row,
+    at_least,
+    key,
+    one_of,
+    path_name,
+    rows_of,
+    word,
+)
+
+_ONLY_ZOOKEEPER = "offsets are stored in ZooKeeper only; leave the key out"
+_KAFKA_STORAGE = "it concerns offsets.storage=kafka only"
+_LEFTOVER = "a leftover of Kafka 0.7 that no later release reads either"
+
+
+def _connect_fault(value: str) -> str | None:
+    try:
+        split_connect(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerKeys:
+    """The table. Times are in milliseconds, sizes in bytes. Use `ConsumerConfig`, which extends it."""
+
+    zookeeper_connect: str = key(
+        "zookeeper.connect",
+        "string",
+        REQUIRED,
+        "ZooKeeper servers as host:port, separated by commas, then the chroot if there is one, "
+        "e.g. `zk1:2181,zk2:2181/kafka`. A missing port is 2181",
+        check=Check("host:port,host:port/chroot", _connect_fault),
+        importance="high",
+    )
+    group_id: str = key(
+        "group.id",
+        "string",
+        REQUIRED,
+        "The group's name. Members with the same name share the partitions. The JVM accepts an "
+        "empty name; here it is refused, since its paths would be broken",
+        check=path_name("1 to 255 of letters, digits, . _ -"),
+        importance="high",
+    )
+    consumer_id: str | None = key(
+        "consumer.id",
+        "string",
+        None,
+        "Fixed end of the member's id, which then is `<group.id>_<consumer.id>`. Must be unique in "
+        "the group. Without it the id is made from host name, time and a random number",
+        check=path_name("1 to 255 of letters, digits, . _ -"),
+        importance="low",
+    )
+    client_id: str = key(
+        "client.id",
+        "string",
+        None,
+        "Name sent to brokers with each request, for their logs and quotas",
+        default_from="group.id",
+        check=word("letters, digits, . _ -"),
+        importance="low",
+    )
+    zookeeper_session_timeout_ms: int = key(
+        "zookeeper.session.timeout.ms",
+        "int",
+        6000,
+        "A member that ZooKeeper has not heard of for this long is taken for dead, and the others "
+        "get its partitions. The server may narrow it (2 to 20 of its ticks)",
+        check=at_least(1),
+        importance="high",
+    )
+    zookeeper_connection_timeout_ms: int = key(
+        "zookeeper.connection.timeout.ms",
+        "int",
+        None,
+        "How long the start waits for a connection to ZooKeeper",
+        default_from="zookeeper.session.timeout.ms",
+        check=at_least(1),
+    )
+    zookeeper_sync_time_ms: int = key(
+        "zookeeper.sync.time.ms",
+        "int",
+        2000,
+        "Only use: the default of rebalance.backoff.ms",
+        check=at_least(0),
+        importance="low",
+    )
+    socket_timeout_ms: int = key(
+        "socket.timeout.ms",
+        "int",
+        30_000,
+        "How long a connection attempt to a broker, or a read from it, may take",
+        check=at_least(1),
+    )
+    socket_receive_buffer_bytes: int = key(
+        "socket.receive.buffer.bytes",
+        "int",
+        64 * 1024,
+        "Receive buffer of connections that fetch; 0 or -1 leaves it to the operating system",
+        check=at_least(-1),
+        importance="low",
+    )
+    fetch_message_max_bytes: int = key(
+        "fetch.message.max.bytes",
+        "int",
+        1024 * 1024,
+        "How many bytes to ask for in one fetch of one partition",
+        check=at_least(1),
+        importance="high",
+    )
+    fetch_min_bytes: int = key(
+        "fetch.min.bytes",
+        "int",
+        1,
+        "A broker answers a fetch when it has this many bytes, or after fetch.wait.max.ms",
+        check=at_least(0),
+    )
+    fetch_wait_max_ms: int = key(
+        "fetch.wait.max.ms",
+        "int",
+        100,
+        "How long a broker may wait for fetch.min.bytes. Must not exceed socket.timeout.ms",
+        check=at_least(0),
+    )
+    fetch_max_bytes: int = key(
+        "fetch.max.bytes",
+        "int",
+        50 * 1024 * 1024,
+        "Meant as the size of a whole fetch",
+        check=at_least(0),
+        importance="low",
+        since="0.10.1",
+        ignored="no JVM release uses it either; a fetch is bounded for each partition only",
+    )
+    num_consumer_fetchers: int = key(
+        "num.consumer.fetchers",
+        "int",
+        1,
+        "Threads that fetch from one broker. Each reads a fixed part of the partitions",
+        check=at_least(1),
+    )
+    queued_max_message_chunks: int = key(
+        "queued.max.message.chunks",
+        "int",
+        2,
+        "How many fetched chunks wait in a stream's queue before fetching pauses. A chunk is up to "
+        "fetch.message.max.bytes",
+        check=at_least(1),
+    )
+    auto_commit_enable: bool = key(
+        "auto.commit.enable",
+        "boolean",
+        True,
+        "Commit consumed offsets every auto.commit.interval.ms, before a rebalance and at shutdown",
+        importance="high",
+    )
+    auto_commit_interval_ms: int = key(
+        "auto.commit.interval.ms",
+        "int",
+        60_000,
+        "Time between two automatic commits; also the delay of the first",
+        check=at_least(1),
+        importance="high",
+    )
+    auto_offset_reset: str = key(
+        "auto.offset.reset",
+        "string",
+        "largest",
+        "Where to start when there is no committed offset or it is out of range: `smallest` is the "
+        "start of the log, `largest` its end",
+        check=one_of(
+            "smallest",
+            "largest",
+            fixes={
+                "earliest": "smallest (earliest is the newer consumer's word)",
+                "latest": "largest (latest is the newer consumer's word)",
+            },
+        ),
+        importance="high",
+    )
+    rebalance_max_retries: int = key(
+        "rebalance.max.retries",
+        "int",
+        4,
+        "How many attempts a rebalance has in all, the first one included. Beyond them the `scala` "
+        "profile gives up",
+        check=at_least(1),
+        importance="high",
+    )
+    rebalance_backoff_ms: int = key(
+        "rebalance.backoff.ms",
+        "int",
+        None,
+        "Pause after a rebalance attempt that failed",
+        default_from="zookeeper.sync.time.ms",
+        check=at_least(0),
+        importance="high",
+    )
+    refresh_leader_backoff_ms: int = key(
+        "refresh.leader.backoff.ms",
+        "int",
+        200,
+        "Pause before looking again for the leader of a partition that has none, and after an "
+        "error of a fetcher",
+        check=at_least(0),
+    )
+    consumer_timeout_ms: int = key(
+        "consumer.timeout.ms",
+        "int",
+        -1,
+        "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError; "
+        "it can be used again afterwards. A negative value waits for ever",
+    )
+    offsets_storage: str = key(
+        "offsets.storage",
+        "string",
+        "zookeeper",
+        "Where offsets are stored",
+        check=one_of("zookeeper", "kafka"),
+        importance="high",
+        since="0.8.2",
+        refused={"kafka": _ONLY_ZOOKEEPER},
+        lower=True,
+    )
+    dual_commit_enabled: bool = key(
+        "dual.commit.enabled",
+        "boolean",
+        False,
+        "Commit to ZooKeeper as well as to Kafka while a group moves its offsets. The JVM's "
+        "default is true with offsets.storage=kafka",
+        since="0.8.2",
+        refused={True: _ONLY_ZOOKEEPER},
+    )
+    offsets_channel_backoff_ms: int = key(
+        "offsets.channel.backoff.ms",
+        "int",
+        1000,
+        "Pause before another attempt to reach the offset coordinator",
+        check=at_least(0),
+        importance="low",
+        since="0.8.2",
+        ignored=_KAFKA_STORAGE,
+    )
+    offsets_channel_socket_timeout_ms: int = key(
+        "offsets.channel.socket.timeout.ms",
+        "int",
+        10_000,
+        "How long a read from the offset coordinator may take",
+        check=at_least(1),
+        importance="low",
+        since="0.8.2",
+        ignored=_KAFKA_STORAGE,
+    )
+    offsets_commit_max_retries: int = key(
+        "offsets.commit.max.retries",
+        "int",
+        5,
+        "How often a commit to Kafka is tried again",
+        check=at_least(0),
+        importance="low",
+        since="0.8.2",
+        ignored=_KAFKA_STORAGE,
+    )
+    exclude_internal_topics: bool = key(
+        "exclude.internal.topics",
+        "boolean",
+        True,
+        "Topic filters leave out `__consumer_offsets` and `__transaction_state`. Must be the same "
+        "in all members: each applies its own value to every member's filter",
+        since="0.8.2",
+    )
+    partition_assignment_strategy: str = key(
+        "partition.assignment.strategy",
+        "string",
+        "range",
+        "How partitions are given to streams. Must be the same in all members",
+        check=one_of("range", "roundrobin"),
+        importance="high",
+        since="0.8.2",
+    )
+    mirror_topics_whitelist: str = key(
+        "mirror.topics.whitelist",
+        "string",
+        "",
+        "Topics to mirror",
+        importance="low",
+        ignored=_LEFTOVER,
+    )
+    mirror_topics_blacklist: str = key(
+        "mirror.topics.blacklist",
+        "string",
+        "",
+        "Topics not to mirror",
+        importance="low",
+        ignored=_LEFTOVER,
+    )
+    mirror_consumer_numthreads: int = key(
+        "mirror.consumer.numthreads",
+        "int",
+        1,
+        "Streams of a mirror",
+        importance="low",
+        ignored=_LEFTOVER,
+    )
+    profile: str = key(
+        "zkconsumer.profile",
+        "string",
+        "default",
+        "`default` avoids the JVM consumer's known faults where that cannot be seen by JVM "
+        "members; `scala` behaves exactly as the JVM, faults included",
+        check=one_of("default", "scala"),
+        importance="high",
+        since="zkconsumer",
+    )
+    roundrobin_hash: str = key(
+        "zkconsumer.roundrobin.hash",
+        "string",
+        "topic-partition",
+        "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka 1.0 "
+        "and later, `[topic,partition]` as Kafka 0.8.2 to 0.11. Must be that of all members",
+        check=one_of("topic-partition", "[topic,partition]"),
+        since="zkconsumer",
+    )
+    reread_interval_ms: int = key(
+        "zkconsumer.reread.interval.ms",
+        "int",
+        30_000,
+        "Time between two full reads of members, topics and brokers, which repair lost watches",
+        check=at_least(1),
+        importance="low",
+        since="zkconsumer",
+    )
+    coalesce_ms: int = key(
+        "zkconsumer.coalesce.ms",
+        "int",
+        50,
+        "Changes that arrive within this time of one another cause one rebalance",
+        check=at_least(0),
+        importance="low",
+        since="zkconsumer",
+    )
+    release_wait_ms: int = key(
+        "zkconsumer.release.wait.ms",
+        "int",
+        500,
+        "How long a release waits for the application to finish the message in its hands, so that "
+        "it is committed and not delivered again to the next owner",
+        check=at_least(0),
+        importance="low",
+        since="zkconsumer",
+    )
+
+
+KEYS: Final[tuple[Row, ...]] = rows_of(ConsumerKeys)
+"""All rows, in the order of the reference page."""

@@ -1,0 +1,84 @@
+"""Checks over several keys, and the well-known other names of keys. Data and pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+RENAMED: Final[Mapping[str, str]] = {
+    "autocommit.enable": "auto.commit.enable",
+    "autooffset.reset": "auto.offset.reset",
+    "backoff.increment.ms": "refresh.leader.backoff.ms",
+    "bootstrap.servers": "zookeeper.connect",
+    "enable.auto.commit": "auto.commit.enable",
+    "fetch.size": "fetch.message.max.bytes",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "queuedchunks.max": "queued.max.message.chunks",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "request.timeout.ms": "socket.timeout.ms",
+    "session.timeout.ms": "zookeeper.session.timeout.ms",
+    "zk.connect": "zookeeper.connect",
+    "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
+    "zk.synctime.ms": "zookeeper.sync.time.ms",
+}
+"""Names of the same thing in Kafka 0.7 and in the newer consumer, for the hint on unknown keys."""
+
+
+class Rule(NamedTuple):
+    """A check over several keys. ``broken`` says in one line what is wrong, or returns None.
+
+    It gets the values by attribute and the attributes that were set on purpose, and only runs when
+    all of ``attrs`` are valid.
+    """
+
+    attrs: tuple[str, ...]
+    fatal: bool
+    broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
+
+
+def _fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    wait, limit = values["fetch_wait_max_ms"], values["socket_timeout_ms"]
+    if wait <= limit:
+        return None
+    return (
+        f"fetch.wait.max.ms={wait}: must not exceed socket.timeout.ms={limit}, or fetches of idle "
+        "partitions time out: lower the one or raise the other"
+    )
+
+
+def _retries(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    retries, backoff = values["rebalance_max_retries"], values["rebalance_backoff_ms"]
+    session = values["zookeeper_session_timeout_ms"]
+    if values["profile"] != "scala" or retries * backoff > session:
+        return None
+    return (
+        f"rebalance.max.retries={retries} times rebalance.backoff.ms={backoff} does not exceed "
+        f"zookeeper.session.timeout.ms={session}: a rebalance can fail because a member that has "
+        "crashed still owns partitions; raise rebalance.backoff.ms"
+    )
+
+
+def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if "roundrobin_hash" not in given or values["partition_assignment_strategy"] == "roundrobin":
+        return None
+    return (
+        "zkconsumer.roundrobin.hash has no effect with partition.assignment.strategy=range: "
+        "set that to roundrobin or leave the key out"
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(("fetch_wait_max_ms", "socket_timeout_ms"), True, _fetch_wait),
+    Rule(
+        (
+            "rebalance_max_retries",
+            "rebalance_backoff_ms",
+            "zookeeper_session_timeout_ms",
+            "profile",
+        ),
+        False,
+        _retries,
+    ),
+    Rule(("roundrobin_hash", "partition_assignment_strategy"), False, _hash_unused),
+)
+"""Checks over several keys."""
