@@ -90,7 +90,8 @@ def examine_properties(path: str | PathLike[str], strict: bool = False) -> Exami
     lines: dict[str, int] = {}
     repeated: list[str] = []
     name = fspath(path)
-    for key_, value, line in read_properties(path):
+    entries, malformed = read_properties(path)
+    for key_, value, line in entries:
         if key_ in lines:
             repeated.append(f"{name}:{line}: {key_} replaces its value of line {lines[key_]}")
         values[key_], lines[key_] = value, line
@@ -98,7 +99,10 @@ def examine_properties(path: str | PathLike[str], strict: bool = False) -> Exami
     def place(key_: str) -> str:
         return f"{name}:{lines[key_]}: " if key_ in lines else f"{name}: "
 
-    return _examine(values, strict, place, tuple(repeated))
+    found = _examine(values, strict, place, tuple(repeated))
+    if malformed:
+        return Examination(None, (*malformed, *found.faults), found.warnings)
+    return found
 
 
 def _examine(

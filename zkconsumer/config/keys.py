@@ -1,8 +1,8 @@
 """Every key of the consumer's configuration, declared once: the dataclass is the table.
 
-It drives parsing (`zkconsumer.config.consumer`), ``zkconsumer config`` and the reference page. Names and defaults of the legacy
-keys are those of Scala 1.1.1 ``kafka.consumer.ConsumerConfig``; keys that start with
-``zkconsumer.`` are this library's. Immutable; any thread may read it.
+It drives parsing (`zkconsumer.config.consumer`), ``zkconsumer config`` and the reference page.
+Names and defaults of the legacy keys are those of Scala 1.1.1 ``kafka.consumer.ConsumerConfig``;
+keys that start with ``zkconsumer.`` are this library's. Immutable; any thread may read it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _connect_fault(value: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerKeys:
-    """The table. Times are in milliseconds, sizes in bytes. Use `ConsumerConfig`, which extends it."""
+    """The table. Times are in milliseconds, sizes in bytes; `ConsumerConfig` extends it."""
 
     zookeeper_connect: str = key(
         "zookeeper.connect",

@@ -67,9 +67,8 @@ def parse(
         elif row.default is REQUIRED:
             meant = [name for name, near in nearest.items() if near == row.name]
             hint = f" (found {meant[0]}: is that what you meant?)" if meant else ""
-            faults.append(
-                f"{place('')}{row.name} is missing{hint}; set it: {row.doc.split('. ')[0]}"
-            )
+            what = row.doc.split(". ")[0]
+            faults.append(f"{place('')}{row.name} is missing{hint}; set it: {what}")
         elif row.default_from is None:
             values[row.attr] = row.default
     for row in rows:  # a default may come from a key that itself has a derived default

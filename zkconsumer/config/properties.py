@@ -28,10 +28,11 @@ class Entry(NamedTuple):
     line: int
 
 
-def read_properties(path: str | PathLike[str]) -> list[Entry]:
-    """Return a file's properties in order, repeated keys included.
+def read_properties(path: str | PathLike[str]) -> tuple[list[Entry], list[str]]:
+    """Return a file's properties in order, repeated keys included, and its malformed lines.
 
-    Raises ConfigError naming the file, and the line for a malformed escape.
+    Each malformed line is one text that names file and line. Raises ConfigError naming the file
+    when it cannot be read.
     """
     try:
         raw = Path(path).read_bytes()
@@ -51,9 +52,7 @@ def read_properties(path: str | PathLike[str]) -> list[Entry]:
             entries.append(Entry(_unescape(parts["key"]), _unescape(parts["value"]), number))
         except ValueError as error:
             faults.append(f"{path}:{number}: {error}")
-    if faults:
-        raise ConfigError(faults)
-    return entries
+    return entries, faults
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

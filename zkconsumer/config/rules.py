@@ -25,12 +25,13 @@ RENAMED: Final[Mapping[str, str]] = {
 
 
 class Rule(NamedTuple):
-    """A check over several keys. ``broken`` says in one line what is wrong, or returns None.
+    """A check over several keys: ``text`` for people, ``broken`` for a configuration.
 
-    It gets the values by attribute and the attributes that were set on purpose, and only runs when
+    ``broken`` says in one line what is wrong, or returns None. It gets the values by attribute and the attributes that were set on purpose, and only runs when
     all of ``attrs`` are valid.
     """
 
+    text: str
     attrs: tuple[str, ...]
     fatal: bool
     broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
@@ -68,8 +69,16 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(("fetch_wait_max_ms", "socket_timeout_ms"), True, _fetch_wait),
     Rule(
+        "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
+        ("fetch_wait_max_ms", "socket_timeout_ms"),
+        True,
+        _fetch_wait,
+    ),
+    Rule(
+        "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should exceed "
+        "`zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned for "
+        "as long as its session lasts",
         (
             "rebalance_max_retries",
             "rebalance_backoff_ms",
@@ -79,6 +88,12 @@ RULES: Final[tuple[Rule, ...]] = (
         False,
         _retries,
     ),
-    Rule(("roundrobin_hash", "partition_assignment_strategy"), False, _hash_unused),
+    Rule(
+        "`zkconsumer.roundrobin.hash` has an effect only with "
+        "`partition.assignment.strategy=roundrobin`",
+        ("roundrobin_hash", "partition_assignment_strategy"),
+        False,
+        _hash_unused,
+    ),
 )
 """Checks over several keys."""

@@ -1,0 +1,110 @@
+"""``zkconsumer config``: lists the configuration keys, or checks a properties file."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from zkconsumer.config import render
+from zkconsumer.config.consumer import examine_properties
+from zkconsumer.config.keys import KEYS
+from zkconsumer.config.parse import nearest_key
+from zkconsumer.config.rules import RENAMED
+from zkconsumer.config.table import Row
+from zkconsumer.errors import ConfigError, ZkConsumerError
+
+
+@click.command()
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--json", "as_json", is_flag=True, help="Print the keys as a JSON array.")
+@click.option("--markdown", is_flag=True, help="Print the reference page.")
+@click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
+@click.option("--strict", is_flag=True, help="With --check: unknown keys are faults.")
+def config(
+    keys: tuple[str, ...], as_json: bool, markdown: bool, file: str | None, strict: bool
+) -> None:
+    """List the configuration keys, or those given, with default, meaning and support.
+
+    With --check, print what is wrong (exit status 2) or odd (exit status 0) in a file.
+    """
+    if file is not None:
+        if keys or as_json or markdown:
+            raise click.UsageError("--check goes with --strict only")
+        sys.exit(_check(file, strict))
+    if strict:
+        raise click.UsageError("--strict goes with --check only")
+    if markdown:
+        if keys or as_json:
+            raise click.UsageError("--markdown prints all keys: give neither KEY nor --json")
+        click.echo(render.markdown(), nl=False)
+        return
+    chosen = _choose(keys)
+    if as_json:
+        click.echo(json.dumps(render.rows(chosen), indent=2))
+    elif keys:
+        for row in chosen:
+            _print_one(row)
+    else:
+        _print_table(chosen)
+
+
+def _check(file: str, strict: bool) -> int:
+    try:
+        found = examine_properties(file, strict)
+    except ConfigError as error:
+        click.echo(f"error: {error}", err=True)
+        return ConfigError.exit_code
+    for fault in found.faults:
+        click.echo(f"error: {fault}", err=True)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if found.faults:
+        return ConfigError.exit_code
+    click.echo(f"{file}: valid")
+    return 0
+
+
+def _choose(names: tuple[str, ...]) -> list[Row]:
+    """The rows of these keys, or all. An unknown key ends the command with the nearest known."""
+    known = {row.name: row for row in KEYS}
+    faults = []
+    for name in names:
+        if name not in known:
+            near = nearest_key(name, known, RENAMED)
+            hint = f"did you mean {near}?" if near else "`zkconsumer config` lists all keys"
+            faults.append(f"{name} is not a known key: {hint}")
+    if faults:
+        for fault in faults:
+            click.echo(f"error: {fault}", err=True)
+        sys.exit(ZkConsumerError.exit_code)
+    return [known[name] for name in names] or list(KEYS)
+
+
+def _print_table(rows: list[Row]) -> None:
+    table = Table(show_edge=False, pad_edge=False)
+    for heading in ("Key", "Type", "Default", "Importance", "Support"):
+        table.add_column(heading, no_wrap=heading == "Key", overflow="fold")
+    for row in rows:
+        support = "ignored" if row.ignored else "in part" if row.refused else "yes"
+        cells = (row.name, row.kind, row.default_text, row.importance, support)
+        table.add_row(*map(Text, cells))  # Text: a default may hold square brackets
+    width = None if sys.stdout.isatty() else 120
+    Console(width=width).print(table)
+    click.echo("`zkconsumer config KEY` explains one key.")
+
+
+def _print_one(row: Row) -> None:
+    click.echo(row.name)
+    click.echo(f"  {row.doc}.")
+    click.echo(f"  type: {row.kind}")
+    click.echo(f"  default: {row.default_text}")
+    if row.check is not None:
+        click.echo(f"  valid: {row.check.text}")
+    click.echo(f"  importance: {row.importance}")
+    click.echo(f"  since: {row.since}")
+    click.echo(f"  support: {row.status}")

@@ -1,0 +1,91 @@
+"""Shows the configuration table: the Markdown reference page and rows for the command line.
+
+Pure; any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zkconsumer.config.keys import KEYS
+from zkconsumer.config.rules import RULES
+from zkconsumer.config.table import REQUIRED, Row
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Generated: zkconsumer config --markdown > docs/reference/config.md -->
+
+A consumer is configured by a mapping or by a Java `.properties` file, with the keys of the JVM's
+old consumer and a few of its own, which start with `zkconsumer.`. All faults are reported at once,
+each with its key, its value and what to do. `zkconsumer config --check FILE` checks a file.
+
+- Blanks around values do not count. Integers have 32 bits. Booleans are `true` or `false`.
+- An unknown key is a warning that names the nearest known key, and a fault with `--strict`. Keys
+  that start with `external` are left alone.
+- Times are in milliseconds, sizes in bytes.
+- In Python a value is an attribute of `ConsumerConfig`, named below.
+
+Names and defaults are those of Kafka 1.1.1. Stricter than there: `group.id` must not be empty,
+`consumer.id` must fit into a path, and integers have a smallest value; each such value makes the
+JVM consumer fail later or never do its work.
+"""
+
+
+def rows(keys: Iterable[Row] = KEYS) -> list[dict[str, object]]:
+    """Return one flat record for each key, ready for JSON or a table."""
+    return [
+        {
+            "key": row.name,
+            "type": row.kind,
+            "default": None if row.default is REQUIRED else row.default,
+            "default_from": row.default_from,
+            "required": row.default is REQUIRED,
+            "valid": row.check.text if row.check is not None else None,
+            "importance": row.importance,
+            "since": row.since,
+            "status": row.status,
+            "attribute": row.attr,
+            "doc": row.doc,
+        }
+        for row in keys
+    ]
+
+
+def markdown() -> str:
+    """Return the reference page."""
+    legacy = [row for row in KEYS if not row.name.startswith("zkconsumer.")]
+    own = [row for row in KEYS if row.name.startswith("zkconsumer.")]
+    parts = [_INTRODUCTION, "## Overview\n", _overview(KEYS)]
+    parts += ["## Keys of the legacy consumer\n", *map(_section, legacy)]
+    parts += ["## Keys of zkconsumer\n", *map(_section, own), "## Checks over several keys\n"]
+    parts.append("".join(f"- {'Fault' if r.fatal else 'Warning'}: {r.text}.\n" for r in RULES))
+    return "\n".join(parts)
+
+
+def _overview(keys: Iterable[Row]) -> str:
+    lines = ["| Key | Type | Default | Importance |", "| --- | --- | --- | --- |"]
+    for row in keys:
+        anchor = row.name.replace(".", "")
+        lines.append(
+            f"| [`{row.name}`](#{anchor}) | {row.kind} | {_code(row.default_text)} "
+            f"| {row.importance} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _section(row: Row) -> str:
+    facts = [f"Type: {row.kind}", f"default: {_code(row.default_text)}"]
+    if row.check is not None:
+        facts.append(f"valid: {row.check.text}")
+    facts.append(f"importance: {row.importance}")
+    facts.append("only here" if row.since == "zkconsumer" else f"since Kafka {row.since}")
+    facts.append(f"attribute: `{row.attr}`")
+    text = f"### {row.name}\n\n{row.doc}.\n\n{'; '.join(facts)}.\n"
+    if row.status != "supported":
+        text += f"\nSupport: {row.status}.\n"
+    return text
+
+
+def _code(text: str) -> str:
+    return text if text.startswith("(") else f"`{text}`"
