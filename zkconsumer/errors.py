@@ -26,6 +26,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- UnsupportedBrokerError
     |  +- InvalidMessageError
     |  +- MessageSizeTooLargeError
+    |  +- CodecUnavailableError
     +- ClusterError
 
 Each class carries two traits: ``retriable`` (the same call may succeed later) and ``exit_code``
@@ -153,6 +154,10 @@ class InvalidMessageError(BrokerError):
 
 class MessageSizeTooLargeError(BrokerError):
     """A message is larger than ``fetch.message.max.bytes`` and the broker sent only its head."""
+
+
+class CodecUnavailableError(BrokerError):
+    """Messages are compressed with a codec whose library is not installed."""
 
 
 class ClusterError(ZkConsumerError):

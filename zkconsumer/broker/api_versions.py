@@ -1,0 +1,40 @@
+"""Which request versions a broker knows.
+
+Brokers since 0.10.0 tell (ApiVersions); older ones close the connection, and for those the table
+below holds what 0.8.2 and 0.9 have in common. Runs on the thread that opens a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.connection import BrokerConnection
+
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+API_VERSIONS: Final = 18
+
+LEGACY_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
+    {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, 8: 1, 9: 1, 10: 0}
+)
+"""Highest version for each API key of a 0.8.2 broker (8-10: OffsetCommit, OffsetFetch,
+FindCoordinator). 0.9 knows a little more, none of which is needed."""
+
+
+def supported_versions(connection: BrokerConnection) -> Mapping[int, int] | None:
+    """Ask an opened connection for its highest versions by API key.
+
+    Returns ``None`` when the broker answers with an error, as one without the request does.
+    Raises ``BrokerUnavailableError`` when it closes the connection instead.
+    """
+    answer = connection.exchange_opened(API_VERSIONS, 0, ApiVersionsRequest().encode(version=0))
+    response = connection.decode(ApiVersionsResponse, answer, 0)
+    if response.error_code:
+        return None
+    return {api.api_key: api.max_version for api in response.api_keys}

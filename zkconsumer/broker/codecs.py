@@ -1,0 +1,170 @@
+"""Decompression of message payloads. Owns: which library reads which codec, and the size limit.
+
+No state, runs on the consuming thread. Every fault of the compressed bytes surfaces as
+``InvalidMessageError``; a library that is not installed as ``CodecUnavailableError``. Output is
+limited to ``MAX_DECOMPRESSED`` bytes, so that a few hostile bytes cannot fill the memory.
+
+The libraries are called directly and not through ``kafka.codec``: that has no output limit and
+walks xerial blocks by lengths it does not check.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Final
+
+from zkconsumer.errors import CodecUnavailableError, InvalidMessageError
+
+MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
+"""Most bytes that one compressed message or batch may unfold to."""
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_MASK: Final = 0xFFFFFFFF
+
+
+def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
+    """Unfold ``data``. ``codec`` is the number in a message's attributes: 1 gzip, 2 snappy, 3 lz4,
+    4 zstd. ``old_lz4`` says that the frame's header checksum is the wrong one that Kafka writes in
+    message format 0 (KAFKA-3160).
+
+    Raises:
+        InvalidMessageError: not a codec, or the bytes are damaged or unfold to too much.
+        CodecUnavailableError: the library for this codec is not installed.
+    """
+    name, read = _CODECS.get(codec, ("", None))
+    if read is None:
+        raise InvalidMessageError(f"compression codec {codec} is not known")
+    if old_lz4 and codec == 3:
+        data = _mend_lz4_header(data)
+    try:
+        return read(data)
+    except (InvalidMessageError, CodecUnavailableError):
+        raise
+    # The libraries share no base class for "these bytes are damaged".
+    except Exception as exc:
+        raise InvalidMessageError(f"{name} data is damaged: {exc}") from exc
+
+
+def _library(module: str, codec: str, package: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise CodecUnavailableError(
+            f"messages are compressed with {codec}: install {package}, "
+            "or all codecs with: pip install 'zkconsumer[codecs]'"
+        ) from exc
+
+
+def _check_size(size: int) -> None:
+    if not 0 <= size <= MAX_DECOMPRESSED:
+        raise InvalidMessageError(
+            f"a compressed message unfolds to {size} bytes, more than {MAX_DECOMPRESSED}"
+        )
+
+
+def _gzip(data: bytes) -> bytes:
+    parts: list[bytes] = []
+    room = MAX_DECOMPRESSED
+    while data:
+        member = zlib.decompressobj(wbits=31)
+        part = member.decompress(data, room + 1)
+        room -= len(part)
+        _check_size(MAX_DECOMPRESSED - room)
+        if not member.eof:
+            raise InvalidMessageError("gzip data ends early")
+        parts.append(part)
+        data = member.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy(data: bytes) -> bytes:
+    decompress_block: Callable[[bytes], bytes] = _library(
+        "snappy", "snappy", "python-snappy"
+    ).decompress
+    if not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(data, decompress_block)
+    parts: list[bytes] = []
+    total, pos = 0, 16
+    while pos < len(data):
+        size = int.from_bytes(data[pos : pos + 4], "big")
+        pos += 4
+        if size == 0 or pos + size > len(data):
+            raise InvalidMessageError("a snappy block is cut off or empty")
+        parts.append(_snappy_block(data[pos : pos + size], decompress_block))
+        total += len(parts[-1])
+        _check_size(total)
+        pos += size
+    return b"".join(parts)
+
+
+def _snappy_block(block: bytes, decompress_block: Callable[[bytes], bytes]) -> bytes:
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    _check_size(size)
+    return decompress_block(block)
+
+
+def _lz4(data: bytes) -> bytes:
+    frame = _library("lz4.frame", "lz4", "lz4").LZ4FrameDecompressor()
+    out: bytes = frame.decompress(data, MAX_DECOMPRESSED + 1)
+    _check_size(len(out))
+    if not frame.eof:
+        raise InvalidMessageError("lz4 data ends early")
+    return out
+
+
+def _zstd(data: bytes) -> bytes:
+    zstandard = _library("zstandard", "zstd", "zstandard")
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        out: bytes = reader.read(MAX_DECOMPRESSED + 1)
+    _check_size(len(out))
+    return out
+
+
+def _mend_lz4_header(data: bytes) -> bytes:
+    """Put the right header checksum into an LZ4 frame of message format 0.
+
+    Kafka up to 0.9 computed it over the frame's magic number as well; the format says: over the
+    descriptor only, second byte of its xxHash32.
+    """
+    if len(data) < 7 or not data.startswith(_LZ4_MAGIC):
+        raise InvalidMessageError("not an lz4 frame")
+    end = 14 if data[4] & 8 else 6
+    checksum = (_xxh32_short(data[4:end]) >> 8) & 255
+    return data[:end] + bytes((checksum,)) + data[end + 1 :]
+
+
+def _rotl(value: int, bits: int) -> int:
+    value &= _MASK
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+def _xxh32_short(data: bytes) -> int:
+    """Return xxHash32 with seed 0 of fewer than 16 bytes."""
+    p1, p2, p3, p4, p5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    acc, pos = p5 + len(data), 0
+    while pos + 4 <= len(data):
+        acc = _rotl(acc + int.from_bytes(data[pos : pos + 4], "little") * p3, 17) * p4
+        pos += 4
+    for byte in data[pos:]:
+        acc = _rotl(acc + byte * p5, 11) * p1
+    acc &= _MASK
+    acc = ((acc ^ (acc >> 15)) * p2) & _MASK
+    acc = ((acc ^ (acc >> 13)) * p3) & _MASK
+    return acc ^ (acc >> 16)
+
+
+_CODECS: Final[dict[int, tuple[str, Callable[[bytes], bytes]]]] = {
+    1: ("gzip", _gzip),
+    2: ("snappy", _snappy),
+    3: ("lz4", _lz4),
+    4: ("zstd", _zstd),
+}

@@ -1,0 +1,72 @@
+"""First and next offset of partitions, asked from their leader.
+
+Stateless; runs on a fetcher thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from zkconsumer.broker.api_versions import LIST_OFFSETS
+from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import BrokerError
+
+EARLIEST: Final = -2
+"""The offset of the first message that the broker still has."""
+LATEST: Final = -1
+"""The offset that the next message will get."""
+
+
+def list_offsets(
+    connection: BrokerConnection, partitions: Collection[TopicPartition], which: int
+) -> Mapping[TopicPartition, int | BrokerError]:
+    """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
+
+    Returns an offset or an error for every partition asked for.
+    Raises what ``BrokerConnection.exchange`` raises.
+    """
+    version = connection.version(LIST_OFFSETS, 1, 0)
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    partition = topic.ListOffsetsPartition
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for name, index in partitions:
+        by_topic[name].append(index)
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            topic(
+                name=name,
+                partitions=[
+                    partition(
+                        partition_index=index,
+                        timestamp=which,
+                        max_num_offsets=1,
+                        version=version,
+                    )
+                    for index in indexes
+                ],
+                version=version,
+            )
+            for name, indexes in by_topic.items()
+        ],
+    )
+    response = connection.call(request, ListOffsetsResponse, version)
+    found: dict[TopicPartition, int | BrokerError] = {}
+    with mapped_errors(connection.endpoint):
+        for entry in response.topics:
+            for part in entry.partitions:
+                key = TopicPartition(entry.name, part.partition_index)
+                if part.error_code:
+                    found[key] = error_from_code(part.error_code, f"offsets of {key}")
+                    continue
+                offset = part.offset if version else next(iter(part.old_style_offsets), -1)
+                found[key] = (
+                    offset if offset >= 0 else BrokerError(f"offsets of {key}: the broker has none")
+                )
+    missing = BrokerError("the broker left the partition out of its answer")
+    return {key: found.get(key, missing) for key in partitions}

@@ -1,0 +1,66 @@
+"""Who leads which partition, asked from any broker without creating topics.
+
+Stateless; runs on the leader finder's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from zkconsumer.broker.api_versions import METADATA
+from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """What one broker knows about the topics asked for."""
+
+    brokers: Mapping[int, BrokerEndpoint]
+    leaders: Mapping[TopicPartition, int]
+    """Broker id of each partition that has a leader."""
+    errors: Mapping[str, BrokerError]
+    """Topics that the broker reports an error for, such as one that does not exist."""
+
+
+def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
+    """Ask for the leaders of ``topics``.
+
+    Since 0.11 the request says that topics must not be created. Older brokers would create a
+    topic that is named, so they are asked for all topics instead, which creates none.
+
+    Raises what ``BrokerConnection.exchange`` raises.
+    """
+    version = connection.version(METADATA, 4, 0)
+    wanted = set(topics)
+    if version:
+        topic = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(
+            topics=[topic(name=name, version=version) for name in sorted(wanted)],
+            allow_auto_topic_creation=False,
+        )
+    else:
+        request = MetadataRequest(topics=[])
+    response = connection.call(request, MetadataResponse, version)
+    leaders: dict[TopicPartition, int] = {}
+    errors: dict[str, BrokerError] = {}
+    with mapped_errors(connection.endpoint):
+        brokers = {
+            node.node_id: BrokerEndpoint(node.node_id, node.host, node.port)
+            for node in response.brokers
+        }
+        for entry in response.topics:
+            if entry.name not in wanted:
+                continue
+            if entry.error_code:
+                errors[entry.name] = error_from_code(entry.error_code, f"topic {entry.name}")
+            for part in entry.partitions:
+                if part.leader_id >= 0:
+                    leaders[TopicPartition(entry.name, part.partition_index)] = part.leader_id
+    for name in wanted - {entry.name for entry in response.topics}:
+        errors[name] = error_from_code(3, f"topic {name}")
+    return ClusterMetadata(brokers, leaders, errors)

@@ -1,0 +1,399 @@
+"""Record bytes to records: message sets of formats 0 and 1, record batches of format 2.
+
+Owns the layout of messages and nothing else; no IO and no state. ``scan`` runs on fetcher threads
+and looks at entry headers only; ``PythonDecoder`` runs on the consuming thread. Both take the
+bytes as the broker sent them, where the last entry may be cut off.
+
+Only shallow checksums are checked: an inner message of a compressed set is covered by its wrapper.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from zkconsumer.broker.codecs import decompress
+from zkconsumer.errors import InvalidMessageError
+
+
+class TimestampType(IntEnum):
+    """What a message's timestamp means."""
+
+    NONE = -1
+    """Message format 0 has no timestamps."""
+    CREATE_TIME = 0
+    """Set by the producer."""
+    LOG_APPEND_TIME = 1
+    """Set by the broker."""
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+Record = tuple[str, int, int, bytes | None, bytes | None, int, TimestampType, Headers]
+"""topic, partition, offset, key, value, timestamp (ms, -1 for none), its type, headers."""
+
+
+class Decoder(Protocol):
+    """Turns one partition's record bytes into records. Stateless; called on consuming threads."""
+
+    def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
+        """Yield the records with offset >= ``start`` in order, in lists of any length (also 0).
+
+        A cut-off last entry is ignored; control batches are skipped.
+
+        Raises:
+            InvalidMessageError: damaged bytes, after all records before them were yielded.
+            CodecUnavailableError: the library of a compression codec is not installed.
+        """
+        ...
+
+
+class Scan(NamedTuple):
+    """What the entry headers of record bytes tell."""
+
+    next_offset: int | None
+    """The offset after the last complete entry; ``None`` when there is no complete one."""
+    valid_bytes: int
+    """Length of all complete entries together."""
+    damaged: bool
+    """An entry header makes no sense; ``valid_bytes`` ends before it."""
+
+
+_ENTRY: Final = Struct(">qi4xb")  # offset, size, (crc or leader epoch), magic
+_LAST_DELTA: Final = Struct(">i")
+_V2: Final = Struct(">qiibIhiqqqhii")
+_V0: Final = Struct(">qiIbbi")
+_V1: Final = Struct(">qiIbbqi")
+_INT: Final = Struct(">i")
+_MIN_SIZE: Final = (14, 22, 49)
+
+
+def scan(data: bytes) -> Scan:
+    """Walk over the entries of ``data`` without decoding them."""
+    pos, end = 0, len(data)
+    next_offset: int | None = None
+    unpack = _ENTRY.unpack_from
+    while pos + 17 <= end:
+        offset, size, magic = unpack(data, pos)
+        if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
+            return Scan(next_offset, pos, True)
+        stop = pos + 12 + size
+        if stop > end:
+            break
+        if magic == 2:
+            offset += _LAST_DELTA.unpack_from(data, pos + 23)[0]
+        if next_offset is not None and offset < next_offset:
+            return Scan(next_offset, pos, True)
+        next_offset = offset + 1
+        pos = stop
+    return Scan(next_offset, pos, False)
+
+
+class PythonDecoder:
+    """The decoder in pure Python."""
+
+    def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
+        """See ``Decoder.decode``."""
+        pos, end = 0, len(data)
+        plain: list[Record] = []  # uncompressed messages of formats 0 and 1 since the last yield
+        failure: InvalidMessageError | None = None
+        while pos + 17 <= end:
+            _, size, magic = _ENTRY.unpack_from(data, pos)
+            stop = pos + 12 + size
+            try:
+                if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
+                    raise InvalidMessageError(f"an entry of {size} bytes has format {magic}")
+                if stop > end:
+                    break
+                if magic == 2:
+                    if plain:
+                        yield plain
+                        plain = []
+                    yield _batch(data, pos, stop, topic, partition, start)
+                else:
+                    record, inner = _message(data, pos, stop, topic, partition)
+                    if record is not None:
+                        if record[2] >= start:
+                            plain.append(record)
+                    else:
+                        if plain:
+                            yield plain
+                            plain = []
+                        yield (
+                            inner
+                            if inner and inner[0][2] >= start
+                            else [item for item in inner if item[2] >= start]
+                        )
+            except InvalidMessageError as exc:
+                failure = InvalidMessageError(f"{topic}-{partition} from offset {start}: {exc}")
+                failure.__cause__ = exc
+                break
+            pos = stop
+        if plain:
+            yield plain
+        if failure is not None:
+            raise failure
+
+
+def _batch(
+    data: bytes, pos: int, stop: int, topic: str, partition: int, start: int
+) -> list[Record]:
+    """Decode one record batch of format 2 that lies in ``data[pos:stop]``."""
+    base, _, _, _, crc, attributes, _, first_time, max_time, _, _, _, count = _V2.unpack_from(
+        data, pos
+    )
+    if crc32c(memoryview(data)[pos + 21 : stop]) != crc:
+        raise InvalidMessageError(f"wrong checksum in the batch at offset {base}")
+    if attributes & 0x20:
+        return []
+    pos += 61
+    if codec := attributes & 7:
+        data = decompress(codec, data[pos:stop])
+        pos, stop = 0, len(data)
+    kind = TimestampType.CREATE_TIME
+    fixed_time: int | None = None
+    if attributes & 8:
+        kind, fixed_time = TimestampType.LOG_APPEND_TIME, max_time
+    try:
+        records = _records(
+            data, pos, stop, count, base, first_time, fixed_time, kind, topic, partition
+        )
+    except (IndexError, UnicodeDecodeError) as exc:
+        raise InvalidMessageError(f"damaged record in the batch at offset {base}") from exc
+    if base < start:
+        records = [record for record in records if record[2] >= start]
+    return records
+
+
+def _records(
+    data: bytes,
+    pos: int,
+    stop: int,
+    count: int,
+    base: int,
+    first_time: int,
+    fixed_time: int | None,
+    kind: TimestampType,
+    topic: str,
+    partition: int,
+) -> list[Record]:
+    """Decode ``count`` records that fill ``data[pos:stop]`` exactly.
+
+    The hot loop of the library: variable-length numbers of one and two bytes are read in line.
+    They are kept in their zigzag form as long as possible: an odd one is negative.
+    """
+    out: list[Record] = []
+    append = out.append
+    for _ in range(count):
+        size = data[pos]
+        pos += 1
+        if size > 127:
+            high = data[pos]
+            pos += 1
+            if high > 127:
+                size, pos = _varint(data, pos - 2)
+            else:
+                size = size & 127 | high << 7
+        record_end = pos + (size >> 1)
+
+        time = data[pos + 1]  # data[pos] holds attributes, none of which are in use
+        pos += 2
+        if time > 127:
+            high = data[pos]
+            pos += 1
+            if high > 127:
+                time, pos = _varint(data, pos - 2)
+            else:
+                time = time & 127 | high << 7
+
+        delta = data[pos]
+        pos += 1
+        if delta > 127:
+            high = data[pos]
+            pos += 1
+            if high > 127:
+                delta, pos = _varint(data, pos - 2)
+            else:
+                delta = delta & 127 | high << 7
+
+        size = data[pos]
+        pos += 1
+        if size > 127:
+            high = data[pos]
+            pos += 1
+            if high > 127:
+                size, pos = _varint(data, pos - 2)
+            else:
+                size = size & 127 | high << 7
+        key: bytes | None = None
+        if not size & 1:
+            key_end = pos + (size >> 1)
+            key = data[pos:key_end]
+            pos = key_end
+
+        size = data[pos]
+        pos += 1
+        if size > 127:
+            high = data[pos]
+            pos += 1
+            if high > 127:
+                size, pos = _varint(data, pos - 2)
+            else:
+                size = size & 127 | high << 7
+        value: bytes | None = None
+        if not size & 1:
+            value_end = pos + (size >> 1)
+            value = data[pos:value_end]
+            pos = value_end
+
+        headers: Headers = ()
+        if data[pos]:
+            headers, pos = _headers(data, pos)
+        else:
+            pos += 1
+        if pos != record_end or delta & 1:
+            raise InvalidMessageError(f"a record near offset {base + len(out)} has a wrong length")
+        append(
+            (
+                topic,
+                partition,
+                base + (delta >> 1),
+                key,
+                value,
+                first_time + ((time >> 1) ^ -(time & 1)) if fixed_time is None else fixed_time,
+                kind,
+                headers,
+            )
+        )
+    if pos != stop or count < 0:
+        raise InvalidMessageError(f"the batch at offset {base} does not hold {count} records")
+    return out
+
+
+def _varint(data: bytes, pos: int) -> tuple[int, int]:
+    """Read an unsigned variable-length number of up to ten bytes; zigzag is left in place."""
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, pos
+        shift += 7
+        if shift > 63:
+            raise InvalidMessageError("a variable-length number has more than ten bytes")
+
+
+def _headers(data: bytes, pos: int) -> tuple[Headers, int]:
+    number, pos = _varint(data, pos)
+    if number & 1:
+        raise InvalidMessageError("negative number of headers")
+    out: list[tuple[str, bytes | None]] = []
+    for _ in range(number >> 1):
+        size, pos = _varint(data, pos)
+        if size & 1:
+            raise InvalidMessageError("negative length of a header's name")
+        name = data[pos : pos + (size >> 1)].decode()
+        pos += size >> 1
+        size, pos = _varint(data, pos)
+        value: bytes | None = None
+        if not size & 1:
+            value = data[pos : pos + (size >> 1)]
+            pos += size >> 1
+        out.append((name, value))
+    return tuple(out), pos
+
+
+def _message(
+    data: bytes, pos: int, stop: int, topic: str, partition: int
+) -> tuple[Record | None, list[Record]]:
+    """Decode the message of format 0 or 1 in ``data[pos:stop]``: one record or, of a wrapper, many.
+
+    Raises ``InvalidMessageError``.
+    """
+    offset, crc, magic, attributes, time, key, value = _fields(data, pos, stop)
+    if zlib.crc32(memoryview(data)[pos + 16 : stop]) != crc:
+        raise InvalidMessageError(f"wrong checksum in the message at offset {offset}")
+    kind = _kind(magic, attributes)
+    codec = attributes & 7
+    if not codec:
+        return (topic, partition, offset, key, value, time, kind, ()), []
+    if value is None:
+        raise InvalidMessageError(f"the compressed message at offset {offset} is empty")
+    return None, _inner(
+        decompress(codec, value, old_lz4=magic == 0),
+        magic,
+        offset,
+        time if kind is TimestampType.LOG_APPEND_TIME else None,
+        topic,
+        partition,
+    )
+
+
+def _kind(magic: int, attributes: int) -> TimestampType:
+    if magic == 0:
+        return TimestampType.NONE
+    return TimestampType.LOG_APPEND_TIME if attributes & 8 else TimestampType.CREATE_TIME
+
+
+def _fields(
+    data: bytes, pos: int, stop: int
+) -> tuple[int, int, int, int, int, bytes | None, bytes | None]:
+    """Return offset, crc, magic, attributes, timestamp, key, value of one message."""
+    try:
+        if data[pos + 16]:
+            offset, _, crc, magic, attributes, time, size = _V1.unpack_from(data, pos)
+            pos += 30
+        else:
+            offset, _, crc, magic, attributes, size = _V0.unpack_from(data, pos)
+            time = -1
+            pos += 22
+        key: bytes | None = None
+        if size >= 0:
+            key = data[pos : pos + size]
+            pos += size
+        size = _INT.unpack_from(data, pos)[0]
+        pos += 4
+        value: bytes | None = None
+        if size >= 0:
+            value = data[pos : pos + size]
+            pos += size
+    except (StructError, IndexError) as exc:
+        raise InvalidMessageError("a message is cut off inside") from exc
+    if pos != stop:
+        raise InvalidMessageError(f"the message at offset {offset} has a wrong length")
+    return offset, crc, magic, attributes, time, key, value
+
+
+def _inner(
+    data: bytes, magic: int, last: int, fixed_time: int | None, topic: str, partition: int
+) -> list[Record]:
+    """Decode the set inside a wrapper whose own offset, that of its last message, is ``last``.
+
+    Format 0 keeps absolute offsets inside, format 1 relative ones.
+    """
+    out: list[Record] = []
+    pos, end = 0, len(data)
+    while pos < end:
+        if pos + 17 > end:
+            raise InvalidMessageError(f"the compressed set at offset {last} is cut off inside")
+        _, size, inner_magic = _ENTRY.unpack_from(data, pos)
+        stop = pos + 12 + size
+        if inner_magic != magic or size < _MIN_SIZE[magic] or stop > end:
+            raise InvalidMessageError(f"the compressed set at offset {last} is damaged inside")
+        offset, _, _, attributes, time, key, value = _fields(data, pos, stop)
+        if attributes & 7:
+            raise InvalidMessageError(f"the compressed set at offset {last} holds another one")
+        kind = _kind(magic, attributes)
+        if fixed_time is not None:
+            time, kind = fixed_time, TimestampType.LOG_APPEND_TIME
+        out.append((topic, partition, offset, key, value, time, kind, ()))
+        pos = stop
+    if magic and out and (shift := last - out[-1][2]):
+        out = [(topic, partition, record[2] + shift, *record[3:]) for record in out]
+    return out

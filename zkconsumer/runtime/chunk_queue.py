@@ -1,0 +1,122 @@
+"""The bounded queue of chunks between fetcher threads and one consuming thread.
+
+Fetcher threads put, the consuming thread takes, the rebalancing thread discards. The queue shares
+its lock with the stream's iterator. The two callbacks are run without that lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Record bytes of one partition as one answer brought them; decoded by the consuming thread.
+
+    An empty chunk moves the consumed offset to ``fetch_offset`` (a reset reaches the consumer
+    after everything that was fetched before it).
+    """
+
+    info: PartitionTopicInfo
+    data: bytes
+    fetch_offset: int
+    """Records below it are not wanted (a compressed set may begin earlier)."""
+    next_offset: int
+    """Offset after the last whole entry; equal to ``fetch_offset`` when there is none."""
+    damaged: bool = False
+    """An entry header makes no sense: decoding it will raise."""
+
+
+class ChunkQueue:
+    """Queue of at most ``capacity`` chunks (Scala: a LinkedBlockingQueue for each stream).
+
+    Two ways to put: ``put_when_space`` blocks as the JVM's does; ``put`` never blocks and relies
+    on fetchers asking for more only while the queue is not ``full``, so it may hold in addition
+    what one answer brings.
+    """
+
+    def __init__(self, capacity: int, lock: threading.Lock) -> None:
+        if capacity < 1:
+            raise ValueError(f"a queue needs room for at least one chunk, not {capacity}")
+        self.capacity = capacity
+        self.changed = threading.Condition(lock)
+        """Notified, with the lock held, at every change that somebody may wait for."""
+        self.on_space: Callable[[], None] | None = None
+        """Called after the queue ceased to be full. Written by the fetcher manager."""
+        self.closed = False
+        self._chunks: deque[Chunk] = deque()
+        self._freed = False
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are ``capacity`` chunks or more. Exact only under the lock."""
+        return len(self._chunks) >= self.capacity
+
+    def put(self, chunk: Chunk) -> bool:
+        """Append without waiting; return whether the chunk was still wanted."""
+        with self.changed:
+            return self._append(chunk)
+
+    def put_when_space(self, chunk: Chunk) -> bool:
+        """Append when there is room; return false once the chunk is not wanted any more."""
+        with self.changed:
+            while self.full and self._wants(chunk):
+                self.changed.wait()
+            return self._append(chunk)
+
+    def fence(self) -> None:
+        """Return when every put that is under way has seen ``PartitionTopicInfo.stopped``."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def take(self) -> Chunk | None:
+        """Remove the first chunk, if there is one. The caller holds the lock, and calls
+        ``tell_space`` after letting go of it."""
+        if not self._chunks:
+            return None
+        was_full = self.full
+        chunk = self._chunks.popleft()
+        self._note_space(was_full)
+        return chunk
+
+    def discard(self, infos: Set[PartitionTopicInfo]) -> None:
+        """Remove all chunks of ``infos``. The caller does as for ``take``."""
+        was_full = self.full
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.info not in infos)
+        self._note_space(was_full)
+
+    def clear(self) -> None:
+        """Remove all chunks. The caller does as for ``take``."""
+        was_full = self.full
+        self._chunks = deque()
+        self._note_space(was_full)
+
+    def tell_space(self) -> None:
+        """Call ``on_space`` if the queue has ceased to be full since the last call."""
+        if self._freed:
+            self._freed = False
+            if self.on_space is not None:
+                self.on_space()
+
+    def _note_space(self, was_full: bool) -> None:
+        if was_full and not self.full:
+            self._freed = True
+            self.changed.notify_all()
+
+    def _wants(self, chunk: Chunk) -> bool:
+        return not (self.closed or chunk.info.stopped or chunk.info.revoked)
+
+    def _append(self, chunk: Chunk) -> bool:
+        if not self._wants(chunk):
+            return False
+        self._chunks.append(chunk)
+        self.changed.notify_all()
+        return True

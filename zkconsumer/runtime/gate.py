@@ -1,0 +1,90 @@
+"""Whether messages may be delivered at this moment: the ZooKeeper session must surely be alive.
+
+One gate for each connector. The session keeper's thread extends and closes it, consuming threads
+look at ``valid_until`` before every message. Lock order: a stream's lock, then the gate's.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+CLOCK: Final = time.CLOCK_BOOTTIME
+"""A clock that goes on while the machine is suspended, as a ZooKeeper session's does."""
+
+
+class DeliveryGate:
+    """Open until ``valid_until``, which the session keeper moves on while the session lives.
+
+    A new gate is closed. ``always_open`` makes the legacy gate, which delivers whatever happens to
+    the session.
+    """
+
+    def __init__(self, *, always_open: bool = False) -> None:
+        self.always_open = always_open
+        self.valid_until = math.inf if always_open else -math.inf
+        """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
+        self._lock = threading.Lock()
+        self._waiters: set[Callable[[], None]] = set()
+        self._shut_since: float | None = None
+        self._suspended = 0.0
+
+    def extend(self, until: float) -> None:
+        """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``.
+
+        An earlier time than the present one is ignored: only ``close`` shortens.
+        """
+        if self.always_open:
+            return
+        with self._lock:
+            now = time.clock_gettime(CLOCK)
+            if until <= self.valid_until or until <= now:
+                return
+            self._suspended += self._shut_for(now)
+            self._shut_since = None
+            self.valid_until = until
+            waiters, self._waiters = self._waiters, set()
+        for wake in waiters:
+            wake()
+
+    def close(self) -> None:
+        """Let nothing through until the next ``extend``: the session is lost or given up."""
+        if self.always_open:
+            return
+        with self._lock:
+            now = time.clock_gettime(CLOCK)
+            if self._shut_since is None and self.valid_until != -math.inf:
+                self._shut_since = min(now, self.valid_until)
+            self.valid_until = -math.inf
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message may be delivered now."""
+        return time.clock_gettime(CLOCK) < self.valid_until
+
+    @property
+    def suspended_seconds(self) -> float:
+        """Seconds the gate was shut since it was first opened, the present time included."""
+        with self._lock:
+            return self._suspended + self._shut_for(time.clock_gettime(CLOCK))
+
+    def wait_turn(self, wake: Callable[[], None]) -> bool:
+        """Return whether the gate is open; if not, ``wake`` is called once when it opens.
+
+        ``wake`` is called on the session keeper's thread, without the gate's lock.
+        """
+        with self._lock:
+            if time.clock_gettime(CLOCK) < self.valid_until:
+                return True
+            self._waiters.add(wake)
+            return False
+
+    def _shut_for(self, now: float) -> float:
+        if self._shut_since is not None:
+            return now - self._shut_since
+        if math.isinf(self.valid_until):
+            return 0.0  # never opened yet, or always open
+        return max(0.0, now - self.valid_until)

@@ -1,0 +1,73 @@
+"""The positions of one claimed partition (Scala: PartitionTopicInfo).
+
+One object for each claim: a partition that is lost and claimed again gets a new one, so that
+nothing late can reach the new claim. Every attribute says which thread writes it; all of them may
+be read by any thread.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.core.types import TopicPartition
+
+
+class PartitionTopicInfo:
+    """Positions and state of one claim of a partition. Compared and hashed by identity.
+
+    Args:
+        topic: name of the topic.
+        partition: number of the partition.
+        start_offset: offset to read first, as committed; ``None`` (or a negative number, which
+            old tools may have stored) when there is none: then ``auto.offset.reset`` decides.
+    """
+
+    __slots__ = (
+        "consumed_offset",
+        "fetched_offset",
+        "high_watermark",
+        "partition",
+        "resets",
+        "revoked",
+        "stopped",
+        "topic",
+        "topic_partition",
+    )
+
+    def __init__(self, topic: str, partition: int, start_offset: int | None) -> None:
+        if start_offset is not None and start_offset < 0:
+            start_offset = None
+        self.topic = topic
+        self.partition = partition
+        self.topic_partition = TopicPartition(topic, partition)
+        self.consumed_offset: int | None = start_offset
+        """Offset of the next message to be consumed, what a commit stores; ``None`` until known.
+        Written by the consuming thread, and by the fetcher thread when nothing is under way."""
+        self.fetched_offset: int | None = start_offset
+        """Offset to fetch next; ``None`` until known. Written by the fetcher thread."""
+        self.high_watermark: int | None = None
+        """What the last answer said. Written by the fetcher thread."""
+        self.resets = 0
+        """How often the position came from ``auto.offset.reset``. Written by the fetcher."""
+        self.revoked = False
+        """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
+        self.stopped = False
+        """Nothing more is enqueued. Written by ``ConsumerFetcherManager.stop``."""
+
+    @property
+    def resolved_by_reset(self) -> bool:
+        """Whether ``auto.offset.reset`` has chosen a position: none was committed, or it was out
+        of the log's range."""
+        return self.resets > 0
+
+    @property
+    def lag(self) -> int | None:
+        """Messages between the consumed offset and the high watermark; ``None`` until known."""
+        if self.high_watermark is None or self.consumed_offset is None:
+            return None
+        return max(0, self.high_watermark - self.consumed_offset)
+
+    def __repr__(self) -> str:
+        state = " revoked" if self.revoked else " stopped" if self.stopped else ""
+        return (
+            f"<{self.topic_partition} consumed {self.consumed_offset} "
+            f"fetched {self.fetched_offset}{state}>"
+        )

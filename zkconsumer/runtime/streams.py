@@ -1,0 +1,412 @@
+"""Streams of messages and their iterator (Scala: KafkaStream, ConsumerIterator).
+
+One application thread iterates a stream; fetcher threads fill its queue; the connector's thread
+revokes, waits and shuts down. One lock for each stream guards queue and iterator; it is held for
+moments only, never while decoding. Lock order: a stream's lock before the gate's, and none of the
+fetcher manager's inside.
+
+When a message counts as consumed: in the default profile when the next one is asked for (with
+``next``, ``has_next`` or ``peek``) or with ``mark_consumed``, so that a commit never covers a
+message the application still works on; in the scala profile when it is returned.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Set
+from threading import get_ident
+from time import clock_gettime, monotonic
+
+from zkconsumer.broker.records import Decoder, PythonDecoder, Record
+from zkconsumer.errors import (
+    ConsumerTimeoutError,
+    InvalidMessageError,
+    MessageSizeTooLargeError,
+    UsageError,
+)
+from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.messages import (
+    Decode,
+    MessageAndMetadata,
+    bytes_decoder,
+    message_maker,
+)
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+
+_LIVENESS_CHECK_S = 0.5
+
+
+class KafkaStream:
+    """Messages of the partitions that one consumer thread id owns, in order for each partition.
+
+    Iterate it with ``for``; ``iter()`` gives the same ``ConsumerIterator`` each time. Not for use
+    by several threads at once.
+
+    Args:
+        client_id: ``client.id`` of the connector.
+        gate: asked before every message.
+        queue_capacity: ``queued.max.message.chunks``.
+        timeout_ms: ``consumer.timeout.ms``; negative waits for ever.
+        key_decoder, value_decoder: called with bytes when a key or value is read.
+        decoder: turns chunks into records.
+        scala: count messages as consumed when they are returned, deliver a prefetched message
+            even after its partition was revoked, finish the current chunk after ``shutdown``.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        gate: DeliveryGate,
+        *,
+        queue_capacity: int = 2,
+        timeout_ms: int = -1,
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+        decoder: Decoder | None = None,
+        scala: bool = False,
+    ) -> None:
+        self.client_id = client_id
+        lock = threading.Lock()
+        self.queue = ChunkQueue(queue_capacity, lock)
+        """Filled by the fetcher manager."""
+        kind = _ScalaConsumerIterator if scala else ConsumerIterator
+        self._iterator = kind(
+            lock,
+            self.queue,
+            gate,
+            decoder or PythonDecoder(),
+            (key_decoder, value_decoder),
+            None if timeout_ms < 0 else timeout_ms / 1000,
+        )
+
+    def __iter__(self) -> ConsumerIterator:
+        return self._iterator
+
+    def mark_consumed(self) -> None:
+        """Count the message in hand as consumed now, without asking for the next one."""
+        self._iterator.mark_consumed()
+
+    def revoke(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """Deliver nothing more of ``infos``: once this returns, none of their messages is handed
+        out (scala profile: save one that ``has_next`` has prefetched). Never blocks."""
+        self._iterator.revoke(set(infos))
+
+    def wait_released(self, infos: Iterable[PartitionTopicInfo], deadline: float) -> bool:
+        """Wait until the application has no message of ``infos`` in hand.
+
+        A message is in hand from its delivery until the next one is asked for. After the call
+        ``consumed_offset`` of ``infos`` is final, whatever it returns: a message still in hand
+        counts as not consumed.
+
+        Args:
+            infos: partitions that were revoked.
+            deadline: ``time.monotonic()`` seconds. Not waited for when the calling thread itself
+                holds the message, or the thread that did has ended.
+
+        Returns:
+            false when the deadline passed.
+        """
+        return self._iterator.wait_released(set(infos), deadline)
+
+    @property
+    def held_by_caller(self) -> bool:
+        """Whether the calling thread has a message of this stream in hand."""
+        return self._iterator.held_by_caller
+
+    @property
+    def held_by_caller(self) -> bool:
+        """Whether the calling thread has a message of this stream in hand."""
+        return self._iterator.held_by_caller
+
+    def shutdown(self) -> None:
+        """End the iteration for ever; drop what is queued. Never blocks; may be repeated."""
+        self._iterator.shutdown()
+
+
+class ConsumerIterator(Iterator[MessageAndMetadata]):
+    """Iterator over the messages of one stream.
+
+    Raises from every call that looks for a message:
+        ConsumerTimeoutError: none came within ``consumer.timeout.ms``; go on as before.
+        InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError: the iterator has
+            failed; every later call raises ``UsageError``.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        queue: ChunkQueue,
+        gate: DeliveryGate,
+        decoder: Decoder,
+        decoders: tuple[Decode, Decode],
+        timeout: float | None,
+    ) -> None:
+        self._lock = lock
+        self._queue = queue
+        self._changed = queue.changed
+        self._gate = gate
+        self._decoder = decoder
+        self._make = message_maker(*decoders)
+        self._timeout = timeout
+        # All below is guarded by the lock. The chunk is what messages are taken from at present;
+        # _info is its partition and outlives it while a message of it is in hand.
+        self._chunk: Chunk | None = None
+        self._info = PartitionTopicInfo("", 0, None)
+        self._lists: Iterator[list[Record]] = iter(())
+        self._messages: Iterator[MessageAndMetadata] = iter(())
+        self._peeked: MessageAndMetadata | None = None
+        self._held: MessageAndMetadata | None = None
+        self._holder = 0
+        self._failure: Exception | None = None
+        self._ended = False
+
+    def __iter__(self) -> ConsumerIterator:
+        return self
+
+    def __next__(self) -> MessageAndMetadata:
+        with self._lock:
+            held = self._held
+            if held is not None:
+                self._info.consumed_offset = held[2] + 1
+            if self._peeked is None and clock_gettime(CLOCK) < self._gate.valid_until:
+                message = next(self._messages, None)
+                if message is not None:
+                    self._held = message
+                    self._holder = get_ident()
+                    return message
+        return self._next_slowly()
+
+    def next(self) -> MessageAndMetadata:
+        """Return the next message, waiting for it. Raises ``StopIteration`` after shutdown."""
+        return self.__next__()
+
+    def has_next(self) -> bool:
+        """Wait for a message and keep it for ``next``; false after shutdown.
+
+        Asking counts the message in hand as consumed.
+        """
+        return self._await(take=False) is not None
+
+    def peek(self) -> MessageAndMetadata:
+        """Return the message that ``next`` will return. Raises ``StopIteration`` after shutdown."""
+        message = self._await(take=False)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def mark_consumed(self) -> None:
+        """See ``KafkaStream.mark_consumed``."""
+        with self._lock:
+            self._let_go()
+
+    def revoke(self, infos: Set[PartitionTopicInfo]) -> None:
+        """See ``KafkaStream.revoke``."""
+        with self._lock:
+            for info in infos:
+                info.revoked = True
+            self._queue.discard(infos)
+            if self._chunk is not None and self._chunk.info in infos:
+                self._drop_chunk()
+            self._changed.notify_all()
+        self._queue.tell_space()
+
+    def wait_released(self, infos: Set[PartitionTopicInfo], deadline: float) -> bool:
+        """See ``KafkaStream.wait_released``."""
+        with self._lock:
+            released = True
+            while self._held is not None and self._info in infos:
+                if self._holder == get_ident() or not _is_alive(self._holder):
+                    break
+                remaining = deadline - monotonic()
+                if remaining <= 0:
+                    released = False
+                    break
+                self._changed.wait(min(remaining, _LIVENESS_CHECK_S))
+            if self._info in infos:
+                self._held = None
+            return released
+
+    @property
+    def held_by_caller(self) -> bool:
+        """See ``KafkaStream.held_by_caller``."""
+        with self._lock:
+            return self._held is not None and self._holder == get_ident()
+
+    @property
+    def held_by_caller(self) -> bool:
+        """See ``KafkaStream.held_by_caller``."""
+        with self._lock:
+            return self._held is not None and self._holder == get_ident()
+
+    def shutdown(self) -> None:
+        """See ``KafkaStream.shutdown``."""
+        with self._lock:
+            self._queue.closed = True
+            self._queue.clear()
+            self._end_now()
+            self._changed.notify_all()
+        self._queue.tell_space()
+
+    def _next_slowly(self) -> MessageAndMetadata:
+        message = self._await(take=True)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def _await(self, take: bool) -> MessageAndMetadata | None:
+        """Find the next message; ``None`` at the end. ``take`` hands it over, else it is kept."""
+        deadline = None if self._timeout is None else monotonic() + self._timeout
+        with self._lock:
+            self._let_go()
+            if self._failure is not None:
+                raise UsageError(
+                    f"this stream has failed and cannot be read on: {self._failure}"
+                ) from self._failure
+            try:
+                while not self._ended:
+                    if self._peeked is None:
+                        self._peeked = next(self._messages, None)
+                    if (message := self._peeked) is not None:
+                        if self._gate.is_open or self._gate.wait_turn(self._wake):
+                            if take:
+                                self._hand_over(message)
+                            return message
+                        self._wait(deadline)
+                    elif self._chunk is not None:
+                        self._decode_more(self._chunk)
+                    elif (chunk := self._queue.take()) is not None:
+                        self._begin(chunk)
+                    elif self._queue.closed:
+                        self._ended = True
+                    else:
+                        self._wait(deadline)
+            except ConsumerTimeoutError:
+                raise
+            except Exception as exc:
+                self._failure = exc
+                raise
+            return None
+
+    def _begin(self, chunk: Chunk) -> None:
+        """Make ``chunk`` the one that messages are taken from."""
+        info = chunk.info
+        self._chunk, self._info = chunk, info
+        # Normally they are equal. After an offset out of range the log begins anew elsewhere.
+        info.consumed_offset = chunk.fetch_offset
+        if chunk.data and chunk.next_offset == chunk.fetch_offset and not chunk.damaged:
+            raise MessageSizeTooLargeError(
+                f"the message at offset {chunk.fetch_offset} of {info.topic_partition} is larger "
+                f"than {len(chunk.data)} bytes: raise fetch.message.max.bytes"
+            )
+        self._lists = self._decoder.decode(
+            chunk.data, info.topic, info.partition, chunk.fetch_offset
+        )
+
+    def _decode_more(self, chunk: Chunk) -> None:
+        """Decode the chunk's next list of records, without the lock meanwhile."""
+        lists = self._lists
+        records: list[Record] | None = None
+        failure: BaseException | None = None
+        self._lock.release()
+        try:
+            self._queue.tell_space()
+            records = next(lists, None)
+        except BaseException as exc:  # noqa: BLE001
+            failure = exc
+        finally:
+            self._lock.acquire()
+        if self._chunk is not chunk:  # revoked or shut down meanwhile
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure
+            return
+        if failure is not None:
+            if not isinstance(failure, Exception):  # Ctrl-C: decode the same records next time
+                self._again(chunk)
+            raise failure
+        if records is None:
+            self._finish(chunk)
+            if chunk.damaged:
+                raise InvalidMessageError(
+                    f"{chunk.info.topic_partition} has a damaged entry after offset "
+                    f"{chunk.next_offset - 1}"
+                )
+        else:
+            self._messages = self._make(records)
+
+    def _again(self, chunk: Chunk) -> None:
+        start = chunk.info.consumed_offset
+        assert start is not None
+        self._lists = self._decoder.decode(
+            chunk.data, chunk.info.topic, chunk.info.partition, start
+        )
+
+    def _finish(self, chunk: Chunk) -> None:
+        """All of the chunk's messages are consumed, and so are the gaps between and after them."""
+        self._drop_chunk()
+        if chunk.next_offset > (chunk.info.consumed_offset or 0):
+            chunk.info.consumed_offset = chunk.next_offset
+
+    def _drop_chunk(self) -> None:
+        self._chunk = None
+        self._lists = iter(())
+        self._messages = iter(())
+        self._peeked = None
+
+    def _end_now(self) -> None:
+        self._drop_chunk()
+        self._ended = True
+
+    def _let_go(self) -> None:
+        """The application has done with the message in hand, if there is one."""
+        if self._held is not None:
+            self._info.consumed_offset = self._held.offset + 1
+            self._held = None
+            self._changed.notify_all()
+
+    def _hand_over(self, message: MessageAndMetadata) -> None:
+        self._peeked = None
+        self._held = message
+        self._holder = get_ident()
+
+    def _wait(self, deadline: float | None) -> None:
+        if deadline is None:
+            self._changed.wait()
+            return
+        remaining = deadline - monotonic()
+        if remaining <= 0:
+            assert self._timeout is not None
+            raise ConsumerTimeoutError(
+                f"no message within consumer.timeout.ms = {round(self._timeout * 1000)}"
+            )
+        self._changed.wait(remaining)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _ScalaConsumerIterator(ConsumerIterator):
+    """The iterator as Scala 1.1.1 has it, for the scala profile."""
+
+    def __next__(self) -> MessageAndMetadata:
+        return self._next_slowly()
+
+    def _hand_over(self, message: MessageAndMetadata) -> None:
+        self._peeked = None
+        self._info.consumed_offset = message.offset + 1
+
+    def _finish(self, chunk: Chunk) -> None:
+        self._drop_chunk()
+
+    def _drop_chunk(self) -> None:
+        prefetched = self._peeked
+        super()._drop_chunk()
+        self._peeked = prefetched
+
+    def _end_now(self) -> None:
+        pass  # the marker is found when the current chunk is used up
+
+
+def _is_alive(ident: int) -> bool:
+    return any(thread.ident == ident for thread in threading.enumerate())
