@@ -1,0 +1,338 @@
+"""ZookeeperConsumerConnector: the public face of a legacy group's member. Wiring only.
+
+Called from the application's threads. The work is done by the connector's loop
+(``zkconsumer.runtime.loop``), fetcher threads and the application's own threads in the streams.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core import facts
+from zkconsumer.core.assign import RoundRobinHash
+from zkconsumer.core.orders import AnswerStart, Outcome
+from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.view import Assignor, MemberSpec
+from zkconsumer.core.znodes import GroupPaths, make_consumer_id, topic_path
+from zkconsumer.errors import (
+    CommitFailedError,
+    ConfigError,
+    ConnectorClosedError,
+    DuplicateConsumerIdError,
+    RebalanceFailedError,
+    StreamsAlreadyCreatedError,
+    UsageError,
+    ZkConsumerError,
+    ZooKeeperError,
+)
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import ConnectorLoop, RebalanceListener
+from zkconsumer.runtime.messages import Decode, bytes_decoder
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.zk.driver import SessionEvent, ZkDriver
+
+#: Seconds that a first rebalance may take beyond the configured timeouts.
+_START_PATIENCE = 60.0
+
+
+class ZookeeperConsumerConnector:
+    """One member of a consumer group that lives in ZooKeeper.
+
+    Source of names and behaviour: Scala 1.1.1 ``kafka.consumer.ZookeeperConsumerConnector``.
+
+    Args:
+        config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
+            ``.properties`` file.
+
+    The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
+    ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
+    """
+
+    def __init__(self, config: ConsumerConfig | Mapping[str, object] | str | PathLike[str]) -> None:
+        self.config = ConsumerConfig.parse(config)
+        for warning in self.config.warnings:
+            warnings.warn(warning, stacklevel=2)
+        self.consumer_id = make_consumer_id(
+            self.config.group_id,
+            self.config.consumer_id,
+            socket.gethostname(),
+            int(time.time() * 1000),
+            uuid.uuid4().int,
+        )
+        self._scala = self.config.profile == "scala"
+        self._gate = DeliveryGate(always_open=self._scala)
+        self._listener: RebalanceListener | None = None
+        self._lock = threading.Lock()
+        self._loop: ConnectorLoop | None = None
+        self._plane: DataPlane | None = None
+        self._closed = False
+        self._mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
+        self._zk = ZkDriver(
+            self.config.zookeeper_hosts,
+            self.config.zookeeper_chroot,
+            self._session_timeout,
+            self._on_session,
+            self._mailbox.put,
+        )
+        self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
+
+    def _on_session(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.LOST:
+            self._gate.close()  # at once; the loop hears of it when it comes to it
+        self._mailbox.put((event, session_id))
+
+    # -- streams -------------------------------------------------------------------------------
+
+    def create_message_streams(
+        self,
+        topic_count_map: Mapping[str, int],
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+    ) -> dict[str, list[KafkaStream]]:
+        """Join the group with named topics.
+
+        Args:
+            topic_count_map: topic to number of streams, each at least 1. May be empty: a member
+                without partitions.
+            key_decoder, value_decoder: turn bytes into objects when a message's key or value is
+                read.
+
+        Returns topic to list of streams, when the first rebalance is over. Partitions that other
+        members still hold follow as soon as they let go.
+
+        Raises StreamsAlreadyCreatedError, ConfigError (bad topic or count), RebalanceFailedError,
+        DuplicateConsumerIdError, ZooKeeperError.
+        """
+        faults = []
+        for topic, count in topic_count_map.items():
+            try:
+                topic_path(topic)
+            except ZkConsumerError as error:
+                faults.append(str(error))
+            if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
+                faults.append(f"topic {topic!r}: number of streams must be 1 to 1000, is {count!r}")
+        if faults:
+            raise ConfigError(faults)
+        streams = {
+            topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
+            for topic, count in topic_count_map.items()
+        }
+        by_topic: dict[str | None, Sequence[KafkaStream]] = {}
+        by_topic.update(streams.items())
+        self._join(Subscription(Pattern.STATIC, dict(topic_count_map)), by_topic)
+        return streams
+
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        num_streams: int = 1,
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+    ) -> list[KafkaStream]:
+        """Join the group with all topics that ``Whitelist(..)`` or ``Blacklist(..)`` allows.
+
+        Each of the ``num_streams`` streams carries its share of every topic, also of topics that
+        are created later. Raises as ``create_message_streams`` does.
+        """
+        if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:
+            raise ConfigError([f"number of streams must be 1 to 1000, is {num_streams!r}"])
+        streams = [self._make_stream(key_decoder, value_decoder) for _ in range(num_streams)]
+        self._join(
+            Subscription(topic_filter.pattern, {topic_filter.regex: num_streams}), {None: streams}
+        )
+        return streams
+
+    def set_consumer_rebalance_listener(self, listener: RebalanceListener) -> None:
+        """Have ``listener`` told of rebalances. Only before streams are created.
+
+        Raises StreamsAlreadyCreatedError, ConnectorClosedError.
+        """
+        with self._lock:
+            self._check_unused()
+            self._listener = listener
+
+    def _check_unused(self) -> None:
+        if self._closed:
+            raise ConnectorClosedError("the connector is shut down; make a new one")
+        if self._loop is not None:
+            raise StreamsAlreadyCreatedError("this connector has its streams already")
+
+    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
+        return KafkaStream(
+            self.config.client_id,
+            self._gate,
+            queue_capacity=self.config.queued_max_message_chunks,
+            timeout_ms=self.config.consumer_timeout_ms,
+            key_decoder=key_decoder,
+            value_decoder=value_decoder,
+            scala=self._scala,
+        )
+
+    def _join(
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+    ) -> None:
+        config = self.config
+        with self._lock:
+            self._check_unused()
+            spec = MemberSpec(
+                paths=GroupPaths(config.group_id),
+                consumer_id=self.consumer_id,
+                subscription=subscription,
+                exclude_internal=config.exclude_internal_topics,
+                assignor=Assignor(
+                    config.partition_assignment_strategy, RoundRobinHash(config.roundrobin_hash)
+                ),
+                scala=self._scala,
+                auto_commit=config.auto_commit_enable,
+                coalesce=config.coalesce_ms / 1000,
+                backoff=config.rebalance_backoff_ms / 1000,
+                reread=config.reread_interval_ms / 1000,
+                session_timeout=self._session_timeout,
+                max_attempts=config.rebalance_max_retries,
+            )
+            manager = ConsumerFetcherManager(config, config.client_id)
+            self._plane = DataPlane(manager, streams, config.release_wait_ms / 1000)
+            interval = config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None
+            self._loop = ConnectorLoop(
+                spec,
+                self._zk,
+                self._plane,
+                self._gate,
+                lambda: self._listener,
+                auto_commit_interval=interval,
+                session_timeout=self._session_timeout,
+                mailbox=self._mailbox,
+            )
+            self._loop.start()
+        self._await_start(self._loop)
+
+    def _await_start(self, loop: ConnectorLoop) -> None:
+        patience = _START_PATIENCE + 2 * self._session_timeout
+        try:
+            answer = loop.started.result(patience)
+        except FutureTimeoutError:
+            self.shutdown(timeout=5.0)
+            raise RebalanceFailedError(
+                f"the first rebalance did not end within {patience:g} s; is ZooKeeper at "
+                f"{self.config.zookeeper_hosts} still there?"
+            ) from None
+        error = _start_error(answer)
+        if error is not None:
+            if not self._scala:
+                self.shutdown(timeout=5.0)
+            raise error
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store consumed offsets, or the given ones, in ZooKeeper.
+
+        Args:
+            offsets: partition to the offset to read next. Only partitions that this member owns;
+                never below what is stored.
+
+        Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
+        UsageError, ConnectorClosedError.
+        """
+        loop, plane = self._loop, self._plane
+        if self._closed:
+            raise ConnectorClosedError("the connector is shut down")
+        if loop is None or plane is None:
+            raise UsageError("there is nothing to commit before streams are created")
+        if offsets is None:
+            future = loop.commit(plane.positions(), strict=False)
+        else:
+            bad = [
+                f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
+                for tp, offset in offsets.items()
+                if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0
+            ]
+            if bad:
+                raise ConfigError(bad)
+            given = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+            future = loop.commit(given, strict=True)
+        patience = 2 * self._session_timeout + 10
+        try:
+            faults = future.result(patience)
+        except FutureTimeoutError:
+            raise CommitFailedError(f"no answer from ZooKeeper within {patience:g} s") from None
+        if faults:
+            raise CommitFailedError("; ".join(faults))
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def shutdown(self, timeout: float = 30.0) -> None:
+        """Leave the group: stop, commit (with auto-commit), release, deregister. Idempotent.
+
+        Args:
+            timeout: seconds after which the session is ended whatever is left to do.
+
+        Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        loop, plane = self._loop, self._plane
+        if loop is None or plane is None:
+            self._zk.close()
+            return
+        plane.let_go_in_this_thread()
+        loop.post(facts.CloseRequested())
+        try:
+            faults = loop.closed.result(timeout)
+        except FutureTimeoutError:
+            self._gate.close()
+            plane.close()
+            self._zk.close()
+            raise CommitFailedError(
+                f"shutdown did not end within {timeout:g} s: ZooKeeper did not answer; offsets "
+                "since the last commit are not stored"
+            ) from None
+        loop.join(timeout)
+        if faults:
+            raise CommitFailedError("; ".join(faults))
+
+    def __enter__(self) -> ZookeeperConsumerConnector:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.shutdown()
+            return
+        try:
+            self.shutdown()
+        except CommitFailedError as error:
+            exc.add_note(f"and the last commit failed: {error}")
+
+
+def _start_error(answer: AnswerStart) -> ZkConsumerError | None:
+    match answer.outcome:
+        case Outcome.SETTLED:
+            return None
+        case Outcome.REBALANCE_FAILED:
+            return RebalanceFailedError(answer.detail)
+        case Outcome.DUPLICATE_ID:
+            return DuplicateConsumerIdError(f"consumer.id: {answer.detail}")
+        case Outcome.REFUSED:
+            return ZooKeeperError(answer.detail)

@@ -1,0 +1,154 @@
+"""DataPlane: which stream gets which partition, and how far each partition got.
+
+Owns the partition infos of everything this member holds or has just stopped. Called by the
+connector's loop; ``positions`` and ``lags`` by any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+
+class DataPlane:
+    """Fetchers on one side, streams on the other.
+
+    Args:
+        manager: fetches; started and stopped by this object.
+        streams: topic to its streams by index. Filter subscriptions give the streams that all
+            topics share under the topic ``None``.
+        release_wait: seconds to wait for messages in the application's hands.
+    """
+
+    def __init__(
+        self,
+        manager: ConsumerFetcherManager,
+        streams: Mapping[str | None, Sequence[KafkaStream]],
+        release_wait: float,
+    ) -> None:
+        self._manager = manager
+        self._streams = streams
+        self._release_wait = release_wait
+        self._lock = threading.Lock()
+        self._held: dict[TopicPartition, tuple[PartitionTopicInfo, KafkaStream]] = {}
+        self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
+
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """Tell the leader finder."""
+        self._manager.set_brokers(brokers)
+
+    def _stream_of(self, topic: str, index: int) -> KafkaStream:
+        return self._streams[topic if topic in self._streams else None][index]
+
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """Fetch and deliver each partition from its offset, to the stream of its thread id."""
+        started: dict[PartitionTopicInfo, KafkaStream] = {}
+        with self._lock:
+            for tp, (thread, offset) in partitions.items():
+                info = PartitionTopicInfo(tp.topic, tp.partition, offset)
+                stream = self._stream_of(tp.topic, thread.stream)
+                self._held[tp] = (info, stream)
+                self._stopped.pop(tp, None)
+                started[info] = stream
+        self._manager.start(started)
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> Callable[[], dict[TopicPartition, int]]:
+        """Deliver nothing more of ``partitions``.
+
+        The result waits until no message of them is in the application's hands (at most the
+        release wait) and returns their final positions.
+        """
+        taken = self._revoke(partitions, keep=True)
+
+        def wait() -> dict[TopicPartition, int]:
+            deadline = monotonic() + self._release_wait
+            for stream, infos in _by_stream(taken).items():
+                stream.wait_released(infos, deadline)
+            return _positions(taken)
+
+        return wait
+
+    def let_go_in_this_thread(self) -> None:
+        """Do not wait for a message that the calling thread itself has in hand.
+
+        It counts as not consumed; nothing more is delivered in that stream.
+        """
+        with self._lock:
+            found = list(self._held.values())
+        for stream, infos in _by_stream(found).items():
+            if stream.held_by_caller:
+                stream.revoke(infos)
+                stream.wait_released(infos, monotonic())
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Deliver nothing more of ``partitions``; forget them; return where they stood."""
+        return _positions(self._revoke(partitions, keep=False))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """``partitions`` are released: they count in ``positions`` no longer."""
+        with self._lock:
+            for tp in partitions:
+                self._stopped.pop(tp, None)
+
+    def _revoke(
+        self, partitions: Iterable[TopicPartition], keep: bool
+    ) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
+        with self._lock:
+            found = [self._held.pop(tp) for tp in partitions if tp in self._held]
+            for info, _ in found:
+                if keep:
+                    self._stopped[info.topic_partition] = info
+        for stream, infos in _by_stream(found).items():
+            stream.revoke(infos)
+        self._manager.stop([info for info, _ in found])
+        return found
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Consumed offsets of held partitions and of stopped ones not yet released."""
+        with self._lock:
+            infos = [info for info, _ in self._held.values()] + list(self._stopped.values())
+        return {
+            info.topic_partition: info.consumed_offset
+            for info in infos
+            if info.consumed_offset is not None
+        }
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Messages between consumed offset and high watermark, where known."""
+        with self._lock:
+            infos = [info for info, _ in self._held.values()]
+        return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
+
+    def close(self) -> None:
+        """End fetchers and all streams."""
+        self._manager.shutdown()
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.shutdown()
+
+
+def _by_stream(
+    found: Iterable[tuple[PartitionTopicInfo, KafkaStream]],
+) -> dict[KafkaStream, set[PartitionTopicInfo]]:
+    groups: dict[KafkaStream, set[PartitionTopicInfo]] = {}
+    for info, stream in found:
+        groups.setdefault(stream, set()).add(info)
+    return groups
+
+
+def _positions(
+    found: Iterable[tuple[PartitionTopicInfo, KafkaStream]],
+) -> dict[TopicPartition, int]:
+    return {
+        info.topic_partition: info.consumed_offset
+        for info, _ in found
+        if info.consumed_offset is not None
+    }

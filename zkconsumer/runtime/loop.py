@@ -1,0 +1,373 @@
+"""ConnectorLoop: the one thread that owns a member's ``RebalanceMachine``.
+
+Everything reaches it through the mailbox: replies, watches, session changes, timers, requests of
+users. It runs scripts op by op, so a lost session overtakes a script that is under way. It never
+waits for anything but the mailbox; what may block (waiting for a message in the application's
+hands, the user's listener) runs on a thread of its own and posts its outcome.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.ops import Reply, ZkOp
+from zkconsumer.core.orders import Order
+from zkconsumer.core.scripts.common import Script, ScriptContext
+from zkconsumer.core.scripts.table import script_for
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.zk.driver import SessionEvent
+
+logger = logging.getLogger("zkconsumer.member")
+
+#: Reports that tell of something going wrong; the rest is logged as information.
+WARNINGS = frozenset(
+    {
+        "quarantined",
+        "broken-offset",
+        "foreign-commit",
+        "fenced",
+        "lost-owner",
+        "listener-error",
+        "refused",
+        "rebalance-failed",
+        "registration-gone",
+        "commit-failed",
+        "duplicate-id",
+    }
+)
+
+
+class ZkPort(Protocol):
+    """What the loop needs of ZooKeeper (``zkconsumer.zk.driver.ZkDriver``)."""
+
+    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Call ``on_answer`` when the server answers."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+class DataPort(Protocol):
+    """What the loop needs of fetchers and streams (``zkconsumer.runtime.data_plane``)."""
+
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """These brokers exist."""
+
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """Fetch and deliver. Must not block."""
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> Callable[[], dict[TopicPartition, int]]:
+        """Deliver nothing more of these. The result waits for messages in hand: positions."""
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Deliver nothing more of these, at once; where they stand."""
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stopped partitions are released: their positions are of no use any more."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Consumed offsets of all partitions held."""
+
+    def close(self) -> None:
+        """End all streams and fetchers."""
+
+
+class RebalanceListener(Protocol):
+    """Told before partitions are given up and before fetching begins (Scala:
+    ConsumerRebalanceListener). Called on a thread of its own; may commit offsets.
+    """
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """Topic to partitions that this member is about to release. Nothing of them is fetched."""
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
+    ) -> None:
+        """Topic to partition to owner, as far as this member could work it out."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A script under way, in the session it belongs to."""
+
+    script: Script[Fact]
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A reply for the script with this number."""
+
+    number: int
+    reply: Reply
+
+
+class _Stop:
+    """Ends the loop's thread."""
+
+
+class ConnectorLoop:
+    """Runs one member. ``post`` may be called from any thread, everything else as it says."""
+
+    def __init__(
+        self,
+        spec: MemberSpec,
+        zk: ZkPort,
+        data: DataPort,
+        gate: DeliveryGate,
+        listener: Callable[[], RebalanceListener | None],
+        *,
+        auto_commit_interval: float | None,
+        session_timeout: float,
+        mailbox: queue.SimpleQueue[Any],
+    ) -> None:
+        self.machine = RebalanceMachine(spec)
+        self.spec = spec
+        self.started: Future[orders.AnswerStart] = Future()
+        self.closed: Future[tuple[str, ...]] = Future()
+        self.reports: Counter[str] = Counter()
+        """How often each event was reported; written by the loop's thread."""
+        self._zk = zk
+        self._data = data
+        self._gate = gate
+        self._listener = listener
+        self._mailbox = mailbox
+        self._session_timeout = session_timeout
+        self._auto_commit_interval = auto_commit_interval
+        self._context: ScriptContext | None = None
+        self._scripts: dict[int, _Running] = {}
+        self._numbers = itertools.count(1)
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._requests: dict[int, Future[tuple[str, ...]]] = {}
+        self._random = random.Random()
+        self._thread = threading.Thread(
+            target=self._run, name=f"{spec.consumer_id}_loop", daemon=True
+        )
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, fact: Fact) -> None:
+        """Hand a fact to the machine."""
+        self._mailbox.put(fact)
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], strict: bool
+    ) -> Future[tuple[str, ...]]:
+        """Ask for a commit; the result is what went wrong, empty when all is stored."""
+        future: Future[tuple[str, ...]] = Future()
+        number = next(self._numbers)
+        self._requests[number] = future
+        self.post(facts.CommitRequested(number, positions, strict))
+        return future
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- the loop's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._every(self._session_timeout / 6, self._ping)
+        if self._auto_commit_interval is not None:
+            self._every(self._auto_commit_interval, self._auto_commit)
+        while not self.closed.done():
+            timeout = None
+            if self._timers:
+                timeout = max(0.0, self._timers[0][0] - time.monotonic())
+            try:
+                item = self._mailbox.get(timeout=timeout)
+            except queue.Empty:
+                item = None
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                heapq.heappop(self._timers)[2]()
+            if isinstance(item, _Answered):
+                self._resume(item)
+            elif isinstance(item, tuple):
+                self._session_changed(*item)
+            elif isinstance(item, str):
+                self._take(facts.Changed(item))
+            elif item is not None:
+                self._take(item)
+        for future in self._requests.values():
+            if not future.done():
+                future.set_result(("the connector is shut down",))
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        def again() -> None:
+            self._after(seconds, again)
+            action()
+
+        self._after(seconds, again)
+
+    def _session_changed(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.OPENED:
+            self._context = ScriptContext(self.spec, session_id, lambda: int(time.time() * 1000))
+            self._ping()
+            self._take(facts.SessionOpened(session_id))
+        elif event is SessionEvent.RESUMED:
+            self._ping()
+            self._take(facts.SessionResumed())
+        elif event is SessionEvent.LOST:
+            self._gate.close()
+            self._context = None
+            for running in self._scripts.values():
+                running.script.close()
+            self._scripts.clear()
+            self._take(facts.SessionLost())
+
+    def _ping(self) -> None:
+        """Prove that the session lives: it is valid from the moment the request was sent."""
+        context = self._context
+        if context is None:
+            return
+        sent = time.clock_gettime(CLOCK)
+        until = sent + self._session_timeout * 2 / 3
+
+        def answered() -> None:
+            if self._context is context:
+                self._gate.extend(until)
+
+        self._zk.ping(answered)
+
+    def _auto_commit(self) -> None:
+        self._take(facts.CommitRequested(None, self._data.positions()))
+
+    def _take(self, fact: Fact) -> None:
+        for order in self.machine.on(fact):
+            self._carry_out(order)
+
+    def _run_script(self, order: Any) -> None:
+        context = self._context
+        if context is None:
+            return
+        number = next(self._numbers)
+        running = _Running(script_for(order, context), context.session_id)
+        self._scripts[number] = running
+        self._step(number, running, None)
+
+    def _resume(self, answer: _Answered) -> None:
+        running = self._scripts.get(answer.number)
+        if running is not None:
+            self._step(answer.number, running, answer.reply)
+
+    def _step(self, number: int, running: _Running, reply: Reply | None) -> None:
+        try:
+            op = next(running.script) if reply is None else running.script.send(reply)
+        except StopIteration as end:
+            del self._scripts[number]
+            self._mailbox.put(end.value)
+            return
+        self._zk.submit(
+            op, running.session_id, lambda reply: self._mailbox.put(_Answered(number, reply))
+        )
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case orders.StopFetching(token, partitions):
+                self._stop(token, self._data.stop(partitions))
+            case orders.Drop(partitions):
+                self._mailbox.put(facts.Dropped(self._data.drop(partitions)))
+            case orders.StartFetching(token, starting):
+                self._data.start(starting)
+                self._mailbox.put(facts.FetchingStarted(token))
+            case orders.NotifyReleasing(token, partitions):
+                self._notify_releasing(token, partitions)
+            case orders.NotifyStarting(token, assignment):
+                self._notify_starting(token, assignment)
+            case orders.SetBrokers(brokers):
+                self._data.set_brokers(brokers)
+            case orders.SetTimer(token, name, seconds, jitter):
+                wait = seconds + self._random.uniform(0, jitter)
+                self._after(wait, lambda: self._take(facts.TimerFired(token, name)))
+            case orders.AnswerCommit(request, faults):
+                self._requests.pop(request).set_result(faults)
+            case orders.AnswerStart():
+                self.started.set_result(order)
+            case orders.Report(event, text):
+                self.reports[event] += 1
+                logger.log(
+                    logging.WARNING if event in WARNINGS else logging.INFO, "%s: %s", event, text
+                )
+            case orders.CloseSession(faults):
+                self._gate.close()
+                self._data.close()
+                self._zk.close()
+                self.closed.set_result(faults)
+            case _:
+                if isinstance(order, orders.Release):
+                    self._data.forget(order.claims)
+                self._run_script(order)
+
+    def _stop(self, token: int, wait: Callable[[], dict[TopicPartition, int]]) -> None:
+        self._blocking(lambda: facts.FetchingStopped(token, wait()))
+
+    def _blocking(self, work: Callable[[], Fact]) -> None:
+        """Do ``work`` on a thread of its own and post the fact it returns."""
+        threading.Thread(
+            target=lambda: self._mailbox.put(work()),
+            name=f"{self.spec.consumer_id}_blocking",
+            daemon=True,
+        ).start()
+
+    def _notify_releasing(self, token: int, partitions: frozenset[TopicPartition]) -> None:
+        by_topic: dict[str, set[int]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, set()).add(tp.partition)
+        released = {topic: frozenset(found) for topic, found in by_topic.items()}
+        self._call_listener(token, lambda listener: listener.before_releasing_partitions(released))
+
+    def _notify_starting(
+        self, token: int, assignment: Mapping[TopicPartition, ConsumerThreadId]
+    ) -> None:
+        by_topic: dict[str, dict[int, ConsumerThreadId]] = {}
+        for tp, thread in assignment.items():
+            by_topic.setdefault(tp.topic, {})[tp.partition] = thread
+        self._call_listener(
+            token,
+            lambda listener: listener.before_starting_fetchers(self.spec.consumer_id, by_topic),
+        )
+
+    def _call_listener(self, token: int, call: Callable[[RebalanceListener], None]) -> None:
+        listener = self._listener()
+        if listener is None:
+            self._mailbox.put(facts.ListenerDone(token))
+            return
+
+        def work() -> Fact:
+            try:
+                call(listener)
+            except Exception as error:
+                logger.warning("the rebalance listener raised", exc_info=True)
+                return facts.ListenerDone(token, f"the rebalance listener raised {error!r}")
+            return facts.ListenerDone(token)
+
+        self._blocking(work)

@@ -1,0 +1,342 @@
+"""Carries out ``ZkOp``s on a real ZooKeeper through kazoo, and maps kazoo's errors in one place.
+
+Threads: ``submit`` may be called from any thread and never blocks. Replies, watches and session
+changes arrive on kazoo's threads; the callbacks given here only put something into a mailbox.
+Watches are raw one-shot ones: kazoo's own recipes call back on errors of the callback too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, KazooState
+
+from zkconsumer.core.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Multi,
+    Node,
+    Ok,
+    Reply,
+    SetData,
+    Stat,
+    Value,
+    ZkOp,
+)
+from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
+from zkconsumer.zk.multiread import NO_NODE, MultiRead
+
+logger = logging.getLogger("zkconsumer.zk")
+
+_CODES: dict[type[kz.KazooException], Code] = {
+    kz.NoNodeError: Code.NO_NODE,
+    kz.NodeExistsError: Code.NODE_EXISTS,
+    kz.BadVersionError: Code.BAD_VERSION,
+    kz.NotEmptyError: Code.NOT_EMPTY,
+    kz.NoChildrenForEphemeralsError: Code.NO_CHILDREN_FOR_EPHEMERALS,
+    kz.NoAuthError: Code.NO_AUTH,
+    kz.AuthFailedError: Code.NO_AUTH,
+    kz.InvalidACLError: Code.NO_AUTH,
+    kz.ConnectionLoss: Code.CONNECTION_LOSS,
+    kz.OperationTimeoutError: Code.CONNECTION_LOSS,
+    kz.SessionMovedError: Code.CONNECTION_LOSS,
+    kz.SessionExpiredError: Code.SESSION_EXPIRED,
+    kz.ConnectionClosedError: Code.SESSION_EXPIRED,
+}
+
+
+def code_of(error: BaseException) -> Code:
+    """The code of a kazoo error; ``OTHER`` for what no script can act on."""
+    for kind in type(error).__mro__:
+        if kind in _CODES:
+            return _CODES[kind]
+    return Code.OTHER
+
+
+class SessionEvent(Enum):
+    """What happened to the session."""
+
+    OPENED = "opened"
+    RESUMED = "resumed"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+OnReply = Callable[[Reply], object]
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner)
+
+
+class ZkDriver:
+    """One kazoo client and the sessions it goes through.
+
+    Args:
+        hosts: ``host:port,host:port``, without chroot.
+        chroot: ``""`` or ``/path``; must exist.
+        session_timeout: seconds, as asked of the server.
+        on_session: called with the event and the session id.
+        on_watch: called with the path (without chroot) of each watch that fired.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        chroot: str,
+        session_timeout: float,
+        on_session: Callable[[SessionEvent, int], object],
+        on_watch: Callable[[str], object],
+    ) -> None:
+        self._hosts = hosts
+        self._chroot = chroot
+        self._asked_timeout = session_timeout
+        self._on_session = on_session
+        self._on_watch = on_watch
+        self._lock = threading.Lock()
+        self._session_id = 0
+        self._has_multiread = True
+        self.operations = 0
+        """Requests sent, for metrics; written without a lock by whoever submits."""
+        self._client = KazooClient(
+            hosts=hosts + chroot,
+            timeout=session_timeout,
+            connection_retry={"max_tries": -1, "max_delay": 2.0},
+            logger=logging.getLogger("zkconsumer.zk.kazoo"),
+        )
+        self._client.add_listener(self._state_changed)
+
+    @property
+    def session_id(self) -> int:
+        """The current session; 0 while there is none. As signed as in ``Stat.ephemeral_owner``."""
+        return self._session_id
+
+    def start(self, connection_timeout: float) -> None:
+        """Connect. Raises ZkUnavailableError, or ChrootMissingError."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # kazoo warns of a missing chroot; we raise
+                self._client.start(timeout=connection_timeout)
+        except KazooTimeoutError as error:
+            self._client.close()
+            raise ZkUnavailableError(
+                f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within "
+                f"{connection_timeout:g} s; check the addresses, or raise "
+                "zookeeper.connection.timeout.ms"
+            ) from error
+        except kz.KazooException as error:
+            self.close()
+            raise ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {error!r}") from error
+        if self._chroot:
+            try:
+                missing = self._client.exists("/") is None
+            except kz.KazooException as error:
+                self.close()
+                raise ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {error!r}") from error
+            if missing:
+                self.close()
+                raise ChrootMissingError(
+                    f"zookeeper.connect: the chroot {self._chroot} does not exist on "
+                    f"{self._hosts}; create it, or correct the part after the hosts"
+                )
+
+    def close(self) -> None:
+        """End the session: its ephemeral znodes vanish. May be called more than once."""
+        self._client.stop()
+        self._client.close()
+
+    def _state_changed(self, state: str) -> None:
+        """kazoo's connection thread (or the one that stops the client)."""
+        if state == KazooState.SUSPENDED:
+            self._on_session(SessionEvent.SUSPENDED, self._session_id)
+        elif state == KazooState.LOST:
+            with self._lock:
+                lost, self._session_id = self._session_id, 0
+            if lost:
+                self._on_session(SessionEvent.LOST, lost)
+        else:
+            session_id: int = self._client.client_id[0]
+            with self._lock:
+                before, self._session_id = self._session_id, session_id
+            if before == session_id:
+                self._on_session(SessionEvent.RESUMED, session_id)
+                return
+            if before:
+                self._on_session(SessionEvent.LOST, before)
+            self._on_session(SessionEvent.OPENED, session_id)
+
+    def submit(self, op: ZkOp, session_id: int, on_reply: OnReply) -> None:
+        """Send ``op`` in session ``session_id``; ``on_reply`` is called once, on another thread.
+
+        While the connection is away requests wait. A request of another session than the current
+        one is answered with ``SESSION_EXPIRED``; should the session end between this look and the
+        sending, the scripts' registration check catches it.
+        """
+        if session_id != self._session_id:
+            on_reply(Failed(Code.SESSION_EXPIRED))
+            return
+        self.operations += 1
+        if isinstance(op, GetMany):
+            self._get_many(op, on_reply)
+        elif isinstance(op, Multi):
+            self._multi(op, on_reply)
+        else:
+            result, convert = self._single(op)
+            result.rawlink(partial(_deliver, convert, on_reply))
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Ask the server anything; ``on_answer`` is called only when it answers."""
+
+        def answered(result: Any) -> None:
+            if result.exception is None:
+                on_answer()
+
+        self._client.exists_async("/").rawlink(answered)
+
+    def _watcher(self, wanted: bool) -> Callable[[Any], None] | None:
+        return self._watch_fired if wanted else None
+
+    def _watch_fired(self, event: Any) -> None:
+        if event.type != EventType.NONE and event.path:
+            self._on_watch(event.path)
+
+    def _single(self, op: ZkOp) -> tuple[Any, Callable[[Any], Value]]:
+        client = self._client
+        match op:
+            case Exists(path, watch):
+                return client.exists_async(path, self._watcher(watch)), _optional_stat
+            case GetData(path, watch):
+                return client.get_async(path, self._watcher(watch)), _node
+            case GetChildren(path, watch):
+                return client.get_children_async(path, self._watcher(watch)), tuple
+            case Create(path, data, ephemeral):
+                return client.create_async(path, data, ephemeral=ephemeral), _nothing
+            case SetData(path, data, version):
+                return client.set_async(path, data, version), _stat
+            case Delete(path, version):
+                return client.delete_async(path, version), _nothing
+        raise TypeError(f"not a single operation: {op!r}")
+
+    def _multi(self, op: Multi, on_reply: OnReply) -> None:
+        transaction = self._client.transaction()
+        for part in op.ops:
+            match part:
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case SetData(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        transaction.commit_async().rawlink(partial(_deliver_multi, on_reply))
+
+    def _get_many(self, op: GetMany, on_reply: OnReply) -> None:
+        if not op.paths:
+            on_reply(Ok(()))
+        elif self._has_multiread and not op.watch and len(op.paths) > 1:
+            prefix = self._client.chroot
+            request = MultiRead(tuple(prefix + path for path in op.paths))
+            result = self._client.handler.async_result()
+            result.rawlink(partial(self._multi_read, op, on_reply))
+            self._client._call(request, result)
+        else:
+            _Pipelined(op, on_reply).send(self._client, self._watcher(op.watch))
+
+    def _multi_read(self, op: GetMany, on_reply: OnReply, result: Any) -> None:
+        error = result.exception
+        if isinstance(error, kz.UnimplementedError):
+            self._has_multiread = False
+            self._get_many(op, on_reply)
+            return
+        if error is not None:
+            on_reply(Failed(code_of(error)))
+            return
+        nodes: list[Node | None] = []
+        for index, item in enumerate(result.value):
+            if isinstance(item, tuple):
+                nodes.append(_node(item))
+            elif item == NO_NODE:
+                nodes.append(None)
+            else:
+                on_reply(Failed(code_of(kz.EXCEPTIONS[item]()), index))
+                return
+        on_reply(Ok(tuple(nodes)))
+
+
+class _Pipelined:
+    """A ``GetMany`` sent as single reads without waiting in between."""
+
+    def __init__(self, op: GetMany, on_reply: OnReply) -> None:
+        self._op = op
+        self._on_reply = on_reply
+        self._nodes: list[Node | None] = [None] * len(op.paths)
+        self._left = len(op.paths)
+        self._failed: Failed | None = None
+
+    def send(self, client: KazooClient, watcher: Callable[[Any], None] | None) -> None:
+        for index, path in enumerate(self._op.paths):
+            client.get_async(path, watcher).rawlink(partial(self._answered, index))
+
+    def _answered(self, index: int, result: Any) -> None:
+        """kazoo's completion thread, one answer after the other."""
+        error = result.exception
+        if error is None:
+            self._nodes[index] = _node(result.value)
+        elif not isinstance(error, kz.NoNodeError) and self._failed is None:
+            self._failed = Failed(code_of(error), index)
+        self._left -= 1
+        if self._left == 0:
+            self._on_reply(self._failed or Ok(tuple(self._nodes)))
+
+
+def _nothing(_value: Any) -> None:
+    return None
+
+
+def _optional_stat(value: Any) -> Stat | None:
+    return None if value is None else _stat(value)
+
+
+def _node(value: Any) -> Node:
+    data, stat = value
+    return Node(data or b"", _stat(stat))
+
+
+def _deliver(convert: Callable[[Any], Value], on_reply: OnReply, result: Any) -> None:
+    if result.exception is not None:
+        on_reply(Failed(code_of(result.exception)))
+    else:
+        on_reply(Ok(convert(result.value)))
+
+
+def _deliver_multi(on_reply: OnReply, result: Any) -> None:
+    """kazoo gives a failed multi as a list in which the culprit is one error among others."""
+    if result.exception is not None:
+        on_reply(Failed(code_of(result.exception)))
+        return
+    values: list[Stat | None] = []
+    for index, item in enumerate(result.value):
+        if isinstance(item, kz.RolledBackError):
+            continue
+        if isinstance(item, BaseException):
+            on_reply(Failed(code_of(item), index))
+            return
+        values.append(_stat(item) if hasattr(item, "ephemeralOwner") else None)
+    on_reply(Ok(tuple(values)))
