@@ -193,30 +193,47 @@ class ConnectorLoop:
     # -- the loop's thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._every(self._session_timeout / 6, self._ping)
-        if self._auto_commit_interval is not None:
-            self._every(self._auto_commit_interval, self._auto_commit)
-        while not self.closed.done():
-            timeout = None
-            if self._timers:
-                timeout = max(0.0, self._timers[0][0] - time.monotonic())
-            try:
-                item = self._mailbox.get(timeout=timeout)
-            except queue.Empty:
-                item = None
-            while self._timers and self._timers[0][0] <= time.monotonic():
-                heapq.heappop(self._timers)[2]()
-            if isinstance(item, _Answered):
-                self._resume(item)
-            elif isinstance(item, tuple):
-                self._session_changed(*item)
-            elif isinstance(item, str):
-                self._take(facts.Changed(item))
-            elif item is not None:
-                self._take(item)
-        for future in self._requests.values():
+        try:
+            self._every(self._session_timeout / 6, self._ping)
+            if self._auto_commit_interval is not None:
+                self._every(self._auto_commit_interval, self._auto_commit)
+            while not self.closed.done():
+                self._turn()
+        except BaseException as error:
+            self._crashed(error)
+            raise
+        finally:
+            for future in self._requests.values():
+                if not future.done():
+                    future.set_result(("the connector is shut down",))
+
+    def _turn(self) -> None:
+        """Wait for the next item or timer, and deal with what is there."""
+        timeout = max(0.0, self._timers[0][0] - time.monotonic())
+        try:
+            item = self._mailbox.get(timeout=timeout)
+        except queue.Empty:
+            item = None
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+        if isinstance(item, _Answered):
+            self._resume(item)
+        elif isinstance(item, tuple):
+            self._session_changed(*item)
+        elif isinstance(item, str):
+            self._take(facts.Changed(item))
+        elif item is not None:
+            self._take(item)
+
+    def _crashed(self, error: BaseException) -> None:
+        """A fault in this library: leave the group rather than be a member that does nothing."""
+        logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
+        self._gate.close()
+        self._data.close()
+        self._zk.close()
+        for future in (self.started, self.closed):
             if not future.done():
-                future.set_result(("the connector is shut down",))
+                future.set_exception(error)
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
