@@ -114,11 +114,6 @@ class KafkaStream:
         """Whether the calling thread has a message of this stream in hand."""
         return self._iterator.held_by_caller
 
-    @property
-    def held_by_caller(self) -> bool:
-        """Whether the calling thread has a message of this stream in hand."""
-        return self._iterator.held_by_caller
-
     def shutdown(self) -> None:
         """End the iteration for ever; drop what is queued. Never blocks; may be repeated."""
         self._iterator.shutdown()
@@ -226,12 +221,6 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             if self._info in infos:
                 self._held = None
             return released
-
-    @property
-    def held_by_caller(self) -> bool:
-        """See ``KafkaStream.held_by_caller``."""
-        with self._lock:
-            return self._held is not None and self._holder == get_ident()
 
     @property
     def held_by_caller(self) -> bool:
