@@ -1,0 +1,93 @@
+"""What all tests share: kinds, the run's servers, and names that no other test uses.
+
+The folder a test lies in is its kind and its marker. The servers start when the first test asks
+for them; a server that does not start fails the tests that need it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.testing import LocalCluster
+
+HERE = Path(__file__).parent
+
+KINDS = {
+    "unit": "pure code, milliseconds",
+    "property": "random inputs from a printed seed",
+    "model": "bounded models of the protocols, searched through",
+    "sim": "the decision core on virtual time",
+    "integration": "real servers",
+    "faults": "real servers that are killed, paused and cut off",
+    "interop": "the JVM's own consumer beside ours",
+    "repo": "promises about the repository itself",
+    "long": "takes minutes; not part of make test",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register one marker for each kind."""
+    for kind, meaning in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {meaning}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder; a test elsewhere is a mistake."""
+    for item in items:
+        if not item.path.is_relative_to(HERE):
+            continue
+        kind = item.path.relative_to(HERE).parts[0]
+        if kind not in KINDS:
+            raise pytest.UsageError(f"{item.path}: tests lie in one of {', '.join(KINDS)}")
+        item.add_marker(kind)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """ZooKeeper and one Kafka 3.9 broker for the whole run: tests leave both running."""
+    with LocalCluster("3.9") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def zookeeper(cluster: LocalCluster) -> str:
+    """Address of the run's ZooKeeper, without a chroot."""
+    return cluster.zookeeper
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A word that names the test and no other run of it; fit for topics, groups and paths."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
+    return f"{words}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def chroot(zookeeper: str, unique: str) -> str:
+    """``HOST:PORT/path`` of an empty chroot that exists; no broker is registered in it."""
+    client = KazooClient(zookeeper)
+    client.start(timeout=15)
+    try:
+        client.create(f"/{unique}")
+    finally:
+        client.stop()
+        client.close()
+    return f"{zookeeper}/{unique}"
+
+
+@pytest.fixture
+def group(unique: str) -> str:
+    """A group id no other test uses."""
+    return f"group-{unique}"
+
+
+@pytest.fixture
+def topic(unique: str) -> str:
+    """A topic name no other test uses; the topic is not created."""
+    return f"topic-{unique}"

@@ -1,0 +1,91 @@
+"""Promises of the command line as a whole: errors, exit statuses, missing extras."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from zkconsumer.cli.main import COMMANDS, cli, run
+from zkconsumer.errors import ClusterError, ConfigError, ZkConsumerError
+
+
+@pytest.fixture
+def fail_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes every subcommand raise the error given."""
+
+    def install(error: BaseException) -> None:
+        @click.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr(type(cli), "get_command", lambda *_: fail)
+
+    return install
+
+
+@pytest.mark.parametrize("error", [ClusterError("not up"), ConfigError(["a: bad", "b: bad"])])
+def test_our_errors_are_one_line_and_their_status(
+    error: ZkConsumerError,
+    fail_with: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An error of ours is printed as ``error: <text>`` on stderr and gives its ``exit_code``."""
+    fail_with(error)
+    assert run(["fail"]) == error.exit_code
+    assert capsys.readouterr() == ("", f"error: {error}\n")
+
+
+def test_ctrl_c_is_130(
+    fail_with: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends with status 130 and no traceback."""
+    fail_with(KeyboardInterrupt())
+    assert run(["fail"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    """A reader that goes away, as ``| head`` does, ends the command without a word."""
+    script = "from zkconsumer.cli import main; main()"
+    command = subprocess.Popen(
+        [sys.executable, "-c", script, "cluster", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert command.stdout is not None
+    command.stdout.close()
+    assert command.wait(timeout=30) == 141
+    assert command.stderr is not None
+    assert command.stderr.read() == ""
+    command.stderr.close()
+
+
+def test_wrong_usage_is_2() -> None:
+    """An unknown subcommand or option gives status 2."""
+    assert run(["nonsense"]) == 2
+    assert run(["--nonsense"]) == 2
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_each_subcommand_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every subcommand of the table exists and has a help text."""
+    assert run([name, "--help"]) == 0
+    assert f"Usage: zkconsumer {name}" in capsys.readouterr().out
+
+
+def test_a_missing_extra_is_named() -> None:
+    """Without the libraries of the extra the command line says in one line what to install."""
+    script = "import sys; sys.modules['click'] = None\nfrom zkconsumer.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "cluster", "status"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == ("error: the command line needs click: pip install 'zkconsumer[cli]'\n")

@@ -1,0 +1,105 @@
+"""Promises about the repository: its packages, import contracts, and error tree."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import zkconsumer.errors
+from zkconsumer.errors import ZkConsumerError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("folder", ["docker", "docs", "migrate", "spark"])
+def test_plain_folders_are_no_packages(folder: str) -> None:
+    """These folders hold no ``__init__.py``, which would shadow installed packages of that name."""
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_only_three_import_names_are_installed(tmp_path: Path) -> None:
+    """Away from the repository the editable install offers our three names and no folder of it."""
+    script = (
+        "import importlib.util as u\n"
+        "names = 'zkconsumer zkmigrate zkaudit migrate spark docs tests'.split()\n"
+        "print(*[n for n in names if u.find_spec(n)])\n"
+    )
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["zkconsumer", "zkmigrate", "zkaudit"]
+
+
+def test_the_wheel_holds_three_packages_and_the_server_files(tmp_path: Path) -> None:
+    """A wheel has our three packages and what an installed copy needs to start servers."""
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), "."],
+        cwd=ROOT,
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "zkconsumer",
+        "zkmigrate",
+        "zkaudit",
+    }
+    shipped = {path.name for path in (ROOT / "zkconsumer/testing/jvm").iterdir()}
+    assert shipped == {Path(name).name for name in names if "/testing/jvm/" in name}
+    assert "zkconsumer/py.typed" in names
+
+
+def test_import_contracts_hold() -> None:
+    """Every contract of ``[tool.importlinter]`` is kept."""
+    checked = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_error_tree_in_the_docstring_is_true() -> None:
+    """The tree drawn in ``errors.py`` names exactly its classes, each below its base."""
+    drawn: set[tuple[str, str]] = set()
+    branch: list[str] = []
+    for line in inspect.getdoc(zkconsumer.errors).splitlines():  # type: ignore[union-attr]
+        mark = line.find("+- ")
+        if line.strip() == "ZkConsumerError":
+            branch, root_at = ["ZkConsumerError"], line.index("Z")
+        elif mark >= 0:
+            depth = (mark - root_at) // 3 + 1
+            branch = [*branch[:depth], line[mark + 3 :].split()[0]]
+            drawn.add((branch[-2], branch[-1]))
+    real = {
+        (cls.__bases__[0].__name__, name)
+        for name, cls in vars(zkconsumer.errors).items()
+        if inspect.isclass(cls) and issubclass(cls, ZkConsumerError) and cls is not ZkConsumerError
+    }
+    assert drawn == real
+
+
+def test_every_module_stays_readable() -> None:
+    """No module of the library is longer than 600 lines."""
+    modules = [
+        path for part in ("zkconsumer", "migrate", "spark") for path in ROOT.glob(f"{part}/**/*.py")
+    ]
+    assert modules
+    too_long = {str(path): n for path in modules if (n := len(path.read_text().splitlines())) > 600}
+    assert not too_long

@@ -1,0 +1,84 @@
+"""``zkconsumer cluster``: a real ZooKeeper and Kafka on this machine, to try things on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import KAFKA_LINES, background
+
+_dir_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=background.default_dir,
+    help="Directory of the cluster.  [default: one of yours below ~/.local/state]",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+
+
+@click.group()
+def cluster() -> None:
+    """Start and stop real servers: ZooKeeper, and Kafka in ZooKeeper mode.
+
+    They listen on 127.0.0.1 at free ports. Java is needed; the first start of each Kafka line
+    fetches its jars with Maven.
+    """
+
+
+@cluster.command()
+@_dir_option
+@click.option(
+    "--kafka",
+    type=click.Choice(list(KAFKA_LINES)),
+    default="3.9",
+    show_default=True,
+    help="Line of Kafka; ZooKeeper is the one it was released with.",
+)
+@click.option("--brokers", type=click.IntRange(1, 16), default=1, show_default=True)
+@_json_option
+def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
+    """Start an empty cluster and leave it running until `down`."""
+    directory = directory.absolute()
+    click.echo(f"starting ZooKeeper and {brokers} x Kafka {KAFKA_LINES[kafka]} ...", err=True)
+    state = background.up(directory, kafka, brokers)
+    _show_addresses(state, as_json)
+    click.echo(f"ready; logs in {directory / 'logs'}; stop it with: cluster down", err=True)
+
+
+@cluster.command()
+@_dir_option
+@_json_option
+def status(directory: Path, as_json: bool) -> None:
+    """Show the cluster; exit status 1 unless all of it runs."""
+    state = background.status(directory.absolute())
+    _show_addresses(state, as_json)
+    for server in state.servers:
+        shown = f"pid {server.pid}, port {server.port}" if server.alive else "not running"
+        click.echo(f"{server.name}: {shown}", err=True)
+    if not state.up:
+        dead = ", ".join(server.name for server in state.servers if not server.alive)
+        raise ClusterError(f"not running: {dead} (logs in {directory.absolute() / 'logs'})")
+
+
+@cluster.command()
+@_dir_option
+def down(directory: Path) -> None:
+    """Stop the cluster and delete its data; nothing to stop is no error."""
+    directory = directory.absolute()
+    if background.down(directory):
+        click.echo(f"stopped the cluster in {directory}", err=True)
+    else:
+        click.echo(f"no cluster was up in {directory}", err=True)
+
+
+def _show_addresses(state: background.ClusterState, as_json: bool) -> None:
+    addresses = {"zookeeper": state.zookeeper, "bootstrap": state.bootstrap}
+    if as_json:
+        click.echo(json.dumps(addresses))
+    else:
+        for name, address in addresses.items():
+            click.echo(f"{name}: {address}")

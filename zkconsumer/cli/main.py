@@ -1,0 +1,79 @@
+"""The command ``zkconsumer``: its table of subcommands, and the one place that maps errors.
+
+A subcommand's module is imported when it is used, so that one does not pay for the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+import click
+
+from zkconsumer.errors import ZkConsumerError
+
+COMMANDS: Final = {
+    "cluster": "zkconsumer.cli.cluster:cluster",
+    "config": "zkconsumer.cli.config:config",
+    "consume": "zkconsumer.cli.consume:consume",
+    "demo": "zkconsumer.cli.demo:demo",
+}
+"""Name of each subcommand, and the module and attribute that hold it."""
+
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+
+class _LazyGroup(click.Group):
+    """A group whose subcommands are named in ``COMMANDS``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, where in COMMANDS.items() if find_spec(where.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Before click makes it status 1. What is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run and study Kafka consumer groups that live in ZooKeeper."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status.
+
+    An error of ours is one line on stderr, ``error: ...``, and gives its own ``exit_code``; wrong
+    usage gives 2, Ctrl-C 130, a reader that went away 141 (as a program killed by SIGPIPE).
+    """
+    try:
+        status = cli.main(args=list(arguments), prog_name="zkconsumer", standalone_mode=False)
+        sys.stdout.flush()
+    except ZkConsumerError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    return status if isinstance(status, int) else 0

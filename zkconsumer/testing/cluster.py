@@ -1,0 +1,209 @@
+"""A ZooKeeper, or ZooKeeper and Kafka brokers, as real processes on this machine.
+
+Used from one thread. Configuration, data and logs live below one directory: ``conf``, ``data``,
+``logs``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import topics
+from zkconsumer.testing.servers import (
+    STOP_SECONDS,
+    Server,
+    broker_spec,
+    wait_unregistered,
+    zookeeper_spec,
+)
+from zkconsumer.testing.supervisor import Supervisor
+
+
+class LocalZooKeeper:
+    """A ZooKeeper server of the version that belongs to one line of Kafka.
+
+    ``kafka`` is a key of ``KAFKA_LINES``. Without ``dir`` everything is kept in a temporary
+    directory and deleted at the end; with it the files stay and a later start finds the same data.
+    Use it as a context manager, or call ``start`` and ``close``. No process outlives this one,
+    even when it is killed. All of it raises ``ClusterError``.
+    """
+
+    def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
+        self.kafka = kafka
+        self._dir = None if dir is None else Path(dir).absolute()
+        self._temporary: Path | None = None
+        self._supervisor: Supervisor | None = None
+        self._servers: list[Server] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def zookeeper(self) -> str:
+        """``127.0.0.1:PORT``, fit for ``zookeeper.connect``."""
+        return self.zookeeper_server.address
+
+    @property
+    def zookeeper_server(self) -> Server:
+        """The ZooKeeper process."""
+        return self.servers[0]
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """All servers, ZooKeeper first."""
+        if not self._servers:
+            raise ClusterError("the cluster has not been started")
+        return tuple(self._servers)
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of the parent of all servers."""
+        return self._started().pid
+
+    def start(self) -> None:
+        """Start all servers and return when they serve. On any failure nothing is left running."""
+        if self._supervisor is not None:
+            raise ClusterError("the cluster has been started already")
+        if self._dir is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="zkconsumer-"))
+        root = self._temporary or self._dir
+        assert root is not None
+        try:
+            self._supervisor = Supervisor(remove=self._removed_at_end())
+            self._launch(self._supervisor, root)
+        except BaseException:
+            self.kill()
+            raise
+
+    def close(self) -> None:
+        """End all servers: cleanly when the data stays, at once when it is deleted anyway."""
+        try:
+            if self._dir is not None and self._supervisor is not None:
+                for server in reversed(self._servers):
+                    server.stop(STOP_SECONDS)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End all servers at once, as a crash of each would; ``start`` may follow."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+            self._supervisor = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+        self._servers = []
+
+    def detach(self) -> None:
+        """Let the servers run on after this process; only signals reach them from then on."""
+        self._started().detach()
+        self._supervisor = None
+
+    def _removed_at_end(self) -> Path | None:
+        return self._temporary
+
+    def _launch(self, supervisor: Supervisor, root: Path) -> None:
+        server = Server(supervisor, zookeeper_spec(self.kafka, root))
+        self._servers = [server]
+        server.start()
+        server.wait_ready()
+
+    def _started(self) -> Supervisor:
+        if self._supervisor is None:
+            raise ClusterError("the cluster has not been started")
+        return self._supervisor
+
+
+class LocalCluster(LocalZooKeeper):
+    """ZooKeeper and ``brokers`` Kafka brokers with the ids 0, 1, ... in ZooKeeper mode.
+
+    ``properties`` are added to each broker's ``server.properties`` and win. Topics are not created
+    by use unless they say so. See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
+    """
+
+    def __init__(
+        self,
+        kafka: str = "3.9",
+        brokers: int = 1,
+        dir: str | Path | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(kafka, dir)
+        if brokers < 1:
+            raise ClusterError(f"a cluster needs at least one broker, not {brokers}")
+        self._brokers = brokers
+        self._properties = dict(properties or {})
+
+    @property
+    def bootstrap(self) -> str:
+        """``127.0.0.1:PORT,...`` of all brokers, fit for ``bootstrap_servers``."""
+        return ",".join(server.address for server in self.broker_servers)
+
+    @property
+    def broker_servers(self) -> tuple[Server, ...]:
+        """The brokers; the index is the broker id."""
+        return self.servers[1:]
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and return when every partition has a leader that all brokers know.
+
+        ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
+        the topic exists.
+        """
+        topics.create_topic(
+            self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise a topic's number of partitions to ``total``; return when each has a leader."""
+        topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; return when it is gone from ZooKeeper and from every broker."""
+        topics.delete_topic(self.zookeeper, self._live_ports(), name)
+
+    def _live_ports(self) -> list[int]:
+        return [server.port for server in self.broker_servers if server.running]
+
+    def _launch(self, supervisor: Supervisor, root: Path) -> None:
+        used_before = (root / "data" / "zookeeper").is_dir()
+        zookeeper = Server(supervisor, zookeeper_spec(self.kafka, root))
+        self._servers = [zookeeper]
+        zookeeper.start()
+        for broker_id in range(self._brokers):
+            self._servers.append(self._broker(supervisor, root, broker_id))
+        if used_before:  # killed brokers may still be registered
+            zookeeper.wait_ready()
+            for broker_id in range(self._brokers):
+                wait_unregistered(zookeeper.port, broker_id)
+        # Otherwise the brokers start at once: their JVMs need longer than ZooKeeper's.
+        for server in self.broker_servers:
+            server.start()
+        for server in self._servers:
+            server.wait_ready()
+
+    def _broker(self, supervisor: Supervisor, root: Path, broker_id: int) -> Server:
+        port = self.zookeeper_server.port
+        spec = broker_spec(self.kafka, root, broker_id, self._brokers, port, self._properties)
+        return Server(supervisor, spec)

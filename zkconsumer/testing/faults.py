@@ -1,0 +1,192 @@
+"""Faults on purpose: expired ZooKeeper sessions, and connections that break or hang.
+
+``expire_session`` runs in the caller's thread; a ``TcpProxy`` has one thread that accepts and two
+for each connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing.waiting import free_port, wait_until
+
+Direction = Literal["requests", "answers"]
+
+_HOST: Final = "127.0.0.1"
+_CLOSE_SESSION: Final = -11
+_ABORT: Final = struct.pack("ii", 1, 0)  # linger on, for 0 s: close sends a reset
+
+
+def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: float = 10.0) -> None:
+    """Make the server end a session, so that its client learns that it has expired.
+
+    A second connection takes the session over and closes it, until the server says that it knows
+    no such session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored); kazoo keeps id and
+    password in ``client.client_id``. Raises ``ClusterError`` when the server cannot be reached.
+    """
+    host, _, port = zookeeper.partition("/")[0].split(",")[0].rpartition(":")
+
+    def gone() -> bool:
+        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+            # Both requests in one go: the client itself is about to take its session back.
+            hello = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password
+            goodbye = struct.pack(">ii", 1, _CLOSE_SESSION)
+            packets = (hello + b"\0", goodbye)
+            connection.sendall(b"".join(struct.pack(">i", len(p)) + p for p in packets))
+            answer = b""
+            while len(answer) < 12:  # length, protocol version, granted timeout
+                part = connection.recv(4096)
+                if not part:
+                    return False
+                answer += part
+            (granted,) = struct.unpack_from(">i", answer, 8)
+            return bool(granted <= 0)
+
+    def tried() -> bool:
+        try:
+            return gone()
+        except ConnectionResetError:
+            return False
+        except OSError as error:
+            raise ClusterError(f"ZooKeeper at {host}:{port} cannot be reached: {error}") from error
+
+    wait_until(tried, timeout, f"ZooKeeper has ended session 0x{session_id:x}")
+
+
+class TcpProxy:
+    """A loopback port that passes connections on to ``target_port`` and can disturb them.
+
+    To lose the answer of a request: ``stall("answers")``, send the request, ``cut()``. Open from
+    construction to ``close``; also a context manager.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self.port = free_port()
+        self._changed = threading.Condition()
+        self._stalled: set[Direction] = set()  # guarded by _changed, like the two below
+        self._sockets: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self.allow()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{_HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections pass through at the moment."""
+        with self._changed:
+            return len(self._sockets) // 2
+
+    def cut(self) -> None:
+        """Break all connections; bytes held back by a stall are lost."""
+        with self._changed:
+            broken, self._sockets = self._sockets, set()
+            self._changed.notify_all()
+        for end in broken:
+            _abort(end)
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that exist go on (``cut`` them too for an outage)."""
+        with self._changed:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            with contextlib.suppress(OSError):  # wakes the thread that accepts
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+
+    def allow(self) -> None:
+        """Take connections again after ``refuse``."""
+        with self._changed:
+            if self._listener is not None:
+                return
+            listener = socket.create_server((_HOST, self.port))
+            self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def stall(self, *directions: Direction) -> None:
+        """Hold back ``requests``, ``answers`` or (no argument) both; connections stay open."""
+        with self._changed:
+            self._stalled |= set(directions or ("requests", "answers"))
+
+    def resume(self) -> None:
+        """Let everything that was held back go on."""
+        with self._changed:
+            self._stalled.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse new connections and break the others."""
+        self.refuse()
+        self.cut()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((_HOST, self.target_port), timeout=5.0)
+            except OSError:
+                _abort(client)
+                continue
+            server.settimeout(None)
+            with self._changed:
+                if self._listener is not listener:  # refused while we were connecting
+                    _abort(client)
+                    _abort(server)
+                    return
+                self._sockets |= {client, server}
+            pipes: tuple[tuple[socket.socket, socket.socket, Direction], ...] = (
+                (client, server, "requests"),
+                (server, client, "answers"),
+            )
+            for pipe in pipes:
+                threading.Thread(target=self._pass_on, args=pipe, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
+        """Copy one direction until either end closes; then close both."""
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: direction not in self._stalled or source not in self._sockets
+                    )
+                    if source not in self._sockets:
+                        break
+                sink.sendall(data)
+        with self._changed:
+            self._sockets -= {source, sink}
+            self._changed.notify_all()
+        for end in (source, sink):
+            with contextlib.suppress(OSError):  # the other direction's thread may block in recv
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+def _abort(end: socket.socket) -> None:
+    """Close with a reset, and wake the thread that reads from it."""
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        end.shutdown(socket.SHUT_RD)
+    end.close()

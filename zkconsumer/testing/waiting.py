@@ -1,0 +1,83 @@
+"""Waiting for conditions, free ports, and the identity of processes. No state; any thread."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from zkconsumer.errors import ClusterError
+
+T = TypeVar("T")
+
+_LOWEST_PORT = 10_000
+_EPHEMERAL_LOW = 32_768  # where Linux starts by default
+
+
+def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
+    """Call ``predicate`` until it returns something true, and return that.
+
+    ``timeout`` is in seconds; ``message`` says what was awaited, for the error. What the predicate
+    raises passes through. Raises ``ClusterError`` when the time is up.
+    """
+    deadline = time.monotonic() + timeout
+    pause = 0.005
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise ClusterError(f"{message}: still not so after {timeout:g} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+
+
+def free_port() -> int:
+    """Return a loopback port that nothing listens on.
+
+    It lies below the range the kernel takes the ports of outgoing connections from. A port inside
+    that range may be taken while its server restarts, and a client that tries to reconnect to it
+    may even connect to itself.
+    """
+    top = max(_ephemeral_low(), _LOWEST_PORT + 1_000)
+    for _ in range(200):
+        port = random.SystemRandom().randrange(_LOWEST_PORT, top)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ClusterError(f"found no free port between {_LOWEST_PORT} and {top} on 127.0.0.1")
+
+
+def _ephemeral_low() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        return _EPHEMERAL_LOW
+
+
+def process_started(pid: int) -> str | None:
+    """Return when process ``pid`` started, in a form good only for comparing; ``None``: it is gone.
+
+    Together with the pid this names a process for ever: a pid may be used again, a start time with
+    the same pid may not. A process that has ended but was not yet waited for counts as gone.
+    """
+    if os.path.exists("/proc/self/stat"):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        fields = stat.rpartition(")")[2].split()  # the command's name may hold spaces
+        return None if fields[0] in "ZX" else fields[19]
+    shown = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.split(maxsplit=1)
+    return None if not shown or shown[0].startswith("Z") else shown[1].strip()
