@@ -33,9 +33,12 @@ class CommitLane:
         self._waiting.append(request)
 
     def next(
-        self, claims: Mapping[TopicPartition, Claim]
+        self, claims: Mapping[TopicPartition, Claim], may_lower: bool
     ) -> tuple[CommitRequested, dict[TopicPartition, int], tuple[str, ...]] | None:
-        """The next request, what of it has to be written, and what is wrong with the rest."""
+        """The next request, what of it has to be written, and what is wrong with the rest.
+
+        ``may_lower``: offsets below the committed one are written too, as in the JVM.
+        """
         if self.busy or not self._waiting:
             return None
         request = self._waiting.popleft()
@@ -46,7 +49,7 @@ class CommitLane:
             if claim is None:
                 if request.strict:
                     faults.append(f"{tp}: not owned by this member")
-            elif claim.committed is not None and position < claim.committed:
+            elif claim.committed is not None and position < claim.committed and not may_lower:
                 if request.strict:
                     faults.append(
                         f"{tp}: {position} is below the committed offset {claim.committed}; "

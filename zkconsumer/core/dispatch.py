@@ -28,7 +28,7 @@ class Dispatcher:
     def _pump_commits(self) -> None:
         raise NotImplementedError
 
-    def _lane_answered(self, fact: Fact) -> None:
+    def _lane_answered(self, fact: facts.Committed | facts.ScriptFailed) -> None:
         raise NotImplementedError
 
     def _script_failed(self, fact: facts.ScriptFailed) -> None:
@@ -52,7 +52,10 @@ class Dispatcher:
     def _answer(self, fact: Fact) -> None:
         token = getattr(fact, "token", None)
         if self._lane.busy and token == self._lane.token:
-            self._lane_answered(fact)
+            if isinstance(fact, facts.Committed | facts.ScriptFailed):
+                self._lane_answered(fact)
+            else:
+                self.stale_answers += 1
         elif token is not None and token == self._awaited:
             handler = ANSWERS.get(self.state, {}).get(type(fact))
             if handler is not None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.dispatch import Dispatcher
-from zkconsumer.core.facts import Claim, Fact
+from zkconsumer.core.facts import Claim
 from zkconsumer.core.ops import Code
 from zkconsumer.core.orders import Outcome, Scope
 from zkconsumer.core.states import CLOSING, COMMIT_STATES, IDLE, State
@@ -232,9 +232,12 @@ class RebalanceMachine(Dispatcher):
     def _view(self) -> None:
         self._attempt += 1
         self.attempts += 1
-        self._trigger = self._claim_trigger = False
+        if not self.spec.scala or self._attempt == 1:
+            self._trigger = False  # the JVM forgets it when it begins, not when it tries again
+        self._claim_trigger = False
         token = self._await(State.VIEWING)
-        self._emit(orders.LoadView(token, Scope.OWN if self.spec.scala else Scope.ALL))
+        scope = Scope.OWN if self.spec.scala else Scope.ALL
+        self._emit(orders.LoadView(token, scope, self.registered_epoch))
 
     def _view_loaded(self, fact: facts.ViewLoaded) -> None:
         self.view = view = fact.view
@@ -328,14 +331,14 @@ class RebalanceMachine(Dispatcher):
 
     def _released(self, fact: facts.Released) -> None:
         if fact.unregistered:
-            self._attempt_failed()
+            self._register()
             return
         for tp in self._leaving:
             self.held.pop(tp, None)
         self._leaving = frozenset()
         if self.spec.scala:
             token = self._await(State.REVIEWING)
-            self._emit(orders.LoadView(token, Scope.GROUP))
+            self._emit(orders.LoadView(token, Scope.GROUP, self.registered_epoch))
         else:
             self._claim()
 
@@ -367,7 +370,9 @@ class RebalanceMachine(Dispatcher):
         self.blocked = dict(fact.blocked)
         for reason in fact.broken.values():
             self._emit(orders.Report("broken-offset", reason))
-        if fact.unregistered or (self.spec.scala and self.blocked):
+        if fact.unregistered:
+            self._register()
+        elif self.spec.scala and self.blocked:
             self._attempt_failed()
         else:
             self._start()
@@ -481,7 +486,7 @@ class RebalanceMachine(Dispatcher):
 
     def _pump_commits(self) -> None:
         while self.state in COMMIT_STATES and self._after_lane is None:
-            found = self._lane.next(self.held)
+            found = self._lane.next(self.held, may_lower=self.spec.scala)
             if found is None:
                 return
             request, positions, faults = found
@@ -493,13 +498,12 @@ class RebalanceMachine(Dispatcher):
             elif request.request is not None:
                 self._emit(orders.AnswerCommit(request.request, faults))
 
-    def _lane_answered(self, fact: Fact) -> None:
-        faults: list[str] = []
+    def _lane_answered(self, fact: facts.Committed | facts.ScriptFailed) -> None:
         if isinstance(fact, facts.Committed):
             faults = self._note_committed(fact)
             if fact.unregistered:
                 faults.append("the own registration is missing; it is being made again")
-        elif isinstance(fact, facts.ScriptFailed):
+        else:
             faults = [f"{fact.path or 'ZooKeeper'}: {fact.code.value}"]
         request, all_faults = self._lane.end(tuple(faults))
         if request is not None:

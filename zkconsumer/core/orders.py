@@ -36,10 +36,14 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
-    """Read the group and arm the watches. Answer: ``ViewLoaded``."""
+    """Read the group and arm the watches. Answer: ``ViewLoaded``.
+
+    ``epoch`` is the version the own registration has unless somebody else wrote to it.
+    """
 
     token: int
     scope: Scope = Scope.ALL
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

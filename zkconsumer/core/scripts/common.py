@@ -77,7 +77,7 @@ def attempt(op: ZkOp) -> Script[Reply]:
     if isinstance(reply, Failed):
         if reply.code is Code.SESSION_EXPIRED:
             raise SessionGone
-        if reply.code in (Code.NO_AUTH, Code.OTHER):
+        if reply.code in (Code.NO_AUTH, Code.NO_CHILDREN_FOR_EPHEMERALS, Code.OTHER):
             index = reply.index or 0
             culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
             raise Refused(reply.code, path_of(culprit))

@@ -60,14 +60,14 @@ def load_brokers(order: orders.LoadBrokers, ctx: ScriptContext) -> Script[facts.
     return facts.BrokersLoaded(order.token, (yield from _brokers(ctx, {})))
 
 
-def _own_registration(ctx: ScriptContext) -> Script[bool]:
+def _own_registration(ctx: ScriptContext, epoch: int) -> Script[bool]:
+    """Whether the registration is there and still as this session made it (the JVM: is there)."""
     path = ctx.spec.paths.member(ctx.spec.consumer_id)
     reply = yield from read(GetData(path))
-    return (
-        isinstance(reply, Ok)
-        and isinstance(reply.value, Node)
-        and reply.value.stat.ephemeral_owner == ctx.session_id
-    )
+    if not (isinstance(reply, Ok) and isinstance(reply.value, Node)):
+        return False
+    stat = reply.value.stat
+    return ctx.spec.scala or (stat.ephemeral_owner, stat.version) == (ctx.session_id, epoch)
 
 
 def load_view(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLoaded]:
@@ -82,7 +82,7 @@ def load_view(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLo
     quarantined: dict[str, str] = {}
     registered, brokers = True, tuple[BrokerEndpoint, ...]()
     if order.scope is not Scope.GROUP:
-        registered = yield from _own_registration(ctx)
+        registered = yield from _own_registration(ctx, order.epoch)
         brokers = yield from _brokers(ctx, quarantined)
     if order.scope is Scope.OWN or not registered:
         return facts.ViewLoaded(order.token, GroupView(registered, brokers, {}, quarantined, {}))

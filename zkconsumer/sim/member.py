@@ -1,0 +1,421 @@
+"""A simulated member: the real machine and the real scripts on a ``FakeSession``, in virtual time.
+
+Owns everything a live connector adds around the core: carrying out orders, timers, the session's
+facts, delivery to an application, automatic commits; and the faults of a process (pause, crash).
+Everything runs inside kernel events, in the thread that runs the kernel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.invariants import MemberAtRest, Observer
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.ops import (
+    Code,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Ok,
+    Reply,
+    ZkOp,
+)
+from zkconsumer.core.orders import Order
+from zkconsumer.core.scripts.common import Script, ScriptContext
+from zkconsumer.core.scripts.table import ZkOrder, script_for
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
+
+#: Part of the session timeout after which silence of ZooKeeper stops delivery.
+LEASE = 2 / 3
+
+
+class SimLog:
+    """The partitions' messages: each partition grows by ``rate`` messages a second until ``stop``.
+
+    Messages are their offsets. A partition keeps its messages when its topic is deleted.
+    """
+
+    def __init__(self, kernel: Kernel, rate: float) -> None:
+        self._kernel = kernel
+        self._rate = rate
+        self._created: dict[TopicPartition, float] = {}
+        self._stopped: float | None = None
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """New partitions, empty; those that are there already stay as they are."""
+        for tp in partitions:
+            self._created.setdefault(tp, self._kernel.now)
+
+    def stop(self) -> None:
+        """Nothing is written any more."""
+        self._stopped = self._kernel.now
+
+    def end(self, tp: TopicPartition) -> int:
+        """The log-end offset now."""
+        now = self._kernel.now if self._stopped is None else self._stopped
+        return int(max(0.0, now - self._created[tp]) * self._rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a member's process behaves. Pairs are ranges; times are seconds.
+
+    ``poll``: between two looks for messages, up to ``burst`` of each partition being taken.
+    ``stop``: until fetchers have stopped. ``listener``: in the user's listener, which raises with
+    probability ``listener_error``.
+    """
+
+    poll: tuple[float, float] = (0.3, 0.7)
+    burst: int = 8
+    stop: tuple[float, float] = (0.0, 0.1)
+    listener: tuple[float, float] = (0.0, 0.05)
+    listener_error: float = 0.0
+    commit_interval: float = 2.0
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A partition being delivered: ``position`` is consumed up to; one message may be in hand."""
+
+    session: int
+    position: int
+    in_hand: bool = False
+    active: bool = True
+
+
+class SimMember:
+    """One member. Call ``start`` once; ``observer`` and ``log`` switch delivery on.
+
+    Readable: ``machine``, ``session`` (0 while it has none), ``alive`` (neither crashed nor left),
+    ``paused``, ``outcome`` (how the first rebalance ended), ``reports`` (count by event),
+    ``answers`` (faults by commit request), ``close_faults``.
+    """
+
+    def __init__(
+        self,
+        zk: FakeZk,
+        spec: MemberSpec,
+        log: SimLog | None = None,
+        observer: Observer | None = None,
+        habits: Habits = Habits(),
+        note: Callable[[str], object] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.machine = RebalanceMachine(spec)
+        self.session = 0
+        self.alive = True
+        self.paused = False
+        self.outcome: orders.Outcome | None = None
+        self.reports: dict[str, int] = {}
+        self.answers: dict[int, tuple[str, ...]] = {}
+        self.close_faults: tuple[str, ...] | None = None
+        self._zk = zk
+        self._kernel = zk.kernel
+        self._log = log
+        self._observer = observer
+        self._habits = habits
+        self._record = note
+        self._context = ScriptContext(spec, 0, lambda: zk.kernel.now_us // 1000)
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._busy = False
+        self._timers: dict[str, Handle] = {}
+        self._reading: dict[TopicPartition, _Reading] = {}
+        self._contact = 0.0
+        self._requests = 0
+
+    def start(self) -> None:
+        """Connect; everything else follows from that."""
+        self.client = self._zk.connect(self.spec.session_timeout, self._on_watch, self._on_state)
+        if self._log is not None:
+            self._after(self._habits.poll, self._poll)
+            if self.spec.auto_commit:
+                interval = self._habits.commit_interval
+                self._after((0.0, interval), self._auto_commit)
+
+    # -- what a user or a fault does
+
+    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> int:
+        """Ask for a commit of ``positions``, or of all consumed ones; returns the request."""
+        self._requests += 1
+        strict = positions is not None
+        wanted = self.positions() if positions is None else positions
+        self._post(facts.CommitRequested(self._requests, wanted, strict))
+        return self._requests
+
+    @property
+    def unanswered(self) -> int:
+        """Commit requests without an answer."""
+        return self._requests - len(self.answers)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The consumed offset of each partition being delivered."""
+        return {tp: reading.position for tp, reading in self._reading.items()}
+
+    def close(self) -> None:
+        """Leave the group in order."""
+        self._post(facts.CloseRequested())
+
+    def crash(self) -> None:
+        """The process dies. Its session lives on until its timeout."""
+        if self.alive:
+            self._say("crash")
+            self.alive = False
+            self._stop_reading(self._reading)
+            self.client.kill()
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
+        if not self.alive or self.paused:
+            return
+        self._say(f"pause {seconds:.3f}")
+        self.paused = True
+        timeout = self.spec.session_timeout
+        if seconds > timeout:
+            self._kernel.schedule(timeout, partial(self._starve, self.session, seconds - timeout))
+        self._kernel.schedule(seconds, self._resume)
+
+    def _starve(self, session: int, unnoticed: float) -> None:
+        if self.alive and self.client.session_id == session:
+            self.client.expire(unnoticed)
+
+    def _resume(self) -> None:
+        if not self.alive:
+            return
+        self.paused = False
+        self._say("resume")
+        if self._log is not None and self._kernel.rng.random() < 0.5:
+            # It stood between the check of the lease and the delivery.
+            for tp, reading in list(self._reading.items())[:1]:
+                if reading.active:
+                    self._deliver(tp, reading, 1)
+        self._work()
+
+    def at_rest(self) -> MemberAtRest:
+        """What the invariants at rest need to know."""
+        machine = self.machine
+        fetching = frozenset(tp for tp, reading in self._reading.items() if reading.active)
+        return MemberAtRest(
+            self.spec.consumer_id,
+            self.session,
+            self.spec.scala,
+            frozenset(machine.fetching) if self._log is None else fetching,
+            machine.view,
+            machine.decision.mine,
+        )
+
+    # -- mailbox
+
+    def _say(self, text: str) -> None:
+        if self._record is not None:
+            self._record(f"{self._kernel.now_us} {self.spec.consumer_id} {text}")
+
+    def _post(self, fact: Fact) -> None:
+        self._enqueue(partial(self._take, fact))
+
+    def _enqueue(self, action: Callable[[], object]) -> None:
+        self._inbox.append(action)
+        if not self._busy:
+            self._work()
+
+    def _work(self) -> None:
+        """Do what is in the mailbox, one after the other; never within one another."""
+        self._busy = True
+        while self._inbox and self.alive and not self.paused:
+            self._inbox.popleft()()
+        self._busy = False
+
+    def _take(self, fact: Fact) -> None:
+        if self._record is not None:
+            self._say(f"{fact}")
+        for order in self.machine.on(fact):
+            self._carry_out(order)
+
+    def _after(self, bounds: tuple[float, float], action: Callable[[], object]) -> None:
+        low, high = bounds
+        delay = low + (high - low) * self._kernel.rng.random()
+        self._kernel.schedule(delay, action)
+
+    # -- session
+
+    def _on_watch(self, event: WatchEvent) -> None:
+        self._post(facts.Changed(event.path))
+
+    def _on_state(self, state: SessionState, session_id: int) -> None:
+        self._enqueue(partial(self._state_changed, state, session_id))
+
+    def _state_changed(self, state: SessionState, session_id: int) -> None:
+        if state is SessionState.CONNECTED:
+            self._contact = self._kernel.now
+            if session_id == self.session:
+                self._take(facts.SessionResumed())
+                return
+            self.session = session_id
+            if self._observer is not None and self.spec.scala:
+                self._observer.legacy_sessions.add(session_id)
+            self._context.session_id = session_id
+            self._take(facts.SessionOpened(session_id))
+        elif state is SessionState.LOST:
+            self.session = 0
+            self._take(facts.SessionLost())
+
+    # -- orders
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case orders.SetTimer():
+                self._set_timer(order)
+            case orders.StopFetching():
+                self._stop_reading(order.partitions)
+                self._after(self._habits.stop, partial(self._enqueue, partial(self._halt, order)))
+            case orders.StartFetching():
+                self._start_reading(order)
+                self._post(facts.FetchingStarted(order.token))
+            case orders.Drop():
+                self._stop_reading(order.partitions)
+                taken = {tp: self._reading.pop(tp, None) for tp in sorted(order.partitions)}
+                self._post(facts.Dropped({tp: r.position for tp, r in taken.items() if r}))
+            case orders.NotifyReleasing() | orders.NotifyStarting():
+                raised = self._kernel.rng.random() < self._habits.listener_error
+                answer = facts.ListenerDone(order.token, "listener raised" if raised else None)
+                self._after(self._habits.listener, partial(self._post, answer))
+            case orders.AnswerCommit():
+                self.answers[order.request] = order.faults
+            case orders.AnswerStart():
+                self.outcome = order.outcome
+            case orders.Report():
+                self.reports[order.event] = self.reports.get(order.event, 0) + 1
+            case orders.CloseSession():
+                self._say(f"closed {order.faults}")
+                self.close_faults = order.faults
+                self._stop_reading(self._reading)
+                self.client.close()
+                self.alive = False
+            case orders.SetBrokers():
+                pass
+            case _:
+                self._step(self.session, script_for(order, self._context), None)
+
+    def _step(self, session: int, script: Script[Fact], reply: Reply | None) -> None:
+        """Send a script its reply. Scripts of a session that is lost are abandoned."""
+        if session != self.session:
+            return
+        try:
+            op = next(script) if reply is None else script.send(reply)
+        except StopIteration as end:
+            self._post(end.value)
+            return
+        self.client.submit(op, lambda answer: self._answered(session, script, answer))
+
+    def _answered(self, session: int, script: Script[Fact], reply: Reply) -> None:
+        self._enqueue(partial(self._step, session, script, reply))
+
+    def _set_timer(self, order: orders.SetTimer) -> None:
+        earlier = self._timers.get(order.name)
+        if earlier is not None:
+            self._kernel.cancel(earlier)
+        delay = order.seconds + order.jitter * self._kernel.rng.random()
+        fact = facts.TimerFired(order.token, order.name)
+        self._timers[order.name] = self._kernel.schedule(delay, partial(self._post, fact))
+
+    # -- delivery
+
+    def _start_reading(self, order: orders.StartFetching) -> None:
+        for tp, (_, start) in order.partitions.items():
+            self._reading[tp] = _Reading(self.session, start or 0)
+            if self._observer is not None:
+                self._observer.started(self._kernel.now, tp, self.session)
+
+    def _stop_reading(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deliver nothing more of these; their positions stay known until they are handed over."""
+        for tp in partitions:
+            reading = self._reading.get(tp)
+            if reading is not None and reading.active:
+                reading.active = False
+                if self._observer is not None:
+                    self._observer.stopped(tp, reading.session)
+
+    def _halt(self, order: orders.StopFetching) -> None:
+        """The fetchers have stopped; a message in hand was finished meanwhile, or was not."""
+        positions: dict[TopicPartition, int] = {}
+        for tp in sorted(order.partitions):
+            reading = self._reading.get(tp)
+            if reading is not None and not reading.active:
+                finished = reading.in_hand and self._kernel.rng.random() < 0.8
+                positions[tp] = reading.position + finished
+                del self._reading[tp]
+        self._take(facts.FetchingStopped(order.token, positions))
+
+    def _may_deliver(self) -> bool:
+        """The lease: ZooKeeper confirmed the session not too long ago."""
+        if self.spec.scala:
+            return True
+        if self.client.state is SessionState.CONNECTED and self._zk.session_alive(self.session):
+            self._contact = self._kernel.now
+        return self._kernel.now - self._contact < LEASE * self.spec.session_timeout
+
+    def _poll(self) -> None:
+        if not self.alive:
+            return
+        if not self.paused and self._may_deliver():
+            for tp, reading in self._reading.items():
+                if reading.active:
+                    self._deliver(tp, reading, self._habits.burst)
+        self._after(self._habits.poll, self._poll)
+
+    def _deliver(self, tp: TopicPartition, reading: _Reading, most: int) -> None:
+        """Ask for messages: asking for the next one makes the one in hand consumed."""
+        assert self._log is not None
+        if reading.in_hand:
+            reading.position += 1
+            reading.in_hand = False
+        count = min(self._log.end(tp) - reading.position, most)
+        if count <= 0:
+            return
+        first = reading.position
+        reading.position += count - 1
+        reading.in_hand = True
+        if self._record is not None:
+            self._say(f"delivers {tp} {first}..{reading.position} in {reading.session}")
+        if self._observer is not None:
+            self._observer.delivered(self._kernel.now, tp, reading.session, first, reading.position)
+
+    def _auto_commit(self) -> None:
+        if not self.alive:
+            return
+        if not self.paused and self._reading and self._may_deliver():
+            self._post(facts.CommitRequested(None, self.positions()))
+        self._kernel.schedule(self._habits.commit_interval, self._auto_commit)
+
+
+def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
+    """Run a script that only reads against the committed state, at once and without a session."""
+    script = script_for(order, context)
+    op = next(script)
+    while True:
+        try:
+            op = script.send(_read_now(zk, op))
+        except StopIteration as end:
+            result: Fact = end.value
+            return result
+
+
+def _read_now(zk: FakeZk, op: ZkOp) -> Reply:
+    if isinstance(op, GetMany):
+        return Ok(tuple(zk.get(path) for path in op.paths))
+    assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"
+    node = zk.get(op.path)
+    if isinstance(op, Exists):
+        return Ok(None if node is None else node.stat)
+    if node is None:
+        return Failed(Code.NO_NODE)
+    return Ok(zk.children(op.path) if isinstance(op, GetChildren) else node)

@@ -1,0 +1,436 @@
+"""A whole group under random faults, from one seed: the world, its troubles, and the verdict.
+
+``run(seed)`` builds a group, troubles it, lets it come to rest and returns what the invariants say.
+The result is a pure function of the seed. Single-threaded, in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.assign import RoundRobinHash
+from zkconsumer.core.invariants import (
+    MemberAtRest,
+    Observer,
+    Violation,
+    no_loss,
+    no_lost_trigger,
+    no_member_without_share,
+    no_orphan,
+)
+from zkconsumer.core.ops import Create, Delete, MultiOp, Ok, SetData
+from zkconsumer.core.scripts.common import ScriptContext
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.view import Assignor, GroupView, MemberSpec, decide
+from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.member import Habits, SimLog, SimMember, run_now
+from zkconsumer.sim.zk import FakeZk, Txn
+
+GROUP = "g"
+#: What the owner of a settled group may need beyond the session timeout (seconds).
+SETTLE = 5.0
+#: Registrations that nobody should write: each is left out by all members alike, or harmless.
+HOSTILE = (
+    b"",
+    b"\xff\xfe{}",
+    b"[" * 100_000,
+    b'{"version":1}',
+    b'{"subscription":{"t0":999999999},"pattern":"static","version":1,"timestamp":"1"}',
+    b'{"subscription":{"t0":-3},"pattern":"static","version":1,"timestamp":"1"}',
+    b'{"subscription":{"(":1},"pattern":"white_list","version":1,"timestamp":"1"}',
+    b'{"subscription":{"../../x":1},"pattern":"static","version":1,"timestamp":"1"}',
+    b'{"subscription":{"t0":1e3},"pattern":"static","version":1,"timestamp":"1"}',
+)
+
+
+@dataclass(slots=True)
+class World:
+    """ZooKeeper with brokers and topics, the messages, and the members of one group."""
+
+    kernel: Kernel
+    zk: FakeZk
+    log: SimLog
+    observer: Observer
+    paths: GroupPaths = field(default_factory=lambda: GroupPaths(GROUP))
+    topics: dict[str, int] = field(default_factory=dict)
+    members: list[SimMember] = field(default_factory=list)
+    history: list[str] | None = None
+
+    @classmethod
+    def make(
+        cls,
+        kernel: Kernel,
+        *,
+        followers: int = 0,
+        max_lag: float = 0.0,
+        rearm_watches: bool = True,
+        rate: float = 4.0,
+        brokers: int = 2,
+        record: bool = False,
+    ) -> World:
+        """An ensemble with ``brokers`` brokers and no topics."""
+        zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=rearm_watches)
+        world = cls(kernel, zk, SimLog(kernel, rate), Observer())
+        world.history = [] if record else None
+        zk.on_commit(world._committed)
+        for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
+            world.do(Create(path))
+        for broker in range(brokers):
+            world.add_broker(broker)
+        return world
+
+    def do(self, op: MultiOp) -> bool:
+        """Carry out a write as an administrator; False when it is refused."""
+        return isinstance(self.zk.do(op), Ok)
+
+    def add_broker(self, broker: int) -> None:
+        """A broker registers."""
+        document = {"version": 1, "host": f"b{broker}", "port": 9092, "timestamp": "1"}
+        self.do(Create(broker_path(broker), json.dumps(document).encode()))
+
+    def set_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic, or give it more partitions."""
+        self.topics[topic] = partitions
+        self.log.add(TopicPartition(topic, number) for number in range(partitions))
+        document = {"version": 1, "partitions": {str(n): [n % 2] for n in range(partitions)}}
+        data = json.dumps(document).encode()
+        if not self.do(SetData(topic_path(topic), data)):
+            self.do(Create(topic_path(topic), data))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic's znode, as the controller does at the end of a deletion."""
+        if self.topics.pop(topic, None) is not None:
+            self.do(Delete(topic_path(topic)))
+
+    def add_member(self, spec: MemberSpec, habits: Habits = Habits()) -> SimMember:  # noqa: B008
+        """Start one more member."""
+        note = None if self.history is None else self.history.append
+        member = SimMember(self.zk, spec, self.log, self.observer, habits, note)
+        self.members.append(member)
+        member.start()
+        return member
+
+    @property
+    def live(self) -> list[SimMember]:
+        """Members that have neither left nor crashed."""
+        return [member for member in self.members if member.alive]
+
+    def _committed(self, zxid: int, txn: Txn) -> None:
+        """Feed the observer from each transaction, in the instant it is committed."""
+        if self.history is not None:
+            self.history.append(f"{self.kernel.now_us} txn {zxid} {txn.session_id} {txn.changes}")
+        observer, now = self.observer, self.kernel.now
+        if txn.closes_session:
+            observer.session_ended(txn.session_id)
+        for change in txn.changes:
+            parts = change.path.split("/")
+            if len(parts) != 6 or parts[1] != "consumers" or not parts[5].isdecimal():
+                continue
+            tp = TopicPartition(parts[4], int(parts[5]))
+            before, after = change.before, change.after
+            if parts[3] == "owners" and (before is None or after is None):
+                owner = after.stat.ephemeral_owner if after is not None else None
+                observer.owner_changed(now, tp, owner, txn.session_id)
+            elif parts[3] == "offsets" and txn.session_id:
+                was = int(before.data) if before is not None else None
+                observer.offset_changed(
+                    now, tp, was, int(after.data) if after is not None else None, txn.session_id
+                )
+
+    # -- at rest
+
+    def truth(self, spec: MemberSpec, session: int) -> GroupView:
+        """What a member with this spec would read now."""
+        context = ScriptContext(spec, session, lambda: 0)
+        epoch = 0
+        for member in self.members:
+            if member.spec.consumer_id == spec.consumer_id:
+                epoch = member.machine.registered_epoch
+        fact = run_now(self.zk, orders.LoadView(0, epoch=epoch), context)
+        assert isinstance(fact, facts.ViewLoaded), fact
+        return fact.view
+
+    def at_rest(self) -> list[Violation]:
+        """Judge who owns and fetches what. Call it when everybody had the time to settle."""
+        now, live = self.kernel.now, self.live
+        resting = [member.at_rest() for member in live]
+        truth = {m.spec.consumer_id: self.truth(m.spec, m.session) for m in live}
+        found = no_lost_trigger(now, truth, resting)
+        if not live or not self.zk.children(BROKER_IDS):
+            return found
+        owners = self.observer.owners
+        should = {
+            tp: thread
+            for member in live
+            for tp, thread in decide(
+                truth[member.spec.consumer_id], member.spec.consumer_id, member.spec.assignor
+            ).mine.items()
+        }
+        found += no_orphan(now, sorted(should), owners, resting)
+        found += no_member_without_share(now, should, owners, resting)
+        found += [
+            Violation("commits_answered", now, f"{m.spec.consumer_id}: {m.unanswered} unanswered")
+            for m in live
+            if m.unanswered
+        ]
+        return found
+
+    def lost(self) -> list[Violation]:
+        """Judge whether everything was delivered, in partitions that have an owner."""
+        owned = {tp for member in self.live for tp in member.at_rest().fetching}
+        ends = {tp: self.log.end(tp) for tp in owned}
+        return no_loss(self.kernel.now, ends, self.observer.delivered_below)
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run ended. ``faults`` counts what was done to the group, by kind."""
+
+    seed: int
+    violations: list[Violation]
+    allowed: list[Violation]
+    faults: dict[str, int]
+    deliveries: int
+    transactions: int
+    history: list[str] | None = None
+    world: World | None = None
+
+
+class Trouble:
+    """The random troubles of one run. ``quiet_from`` is when the last of them is over."""
+
+    def __init__(self, world: World, rng: random.Random, legacy: bool) -> None:
+        self.world = world
+        self.rng = rng
+        self.quiet_from = 0.0
+        self.counts: dict[str, int] = {}
+        self.timeout = rng.choice([2.0, 4.0, 6.0])
+        self.reread = rng.choice([4.0, 8.0])
+        assignor = rng.choice(["range", "roundrobin"])
+        self.assignor = Assignor(assignor, rng.choice(list(RoundRobinHash)))
+        self.legacy = legacy
+        self.habits = Habits(
+            listener=(0.0, rng.choice([0.01, 0.3])), listener_error=rng.choice([0.0, 0.0, 0.1])
+        )
+        self.joined = 0
+        self.hostile = 0
+        self.kinds: list[tuple[int, str, Callable[[], None]]] = [
+            (5, "join", self.join),
+            (3, "leave", self.leave),
+            (3, "crash", self.crash),
+            (4, "expire", self.expire),
+            (6, "disconnect", self.disconnect),
+            (4, "pause", self.pause),
+            (4, "drop watch", self.drop_watch),
+            (3, "add partitions", self.add_partitions),
+            (2, "create topic", self.create_topic),
+            (2, "delete topic", self.delete_topic),
+            (3, "hostile registration", self.hostile_registration),
+            (2, "registration deleted", self.delete_registration),
+            (2, "registration touched", self.touch_registration),
+            (2, "owner deleted", self.delete_owner),
+            (2, "brokers gone", self.brokers_gone),
+            (4, "commit asked for", self.commit),
+        ]
+
+    def lasts(self, seconds: float) -> None:
+        """The trouble of now is over in ``seconds``."""
+        self.quiet_from = max(self.quiet_from, self.world.kernel.now + seconds)
+
+    def strike(self) -> None:
+        """One trouble, drawn at random."""
+        weights = [weight for weight, _, _ in self.kinds]
+        _, name, action = self.rng.choices(self.kinds, weights)[0]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.lasts(0)
+        if self.world.history is not None:
+            self.world.history.append(f"{self.world.kernel.now_us} trouble: {name}")
+        action()
+
+    def _any(self) -> SimMember | None:
+        live = self.world.live
+        return self.rng.choice(live) if live else None
+
+    def subscription(self) -> Subscription:
+        """Static or a filter, on some of the topics."""
+        streams = self.rng.choice([1, 1, 2, 3])
+        kind = self.rng.random()
+        if kind < 0.5:
+            names = self.rng.sample(["t0", "t1", "t2"], self.rng.choice([1, 2, 2]))
+            return Subscription(Pattern.STATIC, dict.fromkeys(names, streams))
+        if kind < 0.8:
+            return Subscription(Pattern.WHITE_LIST, {self.rng.choice(["t.*", "t[01]"]): streams})
+        return Subscription(Pattern.BLACK_LIST, {self.rng.choice(["t1", "u.*"]): streams})
+
+    def join(self) -> None:
+        """A member starts."""
+        if len(self.world.live) >= 5:
+            return
+        self.joined += 1
+        scala = self.legacy and self.joined == 2
+        spec = MemberSpec(
+            paths=self.world.paths,
+            consumer_id=f"{GROUP}_m{self.joined}",
+            subscription=self.subscription(),
+            assignor=self.assignor,
+            scala=scala,
+            auto_commit=self.rng.random() < 0.85,
+            backoff=self.rng.choice([0.5, 2.0]),
+            reread=self.reread,
+            session_timeout=self.timeout,
+        )
+        self.world.add_member(spec, self.habits)
+        self.lasts(1)
+
+    def leave(self) -> None:
+        """A member leaves in order."""
+        member = self._any()
+        if member is not None and len(self.world.live) > 1:
+            member.close()
+
+    def crash(self) -> None:
+        """A member's process dies."""
+        member = self._any()
+        if member is not None and len(self.world.live) > 1:
+            member.crash()
+
+    def expire(self) -> None:
+        """A session ends at the server."""
+        member = self._any()
+        if member is not None:
+            member.client.expire()
+
+    def disconnect(self) -> None:
+        """A connection breaks, with requests and answers under way."""
+        member = self._any()
+        if member is not None:
+            seconds = self.rng.choice([0.01, 0.3, self.timeout * 0.8, self.timeout * 1.5])
+            member.client.disconnect(seconds)
+            self.lasts(seconds)
+
+    def pause(self) -> None:
+        """A process stands still for a while."""
+        member = self._any()
+        if member is not None:
+            seconds = self.timeout * self.rng.choice([0.2, 0.9, 1.5, 2.5])
+            member.pause(seconds)
+            self.lasts(seconds)
+
+    def drop_watch(self) -> None:
+        """A watch event gets lost; the next periodic reading makes up for it."""
+        members = [member for member in self.world.live if not member.spec.scala]
+        if members:
+            self.rng.choice(members).client.drop_watch()
+            self.lasts(self.reread * 1.1)
+
+    def add_partitions(self) -> None:
+        """A topic gets more partitions."""
+        if self.world.topics:
+            topic = self.rng.choice(sorted(self.world.topics))
+            self.world.set_topic(topic, min(8, self.world.topics[topic] + self.rng.randint(1, 2)))
+
+    def create_topic(self) -> None:
+        """A topic appears."""
+        topic = self.rng.choice(["t0", "t1", "t2", "u0"])
+        if topic not in self.world.topics:
+            self.world.set_topic(topic, self.rng.randint(1, 5))
+
+    def delete_topic(self) -> None:
+        """A topic disappears."""
+        self.world.delete_topic(self.rng.choice(["t0", "t1", "t2", "u0"]))
+
+    def hostile_registration(self) -> None:
+        """A registration that cannot be used appears, or goes."""
+        self.hostile += 1
+        path = f"{self.world.paths.ids}/{self.rng.choice(['a', 'g_m1x', 'zz'])}"
+        if not self.world.do(Delete(path)) and not self.legacy:
+            self.world.do(Create(path, self.rng.choice(HOSTILE)))
+
+    def delete_registration(self) -> None:
+        """An administrator deletes a member's registration."""
+        member = self._any()
+        if member is not None and not member.spec.scala:
+            self.world.do(Delete(self.world.paths.member(member.spec.consumer_id)))
+
+    def touch_registration(self) -> None:
+        """An administrator rewrites a member's registration, which moves its version."""
+        member = self._any()
+        if member is not None:
+            path = self.world.paths.member(member.spec.consumer_id)
+            found = self.world.zk.get(path)
+            if found is not None:
+                self.world.do(SetData(path, found.data))
+                self.lasts(self.reread * 1.1)
+
+    def delete_owner(self) -> None:
+        """An administrator deletes an owner znode; nothing tells its owner before the re-read."""
+        owners = self.world.observer.owners
+        if owners:
+            tp = self.rng.choice(sorted(owners))
+            self.world.do(Delete(self.world.paths.owner(tp)))
+            self.lasts(self.reread * 1.1)
+
+    def brokers_gone(self) -> None:
+        """All brokers vanish for a while."""
+        names = self.world.zk.children(BROKER_IDS)
+        for name in names:
+            self.world.do(Delete(broker_path(int(name))))
+        seconds = self.rng.choice([0.05, 3.0])
+        self.world.kernel.schedule(seconds, lambda: self.world.add_broker(0))
+        self.lasts(seconds)
+
+    def commit(self) -> None:
+        """An application commits what it has consumed."""
+        member = self._any()
+        if member is not None:
+            member.commit()
+
+
+def run(
+    seed: int, *, legacy: bool | None = None, record: bool = False, troubles: int = 12
+) -> Result:
+    """One group, ``troubles`` troubles within 20 seconds, then rest. A pure function of ``seed``.
+
+    ``legacy``: whether the second member to join has exact legacy behaviour; drawn when ``None``.
+    """
+    kernel = Kernel(seed)
+    rng = random.Random(seed)
+    followers = rng.choice([0, 0, 2])
+    world = World.make(
+        kernel,
+        followers=followers,
+        max_lag=rng.choice([0.05, 0.5]) if followers else 0.0,
+        rearm_watches=rng.random() < 0.5,
+        record=record,
+    )
+    trouble = Trouble(world, rng, rng.random() < 0.2 if legacy is None else legacy)
+    for topic in rng.sample(["t0", "t1", "t2", "u0"], rng.choice([1, 2, 3])):
+        world.set_topic(topic, rng.randint(1, 5))
+    for _ in range(rng.randint(1, 3)):
+        kernel.schedule(rng.random(), trouble.join)
+    for _ in range(troubles):
+        kernel.schedule(20 * rng.random(), trouble.strike)
+    kernel.run(until=20.0)
+    world.log.stop()
+    kernel.run(until=max(20.0, trouble.quiet_from) + trouble.timeout + SETTLE)
+    violations = world.at_rest()
+    kernel.run(until=kernel.now + 10.0)
+    violations += world.lost()
+    return Result(
+        seed,
+        world.observer.violations + violations,
+        world.observer.allowed,
+        trouble.counts,
+        world.observer.deliveries,
+        world.zk.zxid,
+        world.history,
+        world,
+    )
+
+
+__all__ = ["GROUP", "MemberAtRest", "Result", "Trouble", "World", "run"]
