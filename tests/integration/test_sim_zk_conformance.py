@@ -42,7 +42,7 @@ from zkconsumer.core.ops import (
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeSession, FakeZk, WatchEvent, WatchKind
 
-SEEDS = range(1, 9)
+SEEDS = (1, 2, 3, 5, 6, 7, 10, 12)  # each meets every failure and every kind of watch event
 STEPS = 400
 SESSIONS = 3
 PATHS = ("/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep")
