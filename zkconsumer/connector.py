@@ -6,6 +6,7 @@ Called from the application's threads. The work is done by the connector's loop
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import threading
@@ -38,12 +39,15 @@ from zkconsumer.errors import (
     ZooKeeperError,
 )
 from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.loop import ConnectorLoop, RebalanceListener
+from zkconsumer.runtime.loop import ConnectorLoop, ConsumerRebalanceListener
 from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
+
+logger = logging.getLogger("zkconsumer.member")
 
 #: Seconds that a first rebalance may take beyond the configured timeouts.
 _START_PATIENCE = 60.0
@@ -75,7 +79,7 @@ class ZookeeperConsumerConnector:
         )
         self._scala = self.config.profile == "scala"
         self._gate = DeliveryGate(always_open=self._scala)
-        self._listener: RebalanceListener | None = None
+        self._listener: ConsumerRebalanceListener | None = None
         self._lock = threading.Lock()
         self._loop: ConnectorLoop | None = None
         self._plane: DataPlane | None = None
@@ -95,6 +99,12 @@ class ZookeeperConsumerConnector:
         if event is SessionEvent.LOST:
             self._gate.close()  # at once; the loop hears of it when it comes to it
         self._mailbox.put((event, session_id))
+
+    def _on_fetch_event(self, event: FetchEvent) -> None:
+        failed = event.kind is FetchEventKind.PARTITION_FAILED
+        logger.log(logging.WARNING if failed else logging.INFO, "%s", event.detail)
+        if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
+            self._mailbox.put(facts.OffsetReset(event.partition))
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -157,7 +167,7 @@ class ZookeeperConsumerConnector:
         )
         return streams
 
-    def set_consumer_rebalance_listener(self, listener: RebalanceListener) -> None:
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
         """Have ``listener`` told of rebalances. Only before streams are created.
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError.
@@ -205,7 +215,7 @@ class ZookeeperConsumerConnector:
                 session_timeout=self._session_timeout,
                 max_attempts=config.rebalance_max_retries,
             )
-            manager = ConsumerFetcherManager(config, config.client_id)
+            manager = ConsumerFetcherManager(config, config.client_id, self._on_fetch_event)
             self._plane = DataPlane(manager, streams, config.release_wait_ms / 1000)
             interval = config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None
             self._loop = ConnectorLoop(

@@ -123,6 +123,17 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """``auto.offset.reset`` chose a new position: the stored offset is missing or not in the log.
+
+    What is stored counts for nothing then, and a lower position may replace it; otherwise the
+    next member would skip the messages between the two.
+    """
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerDone:
     """The user's rebalance listener returned, or raised (``error`` is its text)."""
 
@@ -229,6 +240,7 @@ Fact = (
     | OwnersChecked
     | FetchingStopped
     | Dropped
+    | OffsetReset
     | ListenerDone
     | Committed
     | Released

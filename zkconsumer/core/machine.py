@@ -24,34 +24,31 @@ first, then the group is read, one conflict undoes the attempt, and after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zkconsumer.core import facts, orders
-from zkconsumer.core.dispatch import Dispatcher
-from zkconsumer.core.facts import Claim
+from zkconsumer.core.committing import Committing
 from zkconsumer.core.ops import Code
 from zkconsumer.core.orders import Outcome, Scope
-from zkconsumer.core.states import CLOSING, COMMIT_STATES, IDLE, State
+from zkconsumer.core.states import CLOSING, IDLE, State
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import Decision, GroupView, MemberSpec, decide
 from zkconsumer.core.znodes import BROKER_IDS
 
-#: Registration versions start again after this many sessions (see ``orders.Register``).
-EPOCHS = 64
 #: Seconds between attempts to register while another session holds the consumer id.
 REGISTER_RETRY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """How far a partition got in a session that is lost, and the offset stored by then."""
+    """How far a partition got that was stopped or lost, and the offset known to be stored then."""
 
     position: int
     committed: int | None
 
 
-class RebalanceMachine(Dispatcher):
+class RebalanceMachine(Committing):
     """One member's rebalance. ``on(fact)`` returns the orders to carry out, in order.
 
     Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
@@ -60,19 +57,14 @@ class RebalanceMachine(Dispatcher):
     """
 
     def __init__(self, spec: MemberSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.held: dict[TopicPartition, Claim] = {}
-        self.fetching: set[TopicPartition] = set()
+        super().__init__(spec)
         self.blocked: dict[TopicPartition, str] = {}
         self.view: GroupView | None = None
         self.decision = Decision({}, {})
         self.attempts = 0
-        self._session: int | None = None
-        self._sessions = 0
-        self._after_lane: Callable[[], None] | None = None
         self._brokers: tuple[BrokerEndpoint, ...] | None = None
         self._brokers_token: int | None = None
+        self._brokers_changed = False  # since the view under way was asked for
         self._trigger = False
         self._claim_trigger = False
         self._verify = False
@@ -84,12 +76,8 @@ class RebalanceMachine(Dispatcher):
         self._committed_at_loss: dict[TopicPartition, int | None] = {}
         self._quarantined: Mapping[str, str] = {}
         self._start_answered = False
+        self._close_wanted = False
         self._closing_faults: list[str] = []
-
-    @property
-    def registered_epoch(self) -> int:
-        """The data version of the own registration in this session."""
-        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
 
     # -- session -------------------------------------------------------------------------------
 
@@ -114,7 +102,7 @@ class RebalanceMachine(Dispatcher):
         self._after_lane = None
         for request in self._lane.abandon():
             self._emit(orders.AnswerCommit(request, ("the ZooKeeper session was lost",)))
-        if self.state in CLOSING:
+        if self.state in CLOSING or self._close_wanted:
             self._closing_faults.append("the ZooKeeper session was lost before the last commit")
             self._close()
             return
@@ -133,10 +121,11 @@ class RebalanceMachine(Dispatcher):
     def _dropped(self, fact: facts.Dropped) -> None:
         for tp, position in fact.positions.items():
             if tp in self._committed_at_loss:
-                committed = self._committed_at_loss[tp]
-                if committed is None or position > committed:
-                    self._remembered[tp] = Remembered(position, committed)
-        self._committed_at_loss = {}
+                self._remember(tp, position, self._committed_at_loss.pop(tp))
+
+    def _remember(self, tp: TopicPartition, position: int, committed: int | None) -> None:
+        if committed is None or position > committed:
+            self._remembered[tp] = Remembered(position, committed)
 
     def _register(self) -> None:
         token = self._await(State.REGISTERING)
@@ -171,10 +160,14 @@ class RebalanceMachine(Dispatcher):
             if self.state is State.RESTING:
                 self._claim_rest()
         elif fact.path == BROKER_IDS:
-            self._brokers_token = self._next_token()
-            self._emit(orders.LoadBrokers(self._brokers_token))
+            self._load_brokers()
         else:
             self._pull_trigger()
+
+    def _load_brokers(self) -> None:
+        self._brokers_changed = True
+        self._brokers_token = self._next_token()
+        self._emit(orders.LoadBrokers(self._brokers_token))
 
     def _brokers_loaded(self, fact: facts.BrokersLoaded) -> None:
         if fact.token != self._brokers_token:
@@ -235,6 +228,7 @@ class RebalanceMachine(Dispatcher):
         if not self.spec.scala or self._attempt == 1:
             self._trigger = False  # the JVM forgets it when it begins, not when it tries again
         self._claim_trigger = False
+        self._brokers_changed = False
         token = self._await(State.VIEWING)
         scope = Scope.OWN if self.spec.scala else Scope.ALL
         self._emit(orders.LoadView(token, scope, self.registered_epoch))
@@ -248,7 +242,10 @@ class RebalanceMachine(Dispatcher):
                 self._emit(orders.Report("registration-gone", "the own registration is missing"))
                 self._register()
             return
-        self._set_brokers(view.brokers)
+        if self._brokers_changed:
+            self._load_brokers()  # the view may have been read before the change
+        else:
+            self._set_brokers(view.brokers)
         self._report_quarantined(view)
         if not view.brokers:
             self._settle()
@@ -273,16 +270,6 @@ class RebalanceMachine(Dispatcher):
         self._take_away(fact.foreign, "lost-owner", "the owner znode is gone or somebody else's")
         self._stop_what_is_lost()
 
-    def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
-        """Partitions that are not ours any more, though nobody told us."""
-        if not partitions:
-            return
-        for tp in sorted(partitions):
-            self.held.pop(tp, None)
-            self.fetching.discard(tp)
-            self._emit(orders.Report(event, f"{tp}: {reason}"))
-        self._emit(orders.Drop(partitions))
-
     def _stop_what_is_lost(self) -> None:
         mine = self.decision.mine
         lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
@@ -299,7 +286,12 @@ class RebalanceMachine(Dispatcher):
     def _fetching_stopped(self, fact: facts.FetchingStopped) -> None:
         self.fetching -= self._leaving
         positions = {tp: at for tp, at in fact.positions.items() if tp in self.held}
-        if self.spec.auto_commit and positions:
+        if not self.spec.scala:
+            for tp, position in positions.items():
+                self._remember(tp, position, self.held[tp].committed)
+        if self._close_wanted:
+            self._close_requested(facts.CloseRequested())
+        elif self.spec.auto_commit and positions:
             self._positions = positions
             self._when_lane_idle(self._commit_before_release)
         else:
@@ -335,6 +327,7 @@ class RebalanceMachine(Dispatcher):
             return
         for tp in self._leaving:
             self.held.pop(tp, None)
+            self._remembered.pop(tp, None)
         self._leaving = frozenset()
         if self.spec.scala:
             token = self._await(State.REVIEWING)
@@ -472,75 +465,13 @@ class RebalanceMachine(Dispatcher):
             self._start_answered = True
             self._emit(orders.AnswerStart(outcome, detail))
 
-    # -- commits -------------------------------------------------------------------------------
-
-    def _commit_requested(self, fact: facts.CommitRequested) -> None:
-        if self.state in CLOSING or self._session is None:
-            if fact.request is not None:
-                reason = "there is no ZooKeeper session"
-                if self.state in CLOSING:
-                    reason = "the connector is shutting down"
-                self._emit(orders.AnswerCommit(fact.request, (reason,)))
-            return
-        self._lane.add(fact)
-
-    def _pump_commits(self) -> None:
-        while self.state in COMMIT_STATES and self._after_lane is None:
-            found = self._lane.next(self.held, may_lower=self.spec.scala)
-            if found is None:
-                return
-            request, positions, faults = found
-            if positions:
-                token = self._next_token()
-                self._lane.begin(token, request, faults)
-                claims = {tp: self.held[tp] for tp in positions}
-                self._emit(orders.Commit(token, self.registered_epoch, positions, claims))
-            elif request.request is not None:
-                self._emit(orders.AnswerCommit(request.request, faults))
-
-    def _lane_answered(self, fact: facts.Committed | facts.ScriptFailed) -> None:
-        if isinstance(fact, facts.Committed):
-            faults = self._note_committed(fact)
-            if fact.unregistered:
-                faults.append("the own registration is missing; it is being made again")
-        else:
-            faults = [f"{fact.path or 'ZooKeeper'}: {fact.code.value}"]
-        request, all_faults = self._lane.end(tuple(faults))
-        if request is not None:
-            self._emit(orders.AnswerCommit(request, all_faults))
-        elif all_faults:
-            self._emit(orders.Report("commit-failed", "; ".join(all_faults)))
-        if self._after_lane is not None:
-            proceed, self._after_lane = self._after_lane, None
-            proceed()
-
-    def _note_committed(self, fact: facts.Committed) -> list[str]:
-        """Take over new fencing tokens; let go of partitions that turned out not to be ours."""
-        for tp, claim in fact.claims.items():
-            if tp in self.held:
-                self.held[tp] = claim
-        for tp in sorted(fact.foreign):
-            self._emit(orders.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
-        for reason in fact.broken.values():
-            self._emit(orders.Report("broken-offset", reason))
-        faults = [f"{tp}: owned by another member now" for tp in sorted(fact.fenced)]
-        faults += fact.broken.values()
-        self._take_away(fact.fenced & self.held.keys(), "fenced", "another member owns it")
-        if fact.fenced or fact.unregistered:
-            self._pull_trigger()
-        return faults
-
-    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
-        """Run ``proceed`` now, or when the commit under way is answered."""
-        if self._lane.busy:
-            self._after_lane = proceed
-        else:
-            proceed()
-
     # -- leaving -------------------------------------------------------------------------------
 
     def _close_requested(self, _fact: facts.CloseRequested) -> None:
         if self.state in CLOSING:
+            return
+        if self.state is State.STOPPING and self._awaited is not None:
+            self._close_wanted = True  # the positions under way belong into the last commit
             return
         self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
         self._timers.clear()
@@ -555,7 +486,9 @@ class RebalanceMachine(Dispatcher):
 
     def _closing_stopped(self, fact: facts.FetchingStopped) -> None:
         self.fetching.clear()
-        self._positions = {tp: at for tp, at in fact.positions.items() if tp in self.held}
+        stopped = {tp: self._start_offset(tp) for tp in self.held if tp in self._remembered}
+        stopped |= fact.positions
+        self._positions = {tp: at for tp, at in stopped.items() if at is not None}
         self._when_lane_idle(self._closing_commit)
 
     def _closing_commit(self) -> None:

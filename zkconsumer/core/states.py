@@ -68,6 +68,7 @@ ANYWHERE: Mapping[type[Fact], str] = {
     facts.Changed: "_changed",
     facts.TimerFired: "_timer_fired",
     facts.Dropped: "_dropped",
+    facts.OffsetReset: "_offset_reset",
     facts.CommitRequested: "_commit_requested",
     facts.CloseRequested: "_close_requested",
     facts.BrokersLoaded: "_brokers_loaded",

@@ -93,9 +93,11 @@ class DataPort(Protocol):
         """End all streams and fetchers."""
 
 
-class RebalanceListener(Protocol):
-    """Told before partitions are given up and before fetching begins (Scala:
-    ConsumerRebalanceListener). Called on a thread of its own; may commit offsets.
+class ConsumerRebalanceListener(Protocol):
+    """Told before partitions are given up and before fetching begins.
+
+    Source: Scala 1.1.1 ConsumerRebalanceListener. Called on a thread of its own; may commit
+    offsets.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
@@ -136,7 +138,7 @@ class ConnectorLoop:
         zk: ZkPort,
         data: DataPort,
         gate: DeliveryGate,
-        listener: Callable[[], RebalanceListener | None],
+        listener: Callable[[], ConsumerRebalanceListener | None],
         *,
         auto_commit_interval: float | None,
         session_timeout: float,
@@ -373,7 +375,7 @@ class ConnectorLoop:
             lambda listener: listener.before_starting_fetchers(self.spec.consumer_id, by_topic),
         )
 
-    def _call_listener(self, token: int, call: Callable[[RebalanceListener], None]) -> None:
+    def _call_listener(self, token: int, call: Callable[[ConsumerRebalanceListener], None]) -> None:
         listener = self._listener()
         if listener is None:
             self._mailbox.put(facts.ListenerDone(token))
