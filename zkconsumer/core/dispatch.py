@@ -6,6 +6,8 @@ machine is the only caller.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from zkconsumer.core import facts, orders
 from zkconsumer.core.commit_lane import CommitLane
 from zkconsumer.core.facts import Fact
@@ -13,7 +15,7 @@ from zkconsumer.core.orders import Order
 from zkconsumer.core.states import ANSWERS, ANYWHERE, State
 
 
-class Dispatcher:
+class Dispatcher(ABC):
     """Takes facts in, finds their handler, collects the orders it emits."""
 
     def __init__(self) -> None:
@@ -25,14 +27,17 @@ class Dispatcher:
         self._timers: dict[str, int] = {}
         self._lane = CommitLane()
 
+    @abstractmethod
     def _pump_commits(self) -> None:
-        raise NotImplementedError
+        """Carry out commits that are waiting, as far as they may."""
 
+    @abstractmethod
     def _lane_answered(self, fact: facts.Committed | facts.ScriptFailed) -> None:
-        raise NotImplementedError
+        """The commit of the lane is answered."""
 
+    @abstractmethod
     def _script_failed(self, fact: facts.ScriptFailed) -> None:
-        raise NotImplementedError
+        """The order that was awaited could not be carried out."""
 
     def on(self, fact: Fact) -> list[Order]:
         """Take in one fact; return the orders that follow from it."""

@@ -29,7 +29,7 @@ from zkconsumer.core.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import Habits, SimLog, SimMember, run_now
-from zkconsumer.sim.zk import FakeZk, Txn
+from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"
 #: What the owner of a settled group may need beyond the session timeout (seconds).
@@ -300,9 +300,13 @@ class Trouble:
             member.crash()
 
     def expire(self) -> None:
-        """A session ends at the server."""
+        """A session ends at the server, which cuts the connection.
+
+        Never of a member that is cut off already: the server does that only after the timeout,
+        and the lease relies on it.
+        """
         member = self._any()
-        if member is not None:
+        if member is not None and member.client.state is SessionState.CONNECTED:
             member.client.expire()
 
     def disconnect(self) -> None:

@@ -1,0 +1,126 @@
+"""Commits beside the rebalance: what a member holds, and what a commit's outcome does to that.
+
+The part of the machine between ``Dispatcher`` and ``RebalanceMachine``; run by the same thread.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.dispatch import Dispatcher
+from zkconsumer.core.facts import Claim
+from zkconsumer.core.states import CLOSING, COMMIT_STATES
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.view import MemberSpec
+
+#: Registration versions start again after this many sessions (see ``orders.Register``).
+EPOCHS = 64
+
+
+class Committing(Dispatcher):
+    """A member's claims, and the commit lane that works on them."""
+
+    def __init__(self, spec: MemberSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.held: dict[TopicPartition, Claim] = {}
+        self.fetching: set[TopicPartition] = set()
+        self._session: int | None = None
+        self._sessions = 0
+        #: What goes on when the commit under way is answered.
+        self._after_lane: Callable[[], None] | None = None
+        self._reset_meanwhile: set[TopicPartition] = set()
+
+    @abstractmethod
+    def _pull_trigger(self) -> None:
+        """Something may have changed: look at the group again."""
+
+    @property
+    def registered_epoch(self) -> int:
+        """The data version of the own registration in this session."""
+        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
+
+    def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
+        """Partitions that are not ours any more, though nobody told us."""
+        if not partitions:
+            return
+        for tp in sorted(partitions):
+            self.held.pop(tp, None)
+            self.fetching.discard(tp)
+            self._emit(orders.Report(event, f"{tp}: {reason}"))
+        self._emit(orders.Drop(partitions))
+
+    def _offset_reset(self, fact: facts.OffsetReset) -> None:
+        claim = self.held.get(fact.partition)
+        if claim is not None:
+            self.held[fact.partition] = replace(claim, committed=None)
+            if self._lane.busy:  # its positions are from before the reset
+                self._reset_meanwhile.add(fact.partition)
+
+    def _commit_requested(self, fact: facts.CommitRequested) -> None:
+        if self.state in CLOSING or self._session is None:
+            if fact.request is not None:
+                reason = "there is no ZooKeeper session"
+                if self.state in CLOSING:
+                    reason = "the connector is shutting down"
+                self._emit(orders.AnswerCommit(fact.request, (reason,)))
+            return
+        self._lane.add(fact)
+
+    def _pump_commits(self) -> None:
+        while self.state in COMMIT_STATES and self._after_lane is None:
+            found = self._lane.next(self.held, may_lower=self.spec.scala)
+            if found is None:
+                return
+            request, positions, faults = found
+            if positions:
+                token = self._next_token()
+                self._lane.begin(token, request, faults)
+                claims = {tp: self.held[tp] for tp in positions}
+                self._emit(orders.Commit(token, self.registered_epoch, positions, claims))
+            elif request.request is not None:
+                self._emit(orders.AnswerCommit(request.request, faults))
+
+    def _lane_answered(self, fact: facts.Committed | facts.ScriptFailed) -> None:
+        if isinstance(fact, facts.Committed):
+            faults = self._note_committed(fact)
+            if fact.unregistered:
+                faults.append("the own registration is missing; it is being made again")
+        else:
+            faults = [f"{fact.path or 'ZooKeeper'}: {fact.code.value}"]
+        request, all_faults = self._lane.end(tuple(faults))
+        if request is not None:
+            self._emit(orders.AnswerCommit(request, all_faults))
+        elif all_faults:
+            self._emit(orders.Report("commit-failed", "; ".join(all_faults)))
+        if self._after_lane is not None:
+            proceed, self._after_lane = self._after_lane, None
+            proceed()
+
+    def _note_committed(self, fact: facts.Committed) -> list[str]:
+        """Take over new fencing tokens; let go of partitions that turned out not to be ours."""
+        for tp, claim in fact.claims.items():
+            if tp in self.held:
+                reset = tp in self._reset_meanwhile
+                self.held[tp] = replace(claim, committed=None) if reset else claim
+        self._reset_meanwhile.clear()
+        for tp in sorted(fact.foreign):
+            self._emit(orders.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
+        for reason in fact.broken.values():
+            self._emit(orders.Report("broken-offset", reason))
+        faults = [f"{tp}: owned by another member now" for tp in sorted(fact.fenced)]
+        faults += fact.broken.values()
+        self._take_away(fact.fenced & self.held.keys(), "fenced", "another member owns it")
+        if fact.fenced or fact.unregistered:
+            self._pull_trigger()
+        return faults
+
+    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
+        """Run ``proceed`` now, or when the commit under way is answered."""
+        if self._lane.busy:
+            self._after_lane = proceed
+        else:
+            proceed()
