@@ -1,1 +1,123 @@
-"""zkconsumer: run, study, migrate and audit Kafka consumer groups that live in ZooKeeper."""
+"""zkconsumer: run, study, migrate and audit Kafka consumer groups that live in ZooKeeper.
+
+Names are loaded when they are first used, so importing the package needs neither kazoo nor
+kafka-python.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.records import TimestampType
+    from zkconsumer.config import ConsumerConfig
+    from zkconsumer.connector import ZookeeperConsumerConnector
+    from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
+    from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+    from zkconsumer.errors import (
+        BrokerError,
+        BrokerUnavailableError,
+        ChrootMissingError,
+        ClusterError,
+        CodecUnavailableError,
+        CommitFailedError,
+        ConfigError,
+        ConnectorClosedError,
+        ConsumerTimeoutError,
+        DuplicateConsumerIdError,
+        InvalidMessageError,
+        LeaderUnavailableError,
+        MessageSizeTooLargeError,
+        OffsetOutOfRangeError,
+        RebalanceFailedError,
+        SessionExpiredError,
+        StreamsAlreadyCreatedError,
+        UnsupportedBrokerError,
+        UsageError,
+        ZkConsumerError,
+        ZkUnavailableError,
+        ZnodeFormatError,
+        ZooKeeperError,
+    )
+    from zkconsumer.runtime.loop import ConsumerRebalanceListener
+    from zkconsumer.runtime.messages import (
+        MessageAndMetadata,
+        bytes_decoder,
+        integer_decoder,
+        long_decoder,
+        string_decoder,
+    )
+    from zkconsumer.runtime.streams import ConsumerIterator, KafkaStream
+
+__all__ = [
+    "Blacklist",
+    "BrokerError",
+    "BrokerUnavailableError",
+    "ChrootMissingError",
+    "ClusterError",
+    "CodecUnavailableError",
+    "CommitFailedError",
+    "ConfigError",
+    "ConnectorClosedError",
+    "ConsumerConfig",
+    "ConsumerIterator",
+    "ConsumerRebalanceListener",
+    "ConsumerThreadId",
+    "ConsumerTimeoutError",
+    "DuplicateConsumerIdError",
+    "InvalidMessageError",
+    "KafkaStream",
+    "LeaderUnavailableError",
+    "MessageAndMetadata",
+    "MessageSizeTooLargeError",
+    "OffsetOutOfRangeError",
+    "RebalanceFailedError",
+    "SessionExpiredError",
+    "StreamsAlreadyCreatedError",
+    "TimestampType",
+    "TopicFilter",
+    "TopicPartition",
+    "UnsupportedBrokerError",
+    "UsageError",
+    "Whitelist",
+    "ZkConsumerError",
+    "ZkUnavailableError",
+    "ZnodeFormatError",
+    "ZooKeeperError",
+    "ZookeeperConsumerConnector",
+    "bytes_decoder",
+    "integer_decoder",
+    "long_decoder",
+    "string_decoder",
+]
+
+_HOMES = {
+    "zkconsumer.broker.records": ("TimestampType",),
+    "zkconsumer.config": ("ConsumerConfig",),
+    "zkconsumer.connector": ("ZookeeperConsumerConnector",),
+    "zkconsumer.core.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
+    "zkconsumer.core.types": ("ConsumerThreadId", "TopicPartition"),
+    "zkconsumer.runtime.loop": ("ConsumerRebalanceListener",),
+    "zkconsumer.runtime.messages": (
+        "MessageAndMetadata",
+        "bytes_decoder",
+        "integer_decoder",
+        "long_decoder",
+        "string_decoder",
+    ),
+    "zkconsumer.runtime.streams": ("ConsumerIterator", "KafkaStream"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOME_OF.get(name, "zkconsumer.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
