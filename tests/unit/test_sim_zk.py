@@ -120,6 +120,7 @@ def test_expiry_removes_all_ephemerals_in_one_transaction_and_tells_the_client_l
     owner, other = Client(zk), Client(zk)
     zk.do(Create("/p"))
     owner.ask(Create("/p/a", ephemeral=True), Create("/p/b", ephemeral=True))
+    owner.ask(GetChildren("/p", watch=True))
     other.ask(GetChildren("/p"), GetData("/p/a", watch=True))
     owner.told(1)
     other.told(1)
