@@ -41,22 +41,22 @@ $(STAMP): pyproject.toml | system
 	@touch $@
 
 jars: $(STAMP)
-	@$(BIN)/python -m zkconsumer.testing.jars
+	@$(BIN)/python -m zkconsumer.testing
 
-# Java 17, Maven and Python's venv: installed where apt may, named where not.
+# Python with venv, Java 17, Maven: installed where apt may, named where not.
 system:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	    { echo "error: Python 3.11 or newer is needed: install it, or name it: make PYTHON=..." >&2; exit 1; }; \
-	missing=; named=; \
+	@missing=; named=; need() { missing="$$missing $$1"; named="$$named$${named:+, }$$2"; }; \
+	if ! command -v $(PYTHON) >/dev/null; then need "python3 python3-venv" "Python 3.11 with venv"; \
+	elif ! test -x $(BIN)/python && ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then need python3-venv "Python's venv"; fi; \
 	java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
-	if [ "$${java:-0}" -lt 17 ]; then missing="openjdk-17-jre-headless"; named="Java 17 or newer"; fi; \
-	if ! command -v mvn >/dev/null; then missing="$$missing maven"; named="$$named$${named:+, }Maven"; fi; \
-	if ! test -x $(BIN)/python && ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then \
-	    missing="$$missing python3-venv"; named="$$named$${named:+, }Python's venv module"; fi; \
-	test -n "$$missing" || exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && grep -qE '^ID(_LIKE)?=.*(debian|ubuntu)' /etc/os-release; then \
-	    echo "installing: $$missing" >&2; \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	else \
-	    echo "error: install $$named (Debian and Ubuntu: sudo apt install $$missing)" >&2; exit 1; \
-	fi
+	if [ "$${java:-0}" -lt 17 ]; then need openjdk-17-jre-headless "Java 17"; fi; \
+	if ! command -v mvn >/dev/null; then need maven Maven; fi; \
+	if [ -n "$$missing" ]; then \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && grep -qE '^ID(_LIKE)?=.*(debian|ubuntu)' /etc/os-release; then \
+	        echo "installing:$$missing" >&2; \
+	        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
+	            { echo "error: apt-get could not install$$missing: install $$named another way" >&2; exit 1; }; \
+	    else echo "error: install $$named (Debian and Ubuntu: sudo apt install$$missing)" >&2; exit 1; fi; \
+	fi; \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "error: $(PYTHON) is older than 3.11: name a newer one with make PYTHON=..." >&2; exit 1; }

@@ -270,13 +270,14 @@ def test_nothing_outlives_a_crashed_parent(how: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
     )
     assert parent.stdout is not None
     fields = parent.stdout.readline().split()
     pids, ports = [int(f) for f in fields[:2]], [int(f) for f in fields[2:4]]
     directory = Path(fields[4]).parent.parent
     assert all(process_started(pid) for pid in pids)
-    parent.send_signal(how)
+    os.killpg(parent.pid, how)  # to the whole group, as a terminal does
     parent.wait(timeout=30)
     parent.stdout.close()
     wait_until(lambda: not any(process_started(pid) for pid in pids), 10, "the servers ended")
@@ -364,10 +365,11 @@ def test_an_interrupted_up_leaves_nothing(tmp_path: Path, how: signal.Signals) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     marker = str(directory / "conf" / "broker-0.properties")
     wait_until(lambda: process_ids_naming(marker), 30, "the broker's JVM has been started")
-    command.send_signal(how)
+    os.killpg(command.pid, how)  # to the whole group, as a terminal does
     _, errors = command.communicate(timeout=30)
     assert "Traceback" not in errors
     assert command.returncode == (130 if how == signal.SIGINT else -how)
@@ -429,7 +431,7 @@ def test_two_processes_fetch_once(tmp_path: Path) -> None:
         "PATH": f"{commands}:{os.environ['PATH']}",
         "ZKCONSUMER_CACHE": str(tmp_path / "cache"),
     }
-    fetch = [sys.executable, "-m", "zkconsumer.testing.jars", "3.9"]
+    fetch = [sys.executable, "-m", "zkconsumer.testing", "3.9"]
     both = [subprocess.Popen(fetch, env=env, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     assert (tmp_path / "runs").read_text() == "run\n"

@@ -104,9 +104,11 @@ def up(directory: Path, kafka: str = "3.9", brokers: int = 1) -> ClusterState:
             state = _describe(cluster)
             _write_state(directory, state)
             cluster.detach()
-        except BaseException:
+        except BaseException as error:
             cluster.kill()
             _clear(directory, None)
+            if isinstance(error, ClusterError) and (directory / "logs").is_dir():
+                raise ClusterError(f"{error} (logs: {directory / 'logs'})") from error
             raise
         return state
 

@@ -83,7 +83,10 @@ def _download(kafka: str, source: Path, jars: Path) -> None:
             "Maven was not found: install it to fetch the servers' jars"
             " (Debian and Ubuntu: apt install maven)"
         )
-    _tell(f"zkconsumer: fetching the jars of Kafka {KAFKA_LINES[kafka]} with Maven (once)")
+    sys.stderr.write(
+        f"zkconsumer: fetching the jars of Kafka {KAFKA_LINES[kafka]} with Maven (once)\n"
+    )
+    sys.stderr.flush()
     partial = jars.with_name(jars.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -119,24 +122,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
-def main() -> int:
-    """Fetch the jars of the lines named as arguments (all of them without any)."""
-    try:
-        java()
-        for line in sys.argv[1:] or KAFKA_LINES:
-            fetch_jars(line)
-    except ClusterError as error:
-        _tell(f"error: {error}")
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -110,7 +110,7 @@ class Server:
                 raise ClusterError(f"{self.name} ended at its start: {self._last_words()}")
             return self._spec.is_ready()
 
-        wait_until(ready, timeout, f"{self.name} is ready (log: {self.log})")
+        wait_until(ready, timeout, f"{self.name} is ready")
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
         """End the server cleanly (SIGTERM) and wait until it is gone."""
@@ -146,9 +146,9 @@ class Server:
         except OSError:
             lines = []
         marks = ("Exception", "ERROR", "FATAL", "Error")
-        telling = [line for line in lines if any(mark in line for mark in marks)]
-        reason = (telling or lines or ["it printed nothing"])[-1].strip()
-        return f"{reason} (log: {self.log})"
+        told = [line for line in lines if not line.startswith("\t")]  # no stack traces
+        telling = [line for line in told if any(mark in line for mark in marks)]
+        return (telling or told or ["it printed nothing"])[-1].strip()
 
 
 def zookeeper_spec(kafka: str, root: Path) -> ServerSpec:

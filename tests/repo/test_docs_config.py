@@ -1,0 +1,25 @@
+"""The reference page of the configuration is what the table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from zkconsumer.cli.config import config
+from zkconsumer.config.keys import KEYS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
+
+
+def test_config_page_is_fresh() -> None:
+    """docs/reference/config.md is what ``zkconsumer config --markdown`` prints today."""
+    result = CliRunner().invoke(config, ["--markdown"])
+    assert result.exit_code == 0
+    assert PAGE.read_text(encoding="utf-8") == result.stdout
+
+
+def test_config_page_explains_every_key() -> None:
+    """Every key has its own section."""
+    headings = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "###"]
+    assert headings == [f"### {row.name}" for row in KEYS]
