@@ -84,8 +84,15 @@ def examine_mapping(mapping: Mapping[str, object], strict: bool = False) -> Exam
     return _examine(mapping, strict, lambda _: "", ())
 
 
-def examine_properties(path: str | PathLike[str], strict: bool = False) -> Examination:
-    """Check a Java ``.properties`` file. Raises ConfigError only when it cannot be read at all."""
+def examine_properties(
+    path: str | PathLike[str],
+    strict: bool = False,
+    overrides: Mapping[str, object] | None = None,
+) -> Examination:
+    """Check a Java ``.properties`` file. Raises ConfigError only when it cannot be read at all.
+
+    ``overrides`` are keys and values that win over those of the file.
+    """
     values: dict[str, object] = {}
     lines: dict[str, int] = {}
     repeated: list[str] = []
@@ -95,9 +102,14 @@ def examine_properties(path: str | PathLike[str], strict: bool = False) -> Exami
         if key_ in lines:
             repeated.append(f"{name}:{line}: {key_} replaces its value of line {lines[key_]}")
         values[key_], lines[key_] = value, line
+    for key_, override in (overrides or {}).items():
+        values[key_] = override
+        lines.pop(key_, None)
 
     def place(key_: str) -> str:
-        return f"{name}:{lines[key_]}: " if key_ in lines else f"{name}: "
+        if key_ in lines:
+            return f"{name}:{lines[key_]}: "
+        return "" if overrides and key_ in overrides else f"{name}: "
 
     found = _examine(values, strict, place, tuple(repeated))
     if malformed:

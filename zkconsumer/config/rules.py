@@ -27,8 +27,8 @@ RENAMED: Final[Mapping[str, str]] = {
 class Rule(NamedTuple):
     """A check over several keys: ``text`` for people, ``broken`` for a configuration.
 
-    ``broken`` says in one line what is wrong, or returns None. It gets the values by attribute and the attributes that were set on purpose, and only runs when
-    all of ``attrs`` are valid.
+    ``broken`` says in one line what is wrong, or returns None. It gets the values by attribute and
+    the attributes that were set on purpose, and only runs when all of ``attrs`` are valid.
     """
 
     text: str
@@ -76,9 +76,9 @@ RULES: Final[tuple[Rule, ...]] = (
         _fetch_wait,
     ),
     Rule(
-        "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should exceed "
-        "`zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned for "
-        "as long as its session lasts",
+        "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "
+        "exceed `zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned "
+        "for as long as its session lasts",
         (
             "rebalance_max_retries",
             "rebalance_backoff_ms",

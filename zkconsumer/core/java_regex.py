@@ -10,9 +10,12 @@ differences; the rest is translated here to the ``regex`` library, or refused:
   counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
   that mean nothing in Java.
 
-Known to differ: look-behinds without an upper bound and references to groups that do not exist
-(Java refuses some of them), comments mode ``(?x)`` inside a character class, ``\N{..}`` (refused),
-references of two digits.
+Compiling has a bound too: the library copies what a repetition must repeat, so
+``((a{9999}){9999})`` would take all memory. Patterns that unfold to more than 20,000 parts beyond
+their length, or nest deeper than 100 groups, are refused although Java takes them.
+
+Known to differ: Java also refuses look-behinds without an upper bound, and takes comments mode
+``(?x)`` and ``\N{..}``, which are refused here.
 
 Pure functions; any thread may call them.
 """
@@ -24,11 +27,17 @@ from typing import Final
 
 import regex
 
+MAX_COPIES: Final = 20_000
+"""Most parts that repetitions may add when they are unfolded."""
+MAX_NESTING: Final = 100
+"""Deepest nesting of groups, and of classes; fixed, so that all members refuse the same."""
+
+_DIGITS: Final = tuple("123456789")
 _SAME_ESCAPES: Final = "dDwWsSbBAGZ"
 _REWRITTEN: Final = {"h": r"[\t ]", "H": r"[^\t ]", "v": r"[\n-\r]", "V": r"[^\n-\r]"}
 _OUTSIDE_CLASS: Final = {**_REWRITTEN, "z": r"\Z", "R": r"(?:\r\n|[\n-\r])", "X": r"(?s:.)"}
 _CONTROLS: Final = {"t": 9, "n": 10, "r": 13, "f": 12, "a": 7, "e": 27}
-_FLAGS: Final = {"i": "i", "m": "m", "s": "s", "x": "x", "d": "", "u": "", "U": ""}
+_FLAGS: Final = {"i": "i", "m": "m", "s": "s", "d": "", "u": "", "U": ""}
 _POSIX: Final = {
     "Lower": "a-z",
     "Upper": "A-Z",
@@ -57,7 +66,7 @@ class InvalidRegexError(ValueError):
     """The text is not a regex that Java would compile; the message says where."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def compile_java(pattern: str) -> regex.Pattern[str]:
     """Return the compiled pattern. Raises InvalidRegexError."""
     try:
@@ -74,31 +83,52 @@ class _Translator:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
+        self.groups = 0  # capturing groups opened so far
+        self.sizes = [0]  # parts of each open group when unfolded, outermost first
+        self.size = 0  # parts of what a quantifier would repeat
+        self.references: list[tuple[int, int]] = []  # index in the output, number of the group
 
     def translate(self) -> str:
         out: list[str] = []
         repeatable = False  # whether a quantifier may come next
         while self.at < len(self.pattern):
-            character = self.pattern[self.at]
-            if character == "\\":
-                out.append(self._escape(in_class=False))
-                repeatable = True
-            elif character == "[":
-                out.append(self._class())
-                repeatable = True
-            elif character == "(":
-                out.append(self._open_group())
-                repeatable = False
-            elif character in "*+?{":
+            start, character = self.at, self.pattern[self.at]
+            if character in "*+?{":
                 if not repeatable and character != "{":
                     self._fail(f"nothing to repeat before {character!r}")
                 out.append(self._quantifier() if repeatable else f"(?:){self._quantifier()}")
                 repeatable = False
+                continue
+            repeatable = character not in "(|"
+            if character == "(":
+                out.append(self._open_group())
+                continue
+            if character == ")":
+                self.at += 1
+                if len(self.sizes) == 1:
+                    self._fail("unmatched ')'")
+                out.append(")")
+                self._count(self.sizes.pop() + 1)
+                continue
+            if self.pattern[start + 1 : start + 2] in _DIGITS and character == "\\":
+                self.references.append((len(out), self._reference()))
+                out.append("")
+            elif character == "\\":
+                out.append(self._escape(in_class=False))
+            elif character == "[":
+                out.append(self._class(1))
             else:
                 self.at += 1
-                out.append(character if character in "|).^$" else _literal(ord(character)))
-                repeatable = character != "|"
+                out.append(character if character in "|.^$" else _literal(ord(character)))
+            self._count(self.at - start)
+        for index, number in self.references:  # no such group: compiles and never matches
+            out[index] = f"(?:\\{number})" if number <= self.groups else "(?!)"
         return "".join(out)
+
+    def _count(self, size: int) -> None:
+        """Note the size of what was just read; a quantifier may repeat it."""
+        self.size = size
+        self.sizes[-1] += size
 
     def _take(self, text: str) -> bool:
         taken = self.pattern.startswith(text, self.at)
@@ -117,6 +147,7 @@ class _Translator:
 
     def _quantifier(self) -> str:
         symbol = self._next("a repetition")
+        copies = 1 if symbol == "+" else 0
         if symbol == "{":
             end = self.pattern.find("}", self.at)
             counts = self.pattern[self.at : end] if end >= 0 else ""
@@ -124,7 +155,11 @@ class _Translator:
             if not _is_number(low) or (high and not _is_number(high)):
                 self._fail("'{' does not start a counted repetition")
             symbol = f"{{{low}{comma}{high}}}"
+            copies = int(low)
             self.at = end + 1
+        self._count(self.size * copies)
+        if self.sizes[-1] > MAX_COPIES + len(self.pattern):
+            self._fail(f"its repetitions unfold to more than {MAX_COPIES} parts")
         for mode in "?+":
             if self._take(mode):
                 return symbol + mode
@@ -132,7 +167,11 @@ class _Translator:
 
     def _open_group(self) -> str:
         self.at += 1
+        if len(self.sizes) > MAX_NESTING:
+            self._fail(f"groups are nested deeper than {MAX_NESTING}")
+        self.sizes.append(0)
         if not self._take("?"):
+            self.groups += 1
             return "("
         for kind in (":", "=", "!", ">", "<=", "<!"):
             if self._take(kind):
@@ -143,6 +182,7 @@ class _Translator:
             if not (name.isascii() and name.isalnum() and name[0].isalpha()):
                 self._fail("a group's name is missing or not letters and digits")
             self.at = end + 1
+            self.groups += 1
             return f"(?<{name}>"
         flags = ""
         while (character := self._next("a group")) not in ":)":
@@ -155,7 +195,17 @@ class _Translator:
         flags = flags.removesuffix("-")
         if character == ":":
             return f"(?{flags}:"
+        self.sizes.pop()
         return f"(?{flags})" if flags else ""
+
+    def _reference(self) -> int:
+        """Read a reference; further digits belong to it as long as there is such a group."""
+        self.at += 2
+        number = int(self.pattern[self.at - 1])
+        while (digit := self._peek()) in "0123456789" and number * 10 + int(digit) <= self.groups:
+            number = number * 10 + int(digit)
+            self.at += 1
+        return number
 
     def _escape(self, *, in_class: bool) -> str:
         self.at += 1
@@ -167,8 +217,6 @@ class _Translator:
             return "".join(_literal(ord(character)) for character in quoted)
         if letter in "pP":
             return self._property(negated=letter == "P")
-        if not in_class and letter in "123456789":
-            return f"(?:\\{letter})"
         if not in_class and letter == "k" and self._take("<"):
             end = self.pattern.find(">", self.at)
             name = self.pattern[self.at : end] if end >= 0 else ""
@@ -204,7 +252,7 @@ class _Translator:
         return ord(letter)
 
     def _peek(self) -> str:
-        return self.pattern[self.at : self.at + 1] or "8"
+        return self.pattern[self.at : self.at + 1] or " "
 
     def _digits(self, allowed: str, least: int, most: int, base: int) -> int:
         start = self.at
@@ -228,8 +276,10 @@ class _Translator:
         known = _IS_NAMES.get(short, short if len(short) <= 2 else name)
         return f"\\{'P' if negated else 'p'}{{{known}}}"
 
-    def _class(self) -> str:
+    def _class(self, depth: int) -> str:
         """Translate a class from its ``[``; every literal comes out escaped."""
+        if depth > MAX_NESTING:
+            self._fail(f"character classes are nested deeper than {MAX_NESTING}")
         self.at += 1
         out = ["[^" if self._take("^") else "["]
         empty = True  # nothing since the start: a ']' here is a literal
@@ -240,7 +290,7 @@ class _Translator:
                 return "".join(out)
             if character == "[":
                 self.at -= 1
-                out.append(self._class())
+                out.append(self._class(depth + 1))
             elif character == "&" and self._take("&"):
                 if empty or self._peek() in "]&":
                     self._fail("'&&' needs something on both sides")

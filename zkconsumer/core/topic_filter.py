@@ -23,9 +23,9 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 """Topics that filters leave out while ``exclude.internal.topics`` is true."""
 
 _QUICK_SECONDS: Final = 0.0005
-"""Time for one name on the first try. Ordinary patterns take some millionths of a second."""
+"""Processor time for one name on the first try. Ordinary patterns take some microseconds."""
 _SLOW_SECONDS: Final = 0.01
-"""Time for one name on the second try."""
+"""Processor time for one name on the second try."""
 _SLOW_NAMES: Final = 4
 """How many names may need a second try: 4 x 10 ms, then the pattern is refused."""
 

@@ -1,0 +1,302 @@
+"""The assignors against results of the real JVM classes (Kafka 1.1.1 and 0.10.2.2)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from zkconsumer.core.assign import (
+    RoundRobinHash,
+    assign_range,
+    assign_roundrobin,
+    fetcher_index,
+    java_hash,
+    thread_ids,
+)
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+
+Members = dict[str, dict[str, int]]
+
+DASH, BRACKETS = RoundRobinHash.DASH, RoundRobinHash.BRACKETS
+
+
+def group(members: Members) -> dict[str, list[ConsumerThreadId]]:
+    """All members' thread ids by topic."""
+    threads: dict[str, list[ConsumerThreadId]] = {}
+    for member, topics in members.items():
+        for topic, ids in thread_ids(member, topics).items():
+            threads.setdefault(topic, []).extend(ids)
+    return threads
+
+
+def by_thread(result: dict[TopicPartition, ConsumerThreadId]) -> dict[str, str]:
+    """``{thread: "topic/partition ..."}``, sorted."""
+    shares: dict[str, list[TopicPartition]] = {}
+    for tp, thread in result.items():
+        shares.setdefault(str(thread), []).append(tp)
+    return {
+        thread: " ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(tps))
+        for thread, tps in sorted(shares.items())
+    }
+
+
+def check(
+    members: Members,
+    sizes: dict[str, int],
+    *,
+    ranged: dict[str, str],
+    dash: dict[str, str],
+    brackets: dict[str, str],
+) -> None:
+    """Compare all three assignments, given as in `by_thread`."""
+    threads = group(members)
+    partitions = {topic: list(range(size)) for topic, size in sizes.items()}
+    assert by_thread(assign_range(threads, partitions)) == dict(sorted(ranged.items()))
+    assert by_thread(assign_roundrobin(threads, partitions, DASH)) == dict(sorted(dash.items()))
+    found = by_thread(assign_roundrobin(threads, partitions, BRACKETS))
+    assert found == dict(sorted(brackets.items()))
+
+
+def test_v1_two_members_two_streams() -> None:
+    """V1: five partitions over two members of two streams each."""
+    dealt = {"g_C1-0": "t5/0 t5/4", "g_C1-1": "t5/1", "g_C2-0": "t5/2", "g_C2-1": "t5/3"}
+    check(
+        {"g_C1": {"t5": 2}, "g_C2": {"t5": 2}},
+        {"t5": 5},
+        ranged={"g_C1-0": "t5/0 t5/1", "g_C1-1": "t5/2", "g_C2-0": "t5/3", "g_C2-1": "t5/4"},
+        dash=dealt,
+        brackets=dealt,
+    )
+
+
+def test_v2_threads_sort_as_text_and_two_digit_partitions_hash_negative() -> None:
+    """V2: twelve streams of one member; the hash forms give different results."""
+    order = [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
+    as_range = {f"g_c-{stream}": f"t12/{part}" for part, stream in enumerate(order)}
+    dealt = {10: 0, 11: 1, 0: 10, 1: 11, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
+    check(
+        {"g_c": {"t12": 12}},
+        {"t12": 12},
+        ranged=as_range,
+        dash={f"g_c-{stream}": f"t12/{part}" for part, stream in dealt.items()},
+        brackets=as_range,
+    )
+
+
+def test_v3_member_names_sort_as_text() -> None:
+    """V3: c10 comes before c2."""
+    dealt = {"g_c1-0": "t5/0 t5/3", "g_c10-0": "t5/1 t5/4", "g_c2-0": "t5/2"}
+    check(
+        {"g_c1": {"t5": 1}, "g_c2": {"t5": 1}, "g_c10": {"t5": 1}},
+        {"t5": 5},
+        ranged={"g_c1-0": "t5/0 t5/1", "g_c10-0": "t5/2 t5/3", "g_c2-0": "t5/4"},
+        dash=dealt,
+        brackets=dealt,
+    )
+
+
+def test_v4_order_is_that_of_the_joined_text() -> None:
+    """V4: threads of g_c and of a member named g_c-0 interleave."""
+    result = {"g_c-0": "t3/0", "g_c-0-0": "t3/1", "g_c-1": "t3/2"}
+    check(
+        {"g_c": {"t3": 2}, "g_c-0": {"t3": 1}},
+        {"t3": 3},
+        ranged=result,
+        dash=result,
+        brackets=result,
+    )
+
+
+def test_v5_two_topics_same_subscription() -> None:
+    """V5: two members that both read two topics."""
+    dealt = {
+        "g_a-0": "clicks/0 clicks/2 clicks/4 orders/0 orders/2",
+        "g_b-0": "clicks/1 clicks/3 clicks/5 orders/1 orders/3",
+    }
+    check(
+        {"g_a": {"orders": 1, "clicks": 1}, "g_b": {"orders": 1, "clicks": 1}},
+        {"orders": 4, "clicks": 6},
+        ranged={
+            "g_a-0": "clicks/0 clicks/1 clicks/2 orders/0 orders/1",
+            "g_b-0": "clicks/3 clicks/4 clicks/5 orders/2 orders/3",
+        },
+        dash=dealt,
+        brackets=dealt,
+    )
+
+
+def test_v6_different_subscriptions() -> None:
+    """V6: a thread that skips a topic loses its turn; the hash forms differ."""
+    check(
+        {"g_a": {"orders": 1, "clicks": 1}, "g_b": {"clicks": 2}},
+        {"orders": 4, "clicks": 6},
+        ranged={
+            "g_a-0": "clicks/0 clicks/1 orders/0 orders/1 orders/2 orders/3",
+            "g_b-0": "clicks/2 clicks/3",
+            "g_b-1": "clicks/4 clicks/5",
+        },
+        dash={
+            "g_a-0": "clicks/0 clicks/3 orders/0 orders/1 orders/2 orders/3",
+            "g_b-0": "clicks/1 clicks/4",
+            "g_b-1": "clicks/2 clicks/5",
+        },
+        brackets={
+            "g_a-0": "clicks/2 clicks/5 orders/0 orders/1 orders/2 orders/3",
+            "g_b-0": "clicks/0 clicks/3",
+            "g_b-1": "clicks/1 clicks/4",
+        },
+    )
+
+
+def test_v7_more_members_than_partitions() -> None:
+    """V7: the last member gets nothing, without an error."""
+    result = {"g_a-0": "t2/0", "g_b-0": "t2/1"}
+    check(
+        {"g_a": {"t2": 1}, "g_b": {"t2": 1}, "g_c": {"t2": 1}},
+        {"t2": 2},
+        ranged=result,
+        dash=result,
+        brackets=result,
+    )
+
+
+def test_v8_filter_over_two_topics() -> None:
+    """V8: what the filter ``t[35]`` gives members with one and two streams."""
+    dealt = {
+        "g_a-0": "t3/0 t5/0 t5/3",
+        "g_b-0": "t3/1 t5/1 t5/4",
+        "g_b-1": "t3/2 t5/2",
+    }
+    check(
+        {"g_a": {"t3": 1, "t5": 1}, "g_b": {"t3": 2, "t5": 2}},
+        {"t3": 3, "t5": 5},
+        ranged={
+            "g_a-0": "t3/0 t5/0 t5/1",
+            "g_b-0": "t3/1 t5/2 t5/3",
+            "g_b-1": "t3/2 t5/4",
+        },
+        dash=dealt,
+        brackets=dealt,
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "sizes"),
+    [({"g_a": {"nosuch": 1}}, {}), ({"g_a": {}}, {}), ({}, {}), ({}, {"t": 3})],
+)
+def test_v9_nothing_to_assign(members: Members, sizes: dict[str, int]) -> None:
+    """V9: an absent topic, an empty subscription or an empty group give an empty result."""
+    check(members, sizes, ranged={}, dash={}, brackets={})
+
+
+def test_order_of_input_does_not_matter() -> None:
+    """Members, threads and partitions may come in any order."""
+    threads = group({"g_a": {"t": 3, "u": 1}, "g_b": {"t": 2}})
+    shuffled = {topic: ids[::-1] for topic, ids in reversed(threads.items())}
+    parts, shuffled_parts = {"t": range(7), "u": range(5)}, {"u": [4, 2, 0, 1, 3], "t": [*range(7)]}
+    shuffled_parts["t"].reverse()
+    assert assign_range(threads, parts) == assign_range(shuffled, shuffled_parts)
+    for form in RoundRobinHash:
+        expected = assign_roundrobin(threads, parts, form)
+        assert assign_roundrobin(shuffled, shuffled_parts, form) == expected
+
+
+def test_order_of_names_beyond_ascii_is_that_of_utf16() -> None:
+    """Java compares code units: a character beyond the BMP sorts before U+FF5E."""
+    threads = group({"g_\uff5e": {"t": 1}, "g_\U0001f600": {"t": 1}})
+    assert by_thread(assign_range(threads, {"t": [0, 1]})) == {
+        "g_\U0001f600-0": "t/0",
+        "g_\uff5e-0": "t/1",
+    }
+
+
+def test_equal_hashes_are_dealt_by_topic() -> None:
+    """Aa and BB have one hash: every order of input gives the same deal."""
+    assert java_hash("Aa-0") == java_hash("BB-0")
+    threads = group({"g_a": {"BB": 1, "Aa": 1}, "g_b": {"BB": 1, "Aa": 1}})
+    assert by_thread(assign_roundrobin(threads, {"BB": [0], "Aa": [0]}, DASH)) == {
+        "g_a-0": "Aa/0",
+        "g_b-0": "BB/0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("t1-0", 3504288),
+        ("orders-0", 1234322248),
+        ("clicks-0", 906470094),
+        ("t12-10", -927198889),
+        ("t12-2", 108637690),
+        ("[orders,0]", -1093576615),
+        ("[clicks,0]", 1627908499),
+        ("topic1", -868034334),
+        ("", 0),
+        ("é", 233),
+        ("\U0001f600", 1772899),
+    ],
+)
+def test_java_hash(text: str, expected: int) -> None:
+    """Hashes equal Java's, over UTF-16 code units."""
+    assert java_hash(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "fetchers", "expected"),
+    [
+        ("topic1", 0, 2, 0),
+        ("topic1", 1, 2, 1),
+        ("orders", 3, 4, 2),
+        ("clicks", 5, 4, 2),
+        ("t1", 0, 4, 3),
+    ],
+)
+def test_fetcher_index(topic: str, partition: int, fetchers: int, expected: int) -> None:
+    """A partition is read by the fetcher that the JVM would use."""
+    assert fetcher_index(topic, partition, fetchers) == expected
+
+
+def test_abs_of_the_smallest_integer() -> None:
+    """Scala CoreUtilsTest.testAbs: abs of -2^31 is 0, of -1 and 1 it is 1, of 0 it is 0."""
+    base = 31 * java_hash("t")  # small and positive
+    modulus = 2**31 - 1
+
+    def absolute(value: int) -> int:
+        return fetcher_index("t", value - base, modulus)
+
+    assert absolute(-(2**31)) == 0
+    assert [absolute(-1), absolute(0), absolute(1)] == [1, 0, 1]
+    assert absolute(2**31 - 2) == 2**31 - 2
+
+
+def test_circular_iterator() -> None:
+    """Scala CoreUtilsTest.testCircularIterator: the ring of threads starts over at its end."""
+    threads = group({"g_a": {"t": 2}})
+    dealt = assign_roundrobin(threads, {"t": range(5)}, DASH)
+    assert [dealt[TopicPartition("t", n)].stream for n in range(5)] == [0, 1, 0, 1, 0]
+    alone = assign_roundrobin(group({"g_a": {"t": 1}}), {"t": range(3)}, DASH)
+    assert {thread.stream for thread in alone.values()} == {0}
+
+
+def test_large_groups_are_fast() -> None:
+    """200 members and 2,000 partitions take well under 100 ms, in one topic or in many."""
+    for topics in (1, 10, 100):
+        sizes = {f"topic-{n}": range(2000 // topics) for n in range(topics)}
+        threads = group(
+            {
+                f"g_host{m}": {topic: 1 for n, topic in enumerate(sizes) if (m + n) % 3 or not n}
+                for m in range(200)
+            }
+        )
+        for form in (None, DASH):
+            best = 1.0
+            for _ in range(3):
+                start = time.perf_counter()
+                if form is None:
+                    result = assign_range(threads, sizes)
+                else:
+                    result = assign_roundrobin(threads, sizes, form)
+                best = min(best, time.perf_counter() - start)
+            assert len(result) == 2000
+            assert best < 0.1

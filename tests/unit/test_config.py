@@ -1,0 +1,336 @@
+"""The configuration: every key, every check, all faults at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.consumer import examine_mapping
+from zkconsumer.config.keys import KEYS
+from zkconsumer.config.rules import RENAMED, RULES
+from zkconsumer.errors import ConfigError
+
+BASE = {"zookeeper.connect": "zk1:2181,zk2:2182/kafka", "group.id": "g1"}
+
+LEGACY_DEFAULTS = {
+    "zookeeper.connect": "zk1:2181,zk2:2182/kafka",
+    "group.id": "g1",
+    "consumer.id": None,
+    "client.id": "g1",
+    "zookeeper.session.timeout.ms": 6000,
+    "zookeeper.connection.timeout.ms": 6000,
+    "zookeeper.sync.time.ms": 2000,
+    "socket.timeout.ms": 30000,
+    "socket.receive.buffer.bytes": 65536,
+    "fetch.message.max.bytes": 1048576,
+    "fetch.min.bytes": 1,
+    "fetch.wait.max.ms": 100,
+    "fetch.max.bytes": 52428800,
+    "num.consumer.fetchers": 1,
+    "queued.max.message.chunks": 2,
+    "auto.commit.enable": True,
+    "auto.commit.interval.ms": 60000,
+    "auto.offset.reset": "largest",
+    "rebalance.max.retries": 4,
+    "rebalance.backoff.ms": 2000,
+    "refresh.leader.backoff.ms": 200,
+    "consumer.timeout.ms": -1,
+    "offsets.storage": "zookeeper",
+    "dual.commit.enabled": False,
+    "offsets.channel.backoff.ms": 1000,
+    "offsets.channel.socket.timeout.ms": 10000,
+    "offsets.commit.max.retries": 5,
+    "exclude.internal.topics": True,
+    "partition.assignment.strategy": "range",
+    "mirror.topics.whitelist": "",
+    "mirror.topics.blacklist": "",
+    "mirror.consumer.numthreads": 1,
+}
+OWN_DEFAULTS = {
+    "zkconsumer.profile": "default",
+    "zkconsumer.roundrobin.hash": "topic-partition",
+    "zkconsumer.reread.interval.ms": 30000,
+    "zkconsumer.coalesce.ms": 50,
+    "zkconsumer.release.wait.ms": 500,
+}
+
+
+def make(changes: dict[str, Any] | None = None, strict: bool = False) -> ConsumerConfig:
+    """A configuration with some keys changed."""
+    return ConsumerConfig.from_mapping(BASE | (changes or {}), strict)
+
+
+def faults(changes: dict[str, Any], strict: bool = False) -> tuple[str, ...]:
+    """The faults of a configuration that must have some."""
+    with pytest.raises(ConfigError) as caught:
+        make(changes, strict)
+    return caught.value.faults
+
+
+def test_every_key_has_the_default_of_the_jvm() -> None:
+    """All keys of Kafka 1.1.1 and ours are there, with its defaults, types and attribute names."""
+    config = make()
+    expected = LEGACY_DEFAULTS | OWN_DEFAULTS
+    assert [row.name for row in KEYS] == list(expected)
+    for row in KEYS:
+        value = getattr(config, row.attr)
+        assert value == expected[row.name]
+        assert type(value) is type(expected[row.name])
+        assert row.attr == row.name.removeprefix("zkconsumer.").replace(".", "_")
+    assert config.warnings == ()
+
+
+def test_rows_and_attributes_are_the_same_thing() -> None:
+    """The table is the dataclass: annotation and declared type agree, and names are unique."""
+    kinds = {"int": "int", "boolean": "bool", "string": "str"}
+    fields = {f.name: f.type for f in dataclasses.fields(ConsumerConfig) if f.name != "warnings"}
+    assert set(fields) == {row.attr for row in KEYS}
+    for row in KEYS:
+        assert str(fields[row.attr]).removesuffix(" | None") == kinds[row.kind]
+        assert row.doc
+        assert not row.doc.endswith(".")
+        if row.default_from is not None:
+            assert row.default_from in {other.name for other in KEYS}
+    attrs = {row.attr for row in KEYS}
+    assert all(set(rule.attrs) <= attrs for rule in RULES)
+    names = {row.name for row in KEYS}
+    assert set(RENAMED.values()) <= names
+    assert not set(RENAMED) & names
+
+
+@pytest.mark.parametrize(
+    ("given", "attr", "value"),
+    [
+        ({"group.id": "g2"}, "client_id", "g2"),
+        ({"group.id": "g2", "client.id": "c"}, "client_id", "c"),
+        ({"zookeeper.sync.time.ms": "200"}, "rebalance_backoff_ms", 200),
+        (
+            {"zookeeper.sync.time.ms": "200", "rebalance.backoff.ms": "3"},
+            "rebalance_backoff_ms",
+            3,
+        ),
+        ({"zookeeper.session.timeout.ms": 400}, "zookeeper_connection_timeout_ms", 400),
+    ],
+)
+def test_derived_defaults(given: dict[str, Any], attr: str, value: object) -> None:
+    """A key that is not given takes the value of another where the JVM does so."""
+    assert getattr(make(given), attr) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("socket.timeout.ms", " 500\t", 500),
+        ("socket.timeout.ms", "+500", 500),
+        ("socket.timeout.ms", 500, 500),
+        ("socket.timeout.ms", "2147483647", 2147483647),
+        ("consumer.timeout.ms", "-5", -5),
+        ("consumer.timeout.ms", "0", 0),
+        ("auto.commit.enable", " false ", False),
+        ("auto.commit.enable", False, False),
+        ("offsets.storage", "ZooKeeper", "zookeeper"),
+        ("auto.offset.reset", " smallest", "smallest"),
+        ("zkconsumer.roundrobin.hash", "[topic,partition]", "[topic,partition]"),
+        ("zkconsumer.profile", "scala", "scala"),
+        ("consumer.id", None, None),
+        ("consumer.id", "c1", "c1"),
+        ("client.id", "", ""),
+    ],
+)
+def test_values_are_read(key: str, given: object, value: object) -> None:
+    """Texts are trimmed and typed, typed values are taken as they are."""
+    row = next(row for row in KEYS if row.name == key)
+    assert getattr(make({key: given}), row.attr) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "says"),
+    [
+        ("socket.timeout.ms", "1s", "whole number"),
+        ("socket.timeout.ms", "", "whole number"),
+        ("socket.timeout.ms", "1.0", "whole number"),
+        ("socket.timeout.ms", 1.0, "whole number"),
+        ("socket.timeout.ms", True, "whole number"),
+        ("socket.timeout.ms", "1_000", "whole number"),
+        ("socket.timeout.ms", "\u0661", "whole number"),
+        ("socket.timeout.ms", "2147483648", "32 bits"),
+        ("socket.timeout.ms", "9" * 5000, "32 bits"),
+        ("socket.timeout.ms", "0", "at least 1"),
+        ("queued.max.message.chunks", "0", "at least 1"),
+        ("auto.commit.enable", "True", "true or false"),
+        ("auto.commit.enable", "yes", "true or false"),
+        ("auto.commit.enable", 1, "true or false"),
+        ("auto.commit.enable", [], "true or false"),
+        ("group.id", "", "must not be empty"),
+        ("group.id", "a b", "letters"),
+        ("group.id", "a/b", "letters"),
+        ("group.id", "..", "letters"),
+        ("group.id", 5, "must be a text"),
+        ("consumer.id", "a/b", "letters"),
+        ("client.id", "a b", "letters"),
+        ("auto.offset.reset", "earliest", "write smallest"),
+        ("auto.offset.reset", "latest", "write largest"),
+        ("auto.offset.reset", "Smallest", "smallest or largest"),
+        ("auto.offset.reset", "anything", "smallest or largest"),
+        ("auto.offset.reset", "", "smallest or largest"),
+        ("partition.assignment.strategy", "Range", "range or roundrobin"),
+        ("offsets.storage", "kafka", "ZooKeeper only"),
+        ("offsets.storage", "KAFKA", "ZooKeeper only"),
+        ("offsets.storage", "file", "zookeeper or kafka"),
+        ("dual.commit.enabled", "true", "ZooKeeper only"),
+        ("zkconsumer.profile", "jvm", "default or scala"),
+        ("zkconsumer.roundrobin.hash", "dash", "topic-partition"),
+        ("zookeeper.connect", "", "names no host"),
+        ("zookeeper.connect", ",", "names no host"),
+        ("zookeeper.connect", "/kafka", "names no host"),
+        ("zookeeper.connect", "h:x", "host:port"),
+        ("zookeeper.connect", "h:0", "port 0"),
+        ("zookeeper.connect", "h:70000", "port 70000"),
+        ("zookeeper.connect", "a b:1", "host:port"),
+        ("zookeeper.connect", "h:1/a/", "chroot"),
+        ("zookeeper.connect", "h:1//a", "chroot"),
+        ("zookeeper.connect", "h:1/../a", "chroot"),
+        ("zookeeper.connect", "h1:1/a,h2:1/a", "chroot once"),
+        ("zookeeper.connect", "zk://h:1", "host:port"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_key_and_the_fix(key: str, given: object, says: str) -> None:
+    """One bad value is one fault that starts with the key, and is one printable line."""
+    (fault,) = faults({key: given})
+    assert fault.startswith(f"{key}=")
+    assert says in fault
+    assert fault.isprintable()
+    assert len(fault) < 400
+
+
+def test_all_faults_come_at_once() -> None:
+    """Every fault is listed, also checks over several keys, in the order of the table."""
+    found = faults(
+        {
+            "group.id": "",
+            "auto.offset.reset": "earliest",
+            "auto.commit.enable": "no",
+            "fetch.wait.max.ms": 40_000,
+        }
+    )
+    keys = [fault.split("=")[0] for fault in found]
+    assert keys == ["group.id", "auto.commit.enable", "auto.offset.reset", "fetch.wait.max.ms"]
+
+
+def test_missing_keys() -> None:
+    """Required keys are named, with the misspelling that was probably meant."""
+    with pytest.raises(ConfigError) as caught:
+        ConsumerConfig.from_mapping({"groupid": "g"})
+    connect, group = caught.value.faults
+    assert connect.startswith("zookeeper.connect is missing; set it: ")
+    assert group.startswith("group.id is missing (found groupid: is that what you meant?)")
+
+
+@pytest.mark.parametrize(
+    ("unknown", "near"),
+    [
+        ("group.ids", "group.id"),
+        ("auto.offset.rest", "auto.offset.reset"),
+        ("auto_commit_enable", "auto.commit.enable"),
+        ("Socket.Timeout.Ms", "socket.timeout.ms"),
+        ("enable.auto.commit", "auto.commit.enable"),
+        ("session.timeout.ms", "zookeeper.session.timeout.ms"),
+        ("zk.connect", "zookeeper.connect"),
+        ("bootstrap.servers", "zookeeper.connect"),
+        ("zkconsumer.profil", "zkconsumer.profile"),
+    ],
+)
+def test_unknown_key_warns_with_the_nearest(unknown: str, near: str) -> None:
+    """An unknown key is a warning that names the nearest known one, a fault with strict."""
+    (warning,) = make({unknown: "x"}).warnings
+    assert warning == f"{unknown} is not a known key and has no effect: did you mean {near}?"
+    assert faults({unknown: "x"}, strict=True) == (warning,)
+
+
+def test_unknown_key_without_a_near_one() -> None:
+    """When nothing is near, the warning says where the keys are listed."""
+    (warning,) = make({"qqq": "x"}).warnings
+    assert "lists all keys" in warning
+
+
+def test_external_keys_never_warn() -> None:
+    """Keys that start with external are left alone, also with strict."""
+    assert make({"external.x": "1", "externalized": "2"}, strict=True).warnings == ()
+
+
+def test_ignored_keys_say_so() -> None:
+    """A key that has no effect is accepted and says why, when it is given."""
+    (warning,) = make({"fetch.max.bytes": "10"}).warnings
+    assert warning.startswith("fetch.max.bytes has no effect: ")
+    for row in KEYS:
+        if row.ignored is not None:
+            assert make({row.name: row.default}).warnings
+
+
+def test_fetch_wait_must_fit_the_socket_timeout() -> None:
+    """fetch.wait.max.ms above socket.timeout.ms is a fault that names both."""
+    (fault,) = faults({"fetch.wait.max.ms": 101, "socket.timeout.ms": 100})
+    assert fault.startswith("fetch.wait.max.ms=101: must not exceed socket.timeout.ms=100")
+    assert make({"fetch.wait.max.ms": 100, "socket.timeout.ms": 100}).warnings == ()
+
+
+def test_retries_should_outlast_a_session() -> None:
+    """In the scala profile, retries that end before a dead member's session does warn."""
+    short = {"rebalance.backoff.ms": 1500, "rebalance.max.retries": 4}
+    (warning,) = make({"zkconsumer.profile": "scala", **short}).warnings
+    assert warning.startswith("rebalance.max.retries=4 times rebalance.backoff.ms=1500 ")
+    assert make(short).warnings == ()
+    enough = {"rebalance.backoff.ms": 1501, "rebalance.max.retries": 4}
+    assert make({"zkconsumer.profile": "scala", **enough}).warnings == ()
+
+
+def test_hash_form_without_roundrobin_warns() -> None:
+    """The hash form set together with the range strategy warns, and not otherwise."""
+    form = {"zkconsumer.roundrobin.hash": "[topic,partition]"}
+    assert "has no effect" in make(form).warnings[0]
+    assert make({**form, "partition.assignment.strategy": "roundrobin"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("connect", "hosts", "chroot"),
+    [
+        ("zk1:2181,zk2:2182/kafka", "zk1:2181,zk2:2182", "/kafka"),
+        ("zk1", "zk1:2181", ""),
+        ("zk1,zk2:1/", "zk1:2181,zk2:1", ""),
+        (" 127.0.0.1:2181 , [::1]:2182/a/b.c ", "127.0.0.1:2181,[::1]:2182", "/a/b.c"),
+    ],
+)
+def test_zookeeper_connect_is_split(connect: str, hosts: str, chroot: str) -> None:
+    """Hosts come out with their ports, the chroot with its slash or empty."""
+    config = make({"zookeeper.connect": connect})
+    assert (config.zookeeper_hosts, config.zookeeper_chroot) == (hosts, chroot)
+
+
+def test_parse_takes_all_forms(tmp_path: Path) -> None:
+    """A configuration, a mapping and a path, as text or object, all make a configuration."""
+    file = tmp_path / "c.properties"
+    file.write_text("zookeeper.connect=zk1:2181,zk2:2182/kafka\ngroup.id=g1\n")
+    config = make()
+    assert ConsumerConfig.parse(config) is config
+    assert ConsumerConfig.parse(BASE) == config
+    assert ConsumerConfig.parse(str(file)) == config
+    assert ConsumerConfig.parse(file) == config
+    with pytest.raises(ConfigError):
+        ConsumerConfig.parse({**BASE, "x.y": 1}, strict=True)
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    """Values are frozen."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make().group_id = "other"  # type: ignore[misc]
+
+
+def test_examine_reports_faults_and_warnings_together() -> None:
+    """Warnings are not lost when there are faults."""
+    found = examine_mapping({**BASE, "groop.id": "x", "auto.offset.reset": "latest"})
+    assert found.config is None
+    assert len(found.faults) == len(found.warnings) == 1
