@@ -266,6 +266,8 @@ class FakeSession:
 
     def _begin_connect(self) -> None:
         self._reconnect = None
+        if self._closed:
+            return
         self._attempt += 1
         self._kernel.schedule_at_us(
             self._kernel.now_us + self._zk._trip(),

@@ -208,16 +208,27 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
 def release(order: orders.Release, ctx: ScriptContext) -> Script[facts.Released]:
     """Delete owner znodes of this session.
 
-    Only the session that made an ephemeral znode can end it, so looking at its owner first and
-    deleting it then is sound; the offset's version in the same multi keeps a request that was
-    sent by an earlier session of this member from hitting a new owner's znode.
+    Only the session that made an ephemeral znode ends it (administrators apart), so looking at its
+    owner first and deleting it then is sound. The offset's version in the same multi spares that
+    look, and keeps a request from hitting the znode of whoever has claimed the partition since.
     """
     check = own_check(ctx, order.epoch)
     foreign: set[TopicPartition] = set()
     unregistered = False
-    versions = {tp: claim_.version for tp, claim_ in order.claims.items()}
-    prepared = [(tp, _release_operations(ctx, tp, versions[tp])) for tp in sorted(order.claims)]
-    for packet in packets(prepared):
+
+    def operations(tp: TopicPartition, owner: Node | None, offset: Node | None) -> list[MultiOp]:
+        if owner is None:
+            return []
+        if owner.stat.ephemeral_owner != ctx.session_id:
+            foreign.add(tp)
+            return []
+        return _release_operations(ctx, tp, None if offset is None else offset.stat.version)
+
+    prepared = {tp: _release_operations(ctx, tp, held.version) for tp, held in order.claims.items()}
+    unknown = sorted(tp for tp, held in order.claims.items() if held.version is None)
+    for tp, nodes in (yield from read_owner_and_offset(ctx, unknown)).items():
+        prepared[tp] = operations(tp, *nodes)
+    for packet in packets((tp, tuple(ops)) for tp, ops in sorted(prepared.items()) if ops):
         while packet and not unregistered:
             reply = yield from _submit(ctx, check, packet)
             if isinstance(reply, Ok):
@@ -227,25 +238,20 @@ def release(order: orders.Release, ctx: ScriptContext) -> Script[facts.Released]
                 break
             wrong = culprit(packet, reply.index, 1)
             seen = yield from read_owner_and_offset(ctx, [wrong] if wrong else list(packet))
-            for tp, (owner, offset) in seen.items():
-                if owner is None:
+            for tp, nodes in seen.items():
+                packet[tp] = operations(tp, *nodes)
+                if not packet[tp]:
                     del packet[tp]
-                elif owner.stat.ephemeral_owner != ctx.session_id:
-                    foreign.add(tp)
-                    del packet[tp]
-                else:
-                    version = None if offset is None else offset.stat.version
-                    packet[tp] = list(_release_operations(ctx, tp, version))
     return facts.Released(order.token, frozenset(foreign), unregistered)
 
 
 def _release_operations(
     ctx: ScriptContext, tp: TopicPartition, version: int | None
-) -> tuple[MultiOp, ...]:
+) -> list[MultiOp]:
     delete = Delete(ctx.spec.paths.owner(tp))
     if version is None:
-        return (delete,)
-    return (Check(ctx.spec.paths.offset(tp), version), delete)
+        return [delete]
+    return [Check(ctx.spec.paths.offset(tp), version), delete]
 
 
 def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
