@@ -9,6 +9,7 @@ from zkconsumer.core.ops import (
     Create,
     Delete,
     Exists,
+    Failed,
     Multi,
     MultiOp,
     Ok,
@@ -32,8 +33,10 @@ def register(
     """Create the registration and bring it to version ``epoch``, in one multi.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
-    ``registerConsumerInZK``). When the znode is there already, the session that owns it decides:
-    ours means that an earlier answer was lost.
+    ``registerConsumerInZK``). Then the session that owns the znode decides, also after success: a
+    request that the client library sent in a session this member does not know of yet would make
+    the check of the registration pass in the wrong session. (The ``scala`` profile looks only when
+    the znode was there already, as the JVM does.)
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
@@ -44,12 +47,12 @@ def register(
     yield from ensure_path(ctx, spec.paths.ids)
     while True:
         reply = yield from attempt(Multi(tuple(ops)) if order.epoch else create)
-        if isinstance(reply, Ok):
+        if isinstance(reply, Ok) and spec.scala:
             return facts.Registered(order.token)
-        if reply.code is Code.NO_NODE:
+        if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
             yield from ensure_path(ctx, spec.paths.ids)
-        elif reply.code is Code.NODE_EXISTS:
+        elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
             found = yield from read(Exists(path))
             stat = found.value if isinstance(found, Ok) else None
             if not isinstance(stat, Stat):
