@@ -61,16 +61,15 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     start = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         line = natural.lstrip(_BLANKS)
-        if not start:
+        if not joined:  # also after a line of just a backslash, as in Java
             if not line or line[0] in "#!":
                 continue
             start = number
         continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         joined += line[:-1] if continued else line
         if not continued:
-            if joined:
-                yield start, joined
-            joined, start = "", 0
+            yield start, joined
+            joined = ""
     if joined:
         yield start, joined
 
