@@ -1,0 +1,161 @@
+"""Every message format and codec from brokers of every generation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaProducer
+
+from zkconsumer.broker.api_versions import FETCH, METADATA
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.records import TimestampType
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import ConsumerTimeoutError, MessageSizeTooLargeError
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import LocalCluster
+
+CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
+# line, version that kafka-python takes the broker for, message formats, codecs, highest fetch
+LINES = {
+    "3.9": (None, {2: {}}, CODECS),
+    "1.1": (
+        (1, 1),
+        {
+            0: {"message.format.version": "0.9.0"},
+            1: {"message.format.version": "0.10.2"},
+            2: {"message.format.version": "1.1"},
+        },
+        CODECS[:4],
+    ),
+    "0.8.2": ((0, 8, 2), {0: {}}, CODECS[:3]),
+}
+COUNT = 120
+
+
+@pytest.fixture(scope="module", params=list(LINES))
+def line(request: pytest.FixtureRequest) -> Iterator[tuple[str, LocalCluster]]:
+    """One cluster of each line of Kafka."""
+    if request.param == "3.9":
+        yield "3.9", request.getfixturevalue("cluster")
+        return
+    with LocalCluster(request.param) as running:
+        yield request.param, running
+
+
+def endpoint(cluster: LocalCluster) -> BrokerEndpoint:
+    """The only broker."""
+    return BrokerEndpoint(0, "127.0.0.1", cluster.broker_servers[0].port)
+
+
+def consume(
+    cluster: LocalCluster, topics: list[str], timeout_ms: int = 10_000, **keys: object
+) -> tuple[ConsumerFetcherManager, KafkaStream]:
+    """Fetch partition 0 of the topics from their start into one stream."""
+    mapping = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "smallest"}
+    config = ConsumerConfig.from_mapping(
+        mapping | {name.replace("_", "."): value for name, value in keys.items()}
+    )
+    target = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    manager = ConsumerFetcherManager(config, "c")
+    manager.set_brokers([endpoint(cluster)])
+    manager.start({PartitionTopicInfo(topic, 0, None): target for topic in topics})
+    return manager, target
+
+
+def test_all_codecs_and_formats(line: tuple[str, LocalCluster], unique: str) -> None:
+    """What kafka-python sends is what we deliver: offsets, keys, values, nulls, times."""
+    name, cluster = line
+    version, formats, codecs = LINES[name]
+    cases = {
+        f"{unique}-{fmt}-{codec}": (fmt, codec) for fmt, codec in itertools.product(formats, codecs)
+    }
+    items = [
+        (
+            None if i % 7 == 1 else b"k%d" % i,
+            None if i % 11 == 0 and i % 7 != 1 else b"v%d" % i * (i % 40),
+        )
+        for i in range(COUNT)
+    ]
+    for topic, (fmt, codec) in cases.items():
+        cluster.create_topic(topic, config=formats[fmt])
+        producer = KafkaProducer(
+            bootstrap_servers=cluster.bootstrap,
+            api_version=version,
+            compression_type=codec,
+            linger_ms=50,
+            acks=1,
+        )
+        sent = [
+            producer.send(
+                topic, value, key, partition=0, timestamp_ms=1_700_000_000_000 + i if fmt else None
+            )
+            for i, (key, value) in enumerate(items)
+        ]
+        producer.flush(30)
+        assert [future.get(30).offset for future in sent] == list(range(COUNT))
+        producer.close(10)
+    manager, target = consume(cluster, list(cases))
+    try:
+        got: dict[str, list[tuple[bytes | None, bytes | None]]] = {topic: [] for topic in cases}
+        for _ in range(COUNT * len(cases)):
+            message = next(iter(target))
+            assert message.offset == len(got[message.topic])
+            got[message.topic].append((message.key, message.value))
+            if cases[message.topic][0]:
+                assert message.timestamp == 1_700_000_000_000 + message.offset
+                assert message.timestamp_type is TimestampType.CREATE_TIME
+            else:
+                assert message.timestamp == -1
+                assert message.timestamp_type is TimestampType.NONE
+        assert got == dict.fromkeys(cases, items)
+    finally:
+        manager.shutdown()
+
+
+def test_generation_is_detected(line: tuple[str, LocalCluster]) -> None:
+    """Brokers without ApiVersions are noticed; the others are asked in their newest common way."""
+    name, cluster = line
+    connection = BrokerConnection(endpoint(cluster), "c", 10, 65536)
+    try:
+        assert connection.version(FETCH, 10, 4, 3, 2, 0) == {"3.9": 10, "1.1": 4, "0.8.2": 0}[name]
+        assert connection.version(METADATA, 4, 0) == {"3.9": 4, "1.1": 4, "0.8.2": 0}[name]
+    finally:
+        connection.close()
+
+
+def test_message_larger_than_the_fetch_size(line: tuple[str, LocalCluster], unique: str) -> None:
+    """Newer brokers send it whole; 0.8.2 sends its head, and the iterator says so, once."""
+    name, cluster = line
+    cluster.create_topic(unique)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, api_version=LINES[name][0])
+    producer.send(unique, b"small", partition=0).get(30)
+    producer.send(unique, b"x" * 200_000, partition=0).get(30)
+    producer.send(unique, b"after", partition=0).get(30)
+    producer.close(10)
+    manager, target = consume(cluster, [unique], fetch_message_max_bytes=1000)
+    try:
+        assert next(iter(target)).value == b"small"
+        if name == "0.8.2":
+            with pytest.raises(MessageSizeTooLargeError, match="offset 1 "):
+                next(iter(target))
+        else:
+            assert len(next(iter(target)).value) == 200_000
+            assert next(iter(target)).value == b"after"
+    finally:
+        manager.shutdown()
+
+
+def test_unknown_topic_is_not_created(line: tuple[str, LocalCluster], unique: str) -> None:
+    """Fetching a topic that does not exist creates it on no generation."""
+    _, cluster = line
+    manager, target = consume(cluster, [unique], timeout_ms=700, refresh_leader_backoff_ms=20)
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(target))
+    manager.shutdown()
+    cluster.create_topic(unique)  # raises if it exists

@@ -1,0 +1,288 @@
+"""The fetch plane against a real broker: from assignment to delivered messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from kafka import KafkaProducer
+
+from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
+from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+
+Make = Callable[..., ConsumerFetcherManager]
+
+
+def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
+    """Where the cluster's brokers are."""
+    return [BrokerEndpoint(i, "127.0.0.1", b.port) for i, b in enumerate(cluster.broker_servers)]
+
+
+def send(cluster: LocalCluster, topic: str, values: Sequence[bytes], partitions: int = 1) -> None:
+    """Send the values, dealt out over the partitions in turn."""
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5)
+    try:
+        for i, value in enumerate(values):
+            producer.send(topic, value, partition=i % partitions)
+        producer.flush(30)
+    finally:
+        producer.close(10)
+
+
+def stream(timeout_ms: int = 10_000, capacity: int = 2, scala: bool = False) -> KafkaStream:
+    """A stream whose gate is always open."""
+    gate = DeliveryGate(always_open=True)
+    return KafkaStream("test", gate, timeout_ms=timeout_ms, queue_capacity=capacity, scala=scala)
+
+
+def take(source: KafkaStream, count: int) -> list[bytes]:
+    """The next values."""
+    return [next(iter(source)).value for _ in range(count)]
+
+
+@pytest.fixture
+def manager() -> Iterator[Make]:
+    """Makes fetcher managers that know a cluster's brokers; shut down at the end."""
+    made: list[ConsumerFetcherManager] = []
+
+    def make(
+        brokers: Sequence[BrokerEndpoint],
+        on_event: Callable[[FetchEvent], None] | None = None,
+        **keys: object,
+    ) -> ConsumerFetcherManager:
+        mapping: dict[str, object] = {
+            "zookeeper.connect": "127.0.0.1:1",
+            "group.id": "g",
+            "auto.offset.reset": "smallest",
+        }
+        mapping |= {name.replace("_", "."): value for name, value in keys.items()}
+        made.append(ConsumerFetcherManager(ConsumerConfig.from_mapping(mapping), "test", on_event))
+        made[-1].set_brokers(brokers)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """FetcherTest.testFetcher: everything produced reaches the queue, which drains empty; twice."""
+    cluster.create_topic(topic, 2)
+    target = stream()
+    manager(endpoints(cluster)).start({PartitionTopicInfo(topic, p, 0): target for p in range(2)})
+    for turn in range(2):
+        values = [b"%d-%d" % (turn, i) for i in range(300)]
+        send(cluster, topic, values, 2)
+        assert sorted(take(target, 300)) == sorted(values)
+        assert len(target.queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("reset", "start", "received"),
+    [("smallest", 10_000, 10), ("smallest", -1, 10), ("largest", 10_000, 0), ("largest", -1, 0)],
+    ids=[
+        "testResetToEarliestWhenOffsetTooHigh",
+        "testResetToEarliestWhenOffsetTooLow",
+        "testResetToLatestWhenOffsetTooHigh",
+        "testResetToLatestWhenOffsetTooLow",
+    ],
+)
+def test_auto_offset_reset(
+    cluster: LocalCluster, manager: Make, topic: str, reset: str, start: int, received: int
+) -> None:
+    """AutoOffsetResetTest: an offset outside the log is replaced by the log's start or end."""
+    cluster.create_topic(topic)
+    send(cluster, topic, [b"%d" % i for i in range(10)])
+    events: list[FetchEvent] = []
+    info, target = PartitionTopicInfo(topic, 0, start), stream(timeout_ms=1500)
+    manager(endpoints(cluster), events.append, auto_offset_reset=reset).start({info: target})
+    if received:
+        assert take(target, received) == [b"%d" % i for i in range(received)]
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(target))
+    assert info.resolved_by_reset
+    assert info.consumed_offset == info.fetched_offset == 10
+    assert [e.kind for e in events].count(FetchEventKind.OFFSET_RESET) == 1
+
+
+def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """A start inside the log, also in the middle of a batch, is kept: no reset."""
+    cluster.create_topic(topic)
+    send(cluster, topic, [b"%d" % i for i in range(10)])
+    info, target = PartitionTopicInfo(topic, 0, 7), stream()
+    manager(endpoints(cluster)).start({info: target})
+    assert take(target, 3) == [b"7", b"8", b"9"]
+    assert not info.resolved_by_reset
+    wait_until(lambda: info.lag == 1, 10, "the lag is known")
+
+
+@pytest.mark.parametrize("profile", ["default", "scala"])
+def test_slow_stream_holds_its_chunks_and_loses_none(
+    cluster: LocalCluster, manager: Make, topic: str, profile: str
+) -> None:
+    """Without a reader a queue keeps as many chunks as allowed; reading on gives every message in
+    order. In the default profile another stream of the same fetcher is not held up meanwhile."""
+    cluster.create_topic(topic, 2)
+    keys = {"fetch_message_max_bytes": 2000, "zkconsumer.profile": profile}
+    slow, quick = stream(capacity=3), stream()
+    manager(endpoints(cluster), **keys).start({PartitionTopicInfo(topic, 0, 0): slow})
+    values = [b"%d" % i + b"x" * 500 for i in range(200)]
+    for first in range(0, 200, 10):
+        send(cluster, topic, values[first : first + 10])
+    wait_until(lambda: slow.queue.full, 10, "the queue is full")
+    if profile == "default":
+        manager(endpoints(cluster), **keys).start({PartitionTopicInfo(topic, 1, 0): quick})
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
+        for i in range(20):
+            producer.send(topic, b"%d" % i, partition=1).get(10)
+            assert take(quick, 1) == [b"%d" % i]
+        producer.close(10)
+    assert len(slow.queue) == 3
+    assert take(slow, 200) == values
+
+
+def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
+    cluster: LocalCluster, manager: Make, topic: str
+) -> None:
+    """Back-pressure of one stream does not stall another one on the same connection, and the
+    waiting makes no busy loop."""
+    cluster.create_topic(topic, 2)
+    send(cluster, topic, [b"x" * 900 for _ in range(400)], 2)
+    slow, quick = stream(capacity=1), stream()
+    tested = manager(endpoints(cluster), fetch_message_max_bytes=1000)
+    tested.start({PartitionTopicInfo(topic, 0, 0): slow, PartitionTopicInfo(topic, 1, 0): quick})
+    wait_until(lambda: slow.queue.full, 10, "the queue is full")
+    assert len(take(quick, 200)) == 200
+    (fetcher,) = tested._fetchers.values()
+    counted = [0]
+    serve = fetcher._round
+    fetcher._round = lambda feeds: (counted.__setitem__(0, counted[0] + 1), serve(feeds))[1]  # type: ignore[method-assign,func-returns-value]
+    time.sleep(0.5)
+    assert counted[0] < 40
+    assert slow.queue.full
+    assert len(take(slow, 200)) == 200
+
+
+def test_stop_is_quick_and_final(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """Stopping 1,000 partitions with a long poll under way takes under 50 ms, and nothing of them
+    is enqueued afterwards; starting them took one metadata request."""
+    cluster.create_topic(topic, 1000)
+    events: list[FetchEvent] = []
+    tested = manager(
+        endpoints(cluster), events.append, fetch_wait_max_ms=5000, num_consumer_fetchers=2
+    )
+    target = stream(capacity=10_000)
+    infos = {PartitionTopicInfo(topic, p, 0): target for p in range(1000)}
+    begun = time.monotonic()
+    tested.start(infos)
+    wait_until(
+        lambda: sum(e.kind is FetchEventKind.LEADER_FOUND for e in events) == 1000, 10, "leaders"
+    )
+    assert time.monotonic() - begun < 3
+    begun = time.monotonic()
+    tested.stop(infos)
+    assert time.monotonic() - begun < 0.05
+    send(cluster, topic, [b"late"] * 1000, 1000)
+    again = PartitionTopicInfo(topic, 5, 0)
+    tested.start({again: target})
+    assert take(target, 1) == [b"late"]
+    assert len(target.queue) == 0
+    with pytest.raises(UsageError):
+        tested.start({next(iter(infos)): target})
+
+
+def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """Shutdown does not wait for a request, and leaves no thread."""
+    cluster.create_topic(topic)
+    before = set(threading.enumerate())
+    tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)
+    tested.start({PartitionTopicInfo(topic, 0, 0): stream()})
+    wait_until(lambda: tested._fetchers, 10, "a fetcher")
+    (fetcher,) = tested._fetchers.values()
+    wait_until(lambda: fetcher._connection and fetcher._connection.is_open, 10, "a connection")
+    begun = time.monotonic()
+    tested.shutdown()
+    assert time.monotonic() - begun < 1
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ConnectorClosedError):
+        tested.start({PartitionTopicInfo(topic, 0, 0): stream()})
+
+
+def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """Partitions started while no broker is known are fetched once one is, without a pause."""
+    cluster.create_topic(topic)
+    send(cluster, topic, [b"v"])
+    target = stream()
+    tested = manager([], refresh_leader_backoff_ms=60_000)
+    tested.start({PartitionTopicInfo(topic, 0, None): target})
+    tested.set_brokers(endpoints(cluster))
+    assert take(target, 1) == [b"v"]
+
+
+def test_a_dead_broker_among_the_registered(
+    cluster: LocalCluster, manager: Make, topic: str
+) -> None:
+    """A broker that refuses connections costs nothing but a retry."""
+    cluster.create_topic(topic)
+    send(cluster, topic, [b"v"])
+    target = stream()
+    dead = [BrokerEndpoint(100 + i, "127.0.0.1", 1) for i in range(5)]
+    manager(dead + endpoints(cluster)).start({PartitionTopicInfo(topic, 0, None): target})
+    assert take(target, 1) == [b"v"]
+
+
+def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> None:
+    """Connections cut again and again lose and repeat nothing."""
+    cluster.create_topic(topic)
+    values = [b"%d" % i + b"x" * 300 for i in range(3000)]
+    target, got = stream(), list[bytes]()
+    with TcpProxy(cluster.broker_servers[0].port) as proxy:
+        port = int(proxy.address.rpartition(":")[2])
+        tested = manager(
+            [BrokerEndpoint(0, "127.0.0.1", port)],
+            fetch_message_max_bytes=5000,
+            refresh_leader_backoff_ms=10,
+        )
+        tested.start({PartitionTopicInfo(topic, 0, 0): target})
+        send(cluster, topic, values)
+        for _ in range(30):
+            proxy.cut()
+            got += take(target, 100)
+        assert got == values
+
+
+def test_deleted_topic_is_not_created_again(manager: Make) -> None:
+    """Fetching a topic that is deleted does not bring it back, though brokers create by use; once
+    it is made again it is read from its start."""
+    with LocalCluster(
+        "3.9", properties={"auto.create.topics.enable": "true", "delete.topic.enable": "true"}
+    ) as own:
+        own.create_topic("gone")
+        own.create_topic("stays")
+        send(own, "gone", [b"old"] * 5)
+        events: list[FetchEvent] = []
+        tested = manager(endpoints(own), events.append, refresh_leader_backoff_ms=20)
+        target, other = stream(), stream()
+        info = PartitionTopicInfo("gone", 0, 0)
+        tested.start({info: target, PartitionTopicInfo("stays", 0, 0): other})
+        assert take(target, 5) == [b"old"] * 5
+        own.delete_topic("gone")
+        seen = len(events)
+        tested.start({PartitionTopicInfo("gone", 1, 0): target})
+        send(own, "stays", [b"v"])
+        assert take(other, 1) == [b"v"]
+        time.sleep(0.5)  # a time in which some twenty metadata requests are sent
+        assert [e.kind for e in events[seen:]].count(FetchEventKind.LEADER_FOUND) == 0
+        own.create_topic("gone")  # raises if it exists
+        send(own, "gone", [b"new"])
+        assert take(target, 1) == [b"new"]
+        assert info.resets == 1

@@ -1,0 +1,148 @@
+"""The hand-written fetch request against kafka-python's own classes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from kafka.protocol.consumer import FetchRequest, FetchResponse
+
+from zkconsumer.broker.connection import error_from_code, mapped_errors
+from zkconsumer.broker.fetch import VERSIONS, Got, Want, _decode, _encode
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    LeaderUnavailableError,
+    OffsetOutOfRangeError,
+)
+from zkconsumer.runtime.fetchers import fetcher_index
+
+HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
+
+
+def answer(version: int) -> bytes:
+    """Two topics; one partition with data, one empty, one null, one with an error."""
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData
+
+    def one(index: int, error: int, records: bytes | None) -> object:
+        return part(
+            partition_index=index,
+            error_code=error,
+            high_watermark=99,
+            last_stable_offset=98,
+            log_start_offset=1,
+            aborted_transactions=[part.AbortedTransaction(producer_id=5, first_offset=6)]
+            if index == 0 and version >= 4
+            else None,
+            records=records,
+            version=version,
+        )
+
+    response = FetchResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(topic="tü", partitions=[one(0, 0, b"abc"), one(3, 0, b"")], version=version),
+            topic(topic="u", partitions=[one(1, 0, None), one(2, 6, b"")], version=version),
+        ],
+        version=version,
+    )
+    return bytes(response.encode(version=version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_request_is_what_kafka_python_reads(version: int) -> None:
+    """Every field arrives, and partitions keep their order even if a topic comes twice."""
+    wanted = [Want("tü", 0, 5, 100), Want("tü", 3, 1 << 40, 200), Want("u", 1, 0, 300)]
+    wanted.append(Want("tü", 9, 7, 400))
+    request = FetchRequest.decode(_encode(version, wanted, 250, 17, 5000), version=version)
+    assert (request.replica_id, request.max_wait_ms, request.min_bytes) == (-1, 250, 17)
+    if version >= 3:
+        assert request.max_bytes == 5000
+    if version >= 7:
+        assert (request.session_id, request.session_epoch) == (0, -1)
+        assert request.forgotten_topics_data == []
+    got = [
+        Want(topic.topic, part.partition, part.fetch_offset, part.partition_max_bytes)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    assert got == wanted
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_answer_of_kafka_python_is_read(version: int) -> None:
+    """Records, error codes and high watermarks come out of every version used."""
+    code, got = _decode(version, memoryview(answer(version)))
+    assert code == 0
+    assert got == [
+        Got("tü", 0, 0, 99, b"abc"),
+        Got("tü", 3, 0, 99, b""),
+        Got("u", 1, 0, 99, b""),
+        Got("u", 2, 6, 99, b""),
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_hostile_answers(version: int) -> None:
+    """Cut and mutated answers give partitions or BrokerError, nothing else."""
+    data = answer(version)
+    for cut in range(len(data)):
+        with pytest.raises(BrokerError), mapped_errors(HERE):
+            _decode(version, memoryview(data[:cut]))
+    rng = random.Random(version)
+    for _ in range(3000):
+        bad = bytearray(data)
+        for _ in range(rng.choice((1, 2, 5))):
+            bad[rng.randrange(len(bad))] = rng.choice((0, 1, 127, 128, 255))
+        try:
+            with mapped_errors(HERE):
+                _decode(version, memoryview(bytes(bad)))
+        except BrokerError:
+            pass
+
+
+def test_errors_are_ours() -> None:
+    """Codes and foreign exceptions map to the tree, and the text names what failed."""
+    assert isinstance(error_from_code(1, "x"), OffsetOutOfRangeError)
+    assert isinstance(error_from_code(6, "x"), LeaderUnavailableError)
+    assert "topic q" in str(error_from_code(3, "topic q"))
+    assert type(error_from_code(999, "x")) is BrokerError
+    where = r"broker 7 at 127\.0\.0\.1:9092"
+    with pytest.raises(BrokerUnavailableError, match=where), mapped_errors(HERE):
+        raise ConnectionRefusedError(111, "Connection refused")
+    with pytest.raises(BrokerUnavailableError, match="in time"), mapped_errors(HERE):
+        raise TimeoutError
+
+
+def test_every_kafka_python_error_is_mapped() -> None:
+    """No exception class of kafka-python passes the mapping unchanged."""
+    import kafka.errors as theirs
+
+    classes = [
+        value
+        for value in vars(theirs).values()
+        if isinstance(value, type) and issubclass(value, theirs.KafkaError)
+    ]
+    assert len(classes) > 50
+    for cls in classes:
+        with pytest.raises(BrokerError), mapped_errors(HERE):
+            raise cls("boom")
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "fetchers", "index"),
+    [
+        ("topic1", 0, 2, 0),
+        ("topic1", 1, 2, 1),
+        ("orders", 3, 4, 2),
+        ("clicks", 5, 4, 2),
+        ("t1", 0, 4, 3),
+    ],
+)
+def test_fetcher_index(topic: str, partition: int, fetchers: int, index: int) -> None:
+    """The fetcher thread of a partition is the JVM's."""
+    assert fetcher_index(topic, partition, fetchers) == index

@@ -1,0 +1,490 @@
+"""Streams and their iterator: what is delivered, what counts as consumed, how it ends."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer.errors import (
+    ConsumerTimeoutError,
+    InvalidMessageError,
+    MessageSizeTooLargeError,
+    UsageError,
+)
+from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.messages import (
+    MessageAndMetadata,
+    integer_decoder,
+    long_decoder,
+    string_decoder,
+)
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import wait_until
+
+GZIP = 1
+
+
+def batch(offsets: Sequence[int], codec: int = 0) -> bytes:
+    """A batch whose values are the offsets as text."""
+    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
+    for offset in offsets:
+        builder.append(offset - offsets[0], 1, b"k%d" % offset, b"%d" % offset, [])
+    return struct.pack(">q", offsets[0]) + bytes(builder.build())[8:]
+
+
+def chunk(info: PartitionTopicInfo, first: int, last: int, start: int | None = None) -> Chunk:
+    """A chunk with the offsets first..last, fetched from ``start``."""
+    data = batch(range(first, last + 1))
+    return Chunk(info, data, first if start is None else start, last + 1)
+
+
+def open_gate() -> DeliveryGate:
+    """A gate that is open for the rest of the test."""
+    gate = DeliveryGate()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    return gate
+
+
+def stream(timeout_ms: int = 200, **options: object) -> KafkaStream:
+    """A stream with an open gate."""
+    return KafkaStream("c", open_gate(), timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def info() -> PartitionTopicInfo:
+    """A partition that starts at offset 0."""
+    return PartitionTopicInfo("topic", 0, 0)
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_consumer_iterator_deduplication_deep_iterator(scala: bool) -> None:
+    """ConsumerIteratorTest.testConsumerIteratorDeduplicationDeepIterator: of a compressed set 0-9
+    fetched from offset 5 exactly 5-9 are delivered; then the end is seen and the queue is empty."""
+    info = PartitionTopicInfo("topic", 0, 5)
+    tested = stream(scala=scala)
+    tested.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    iterator = iter(tested)
+    assert [iterator.next().offset for _ in range(5)] == [5, 6, 7, 8, 9]
+    with pytest.raises(ConsumerTimeoutError):
+        iterator.has_next()
+    assert info.consumed_offset == 10
+    tested.shutdown()
+    assert not iterator.has_next()
+    assert len(tested.queue) == 0
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_consumer_iterator_decoding_failure(scala: bool) -> None:
+    """ConsumerIteratorTest.testConsumerIteratorDecodingFailure: with a decoder that always raises
+    the iteration yields 5-9; the error appears when the value is read."""
+
+    def fail(data: bytes) -> object:
+        raise UnsupportedOperationError
+
+    info = PartitionTopicInfo("topic", 0, 5)
+    tested = stream(scala=scala, key_decoder=fail, value_decoder=fail)
+    tested.queue.put(Chunk(info, batch(range(10), GZIP), 5, 10))
+    offsets = []
+    for _ in range(5):
+        message = next(iter(tested))
+        offsets.append(message.offset)
+        with pytest.raises(UnsupportedOperationError):
+            _ = message.value
+        with pytest.raises(UnsupportedOperationError):
+            _ = message.key
+    assert offsets == [5, 6, 7, 8, 9]
+
+
+class UnsupportedOperationError(Exception):
+    """What the failing decoder raises."""
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
+    """IteratorTemplateTest.testIterator: has_next and peek change nothing, next goes on in order,
+    and at the end next raises."""
+    tested = stream(scala=scala)
+    tested.queue.put(chunk(info, 0, 9))
+    iterator = iter(tested)
+    assert iter(tested) is iterator
+    for i in range(10):
+        assert iterator.has_next()
+        assert iterator.has_next()
+        assert iterator.peek().value == b"%d" % i
+        assert iterator.peek().offset == i
+        assert iterator.next().value == b"%d" % i
+    tested.shutdown()
+    assert not iterator.has_next()
+    for call in (iterator.next, iterator.peek, iterator.__next__):
+        with pytest.raises(StopIteration):
+            call()
+    assert list(tested) == []
+
+
+def test_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
+    """A message counts as consumed not when it is returned but when next, has_next or peek asks
+    for another one, even if none comes, or by mark_consumed."""
+    tested = stream(timeout_ms=10)
+    iterator = iter(tested)
+    tested.queue.put(chunk(info, 0, 4))
+    consumed = []
+    for ask in (iterator.next, iterator.has_next, iterator.next, iterator.peek, iterator.next):
+        ask()
+        consumed.append(info.consumed_offset)
+    assert consumed == [0, 1, 1, 2, 2]
+    tested.mark_consumed()
+    assert info.consumed_offset == 3
+    iterator.next()
+    assert info.consumed_offset == 3
+    iterator.next()
+    assert info.consumed_offset == 4
+    with pytest.raises(ConsumerTimeoutError):
+        iterator.next()
+    assert info.consumed_offset == 5
+
+
+def test_consumed_when_returned_in_the_scala_profile(info: PartitionTopicInfo) -> None:
+    """As in the JVM next moves the consumed offset at once; has_next and peek do not."""
+    tested = stream(scala=True)
+    iterator = iter(tested)
+    tested.queue.put(chunk(info, 0, 4))
+    consumed = []
+    for ask in (iterator.has_next, iterator.peek, iterator.next, iterator.next):
+        ask()
+        consumed.append(info.consumed_offset)
+    assert consumed == [0, 0, 1, 2]
+
+
+def test_gaps_count_as_consumed(info: PartitionTopicInfo) -> None:
+    """Offsets that hold no message (control batches, compaction) are consumed with the chunk."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(Chunk(info, batch([0, 1]), 0, 7))
+    assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(tested))
+    assert info.consumed_offset == 7
+
+
+def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
+    """An empty chunk moves the consumed offset after everything fetched before it, down too."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 1))
+    tested.queue.put(Chunk(info, b"", 90, 90))
+    next(iter(tested))
+    assert info.consumed_offset == 0
+    next(iter(tested))
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(tested))
+    assert info.consumed_offset == 90
+
+
+def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
+    """ConsumerTimeoutError twice in a row, then messages; it takes about as long as it should."""
+    tested = stream(timeout_ms=60)
+    for _ in range(2):
+        begun = time.monotonic()
+        with pytest.raises(ConsumerTimeoutError, match="60"):
+            next(iter(tested))
+        assert 0.05 < time.monotonic() - begun < 5
+    tested.queue.put(chunk(info, 0, 0))
+    assert next(iter(tested)).offset == 0
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_errors_leave_the_iterator_failed(info: PartitionTopicInfo, scala: bool) -> None:
+    """After a wrong checksum, messages before it delivered, every call raises UsageError."""
+    tested = stream(scala=scala)
+    bad = bytearray(batch([2, 3]))
+    bad[-1] ^= 1
+    tested.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    iterator = iter(tested)
+    assert [next(iterator).offset for _ in range(2)] == [0, 1]
+    with pytest.raises(InvalidMessageError, match="topic-0"):
+        next(iterator)
+    assert info.consumed_offset == 2
+    for call in (iterator.next, iterator.has_next, iterator.peek):
+        with pytest.raises(UsageError, match="checksum"):
+            call()
+
+
+def test_damaged_chunk_never_ends_silently(info: PartitionTopicInfo) -> None:
+    """A chunk marked as damaged raises after its records even if the decoder saw nothing wrong."""
+    tested = stream()
+    tested.queue.put(Chunk(info, batch([0, 1]), 0, 2, damaged=True))
+    assert [next(iter(tested)).offset for _ in range(2)] == [0, 1]
+    with pytest.raises(InvalidMessageError):
+        next(iter(tested))
+
+
+def test_message_too_large(info: PartitionTopicInfo) -> None:
+    """Only the head of a message (brokers before 0.10.1): the error names what to raise."""
+    tested = stream()
+    tested.queue.put(Chunk(info, batch(range(50))[:100], 0, 0))
+    with pytest.raises(MessageSizeTooLargeError, match=r"topic-0.*fetch\.message\.max\.bytes"):
+        next(iter(tested))
+
+
+def test_revoke_takes_everything_of_a_partition(info: PartitionTopicInfo) -> None:
+    """Queued chunks, the rest of the current one and a prefetched message are gone at once; other
+    partitions go on; late puts are refused."""
+    other = PartitionTopicInfo("topic", 1, 0)
+    tested = stream(timeout_ms=0, queue_capacity=9)
+    iterator = iter(tested)
+    for item in (chunk(info, 0, 4), chunk(other, 0, 1), chunk(info, 5, 9)):
+        assert tested.queue.put(item)
+    iterator.next()
+    assert iterator.has_next()
+    tested.revoke([info])
+    assert info.revoked
+    assert not tested.queue.put(chunk(info, 10, 11))
+    assert [iterator.next().partition for _ in range(2)] == [1, 1]
+    with pytest.raises(ConsumerTimeoutError):
+        iterator.next()
+    assert info.consumed_offset == 1
+
+
+def test_prefetched_message_survives_in_the_scala_profile(info: PartitionTopicInfo) -> None:
+    """As in the JVM a message that has_next found is delivered after the revoke."""
+    tested = stream(timeout_ms=0, scala=True)
+    tested.queue.put(chunk(info, 0, 4))
+    iterator = iter(tested)
+    assert iterator.has_next()
+    tested.revoke([info])
+    assert iterator.next().offset == 0
+    with pytest.raises(ConsumerTimeoutError):
+        iterator.next()
+
+
+def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -> None:
+    """It returns when the application asks for the next message, whose partition is then final."""
+    tested = stream(timeout_ms=5000)
+    tested.queue.put(chunk(info, 0, 4))
+    holding, go_on = threading.Event(), threading.Event()
+
+    def consume() -> None:
+        next(iter(tested))
+        holding.set()
+        go_on.wait(10)
+        next(iter(tested), None)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert holding.wait(10)
+    tested.revoke([info])
+    assert not tested.wait_released([PartitionTopicInfo("t", 0, 0), info], time.monotonic() + 0.05)
+    assert info.consumed_offset == 0
+    go_on.set()
+    tested.shutdown()
+    thread.join(10)
+    assert info.consumed_offset == 0, "the deadline had passed: final"
+
+    second = PartitionTopicInfo("topic", 0, 0)
+    tested = stream(timeout_ms=5000)
+    tested.queue.put(chunk(second, 0, 4))
+    holding.clear()
+    go_on.clear()
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert holding.wait(10)
+    tested.revoke([second])
+    threading.Timer(0.05, go_on.set).start()
+    assert tested.wait_released([second], time.monotonic() + 10)
+    assert second.consumed_offset == 1
+    tested.shutdown()
+    thread.join(10)
+
+
+def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
+    """The thread that has the message in hand does not wait for itself; the message is not
+    consumed, then or later."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 4))
+    next(iter(tested))
+    assert tested.held_by_caller
+    tested.revoke([info])
+    begun = time.monotonic()
+    assert tested.wait_released([info], begun + 30)
+    assert time.monotonic() - begun < 5
+    assert not tested.held_by_caller
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(tested))
+    assert info.consumed_offset == 0
+
+
+def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> None:
+    """A message taken by a thread that is gone holds nothing up."""
+    tested = stream()
+    tested.queue.put(chunk(info, 0, 4))
+    thread = threading.Thread(target=lambda: next(iter(tested)))
+    thread.start()
+    thread.join()
+    tested.revoke([info])
+    begun = time.monotonic()
+    assert tested.wait_released([info], begun + 30)
+    assert time.monotonic() - begun < 5
+    assert info.consumed_offset == 0
+
+
+@pytest.mark.parametrize("how", ["next", "has_next"])
+def test_shut_gate_holds_messages_back(info: PartitionTopicInfo, how: str) -> None:
+    """Nothing is delivered while the session is doubtful, not even what was prefetched; it goes on
+    when the gate is extended, also after close."""
+    gate = DeliveryGate()
+    tested = KafkaStream("c", gate, timeout_ms=30)
+    iterator = iter(tested)
+    tested.queue.put(chunk(info, 0, 4))
+    with pytest.raises(ConsumerTimeoutError):
+        iterator.next()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert iterator.next().offset == 0
+    assert iterator.has_next()
+    gate.close()
+    with pytest.raises(ConsumerTimeoutError):
+        getattr(iterator, how)()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert iterator.next().offset == 1
+    assert gate.suspended_seconds >= 0.02
+
+
+def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -> None:
+    """Past valid_until nothing is delivered; extending wakes a thread that waits."""
+    gate = DeliveryGate()
+    gate.extend(time.clock_gettime(CLOCK) + 0.05)
+    tested = KafkaStream("c", gate)
+    tested.queue.put(chunk(info, 0, 4))
+    wait_until(lambda: not gate.is_open, 5, "the gate shuts")
+    got: list[MessageAndMetadata] = []
+    thread = threading.Thread(target=lambda: got.append(next(iter(tested))))
+    thread.start()
+    wait_until(lambda: gate._waiters, 5, "the stream waits")
+    assert got == []
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    thread.join(10)
+    assert [message.offset for message in got] == [0]
+
+
+def test_revoke_and_shutdown_reach_a_stream_held_by_the_gate(info: PartitionTopicInfo) -> None:
+    """A thread that waits for the gate ends at shutdown, without the revoked message."""
+    tested = KafkaStream("c", DeliveryGate())
+    tested.queue.put(chunk(info, 0, 4))
+    got: list[MessageAndMetadata] = []
+    thread = threading.Thread(target=lambda: got.extend(tested))
+    thread.start()
+    wait_until(lambda: len(tested.queue) == 0, 5, "the chunk is taken")
+    tested.revoke([info])
+    tested.shutdown()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert got == []
+
+
+def test_gate_that_is_always_open() -> None:
+    """The scala profile's gate cannot be closed and is never suspended."""
+    gate = DeliveryGate(always_open=True)
+    gate.close()
+    gate.extend(0)
+    assert gate.is_open
+    assert gate.suspended_seconds == 0
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
+    """A thread blocked in next is woken, and the iteration has ended for ever."""
+    tested = stream(timeout_ms=-1, scala=scala)
+    thread = threading.Thread(target=lambda: list(tested))
+    thread.start()
+    tested.shutdown()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not iter(tested).has_next()
+
+
+def test_blocking_put_is_released(info: PartitionTopicInfo) -> None:
+    """A fetcher blocked on a full queue is freed by space, by stop, by revoke and by shutdown."""
+
+    def set_stopped(tested: KafkaStream, blocked: PartitionTopicInfo) -> None:
+        blocked.stopped = True
+        tested.queue.fence()
+
+    releases = {
+        "space": (lambda tested, _: next(iter(tested)), True),
+        "stop": (set_stopped, False),
+        "revoke": (lambda tested, blocked: tested.revoke([blocked]), False),
+        "shutdown": (lambda tested, _: tested.shutdown(), False),
+    }
+    for name, (release, accepted) in releases.items():
+        tested = stream(queue_capacity=1, scala=True)
+        blocked = PartitionTopicInfo("topic", 1, 0)
+        tested.queue.put(chunk(info, 0, 0))
+        result: list[bool] = []
+        thread = threading.Thread(
+            target=lambda q, c, r: r.append(q.put_when_space(c)),
+            args=(tested.queue, chunk(blocked, 0, 0), result),
+        )
+        thread.start()
+        wait_until(lambda q=tested.queue: q.changed._waiters, 5, "the put waits")  # type: ignore[misc]
+        assert len(tested.queue) == 1
+        release(tested, blocked)
+        thread.join(10)
+        assert result == [accepted], name
+
+
+def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> None:
+    """Fetchers hear of room when the consuming thread or a revoke makes it, not at every take."""
+    tested = stream(queue_capacity=2)
+    told: list[int] = []
+    tested.queue.on_space = lambda: told.append(len(tested.queue))
+    for first in range(4):
+        tested.queue.put(chunk(info, first, first))
+    iterator = iter(tested)
+    for expected in ([], [], [1], [1]):
+        iterator.next()
+        assert told == expected
+    with pytest.raises(ValueError, match="0"):
+        ChunkQueue(0, threading.Lock())
+
+
+def test_decoders() -> None:
+    """The ready-made decoders; null keys and values are never handed to one."""
+    assert string_decoder()("ü".encode()) == "ü"
+    assert string_decoder("latin-1")(b"\xfc") == "ü"
+    with pytest.raises(LookupError):
+        string_decoder("no-such-encoding")
+    assert long_decoder(struct.pack(">q", -5)) == -5
+    assert integer_decoder(struct.pack(">i", 7)) == 7
+    tested = stream(key_decoder=string_decoder(), value_decoder=string_decoder())
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    builder.append(0, 1, None, b"v", [])
+    builder.append(1, 1, b"k", None, [])
+    tested.queue.put(Chunk(PartitionTopicInfo("t", 0, 0), bytes(builder.build()), 0, 2))
+    iterator = iter(tested)
+    assert [(m.key, m.value) for m in (iterator.next(), iterator.next())] == [
+        (None, "v"),
+        ("k", None),
+    ]
+
+
+def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
+    """A message names its place, compares by content and survives pickling."""
+    tested = stream()
+    tested.queue.put(chunk(info, 3, 3))
+    message = next(iter(tested))
+    assert (message.topic, message.partition, message.offset) == ("topic", 0, 3)
+    assert (message.key, message.value, message.timestamp) == (b"k3", b"3", 1)
+    assert message.headers == ()
+    copy = pickle.loads(pickle.dumps(message))
+    assert copy == message
+    assert type(copy) is MessageAndMetadata
+
+
+def test_negative_start_offset_means_none() -> None:
+    """-1 in ZooKeeper is no offset, and is never reported as consumed."""
+    assert PartitionTopicInfo("t", 0, -1).consumed_offset is None

@@ -1,0 +1,156 @@
+"""Random interleavings of fetching, consuming, revoking and shutting down on one stream."""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+
+def batch(first: int, count: int) -> bytes:
+    """Messages first..first+count-1."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for i in range(count):
+        builder.append(i, 1, None, b"v", [])
+    return struct.pack(">q", first) + bytes(builder.build())[8:]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_revoke_is_atomic_and_final(seed: int) -> None:
+    """Whatever the interleaving: no message of a claim is returned that was asked for after its
+    revoke; each claim yields its offsets without gap or repeat; after wait_released the consumed
+    offset stays and equals what the application had finished; the next claim, which starts there,
+    neither loses nor repeats a finished message."""
+    rng = random.Random(seed)
+    gate = DeliveryGate()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    stream = KafkaStream("c", gate, queue_capacity=2, timeout_ms=20)
+    partitions = 3
+    claims: dict[int, PartitionTopicInfo] = {
+        p: PartitionTopicInfo("t", p, 0) for p in range(partitions)
+    }
+    faults: list[str] = []
+    finished: dict[int, int] = defaultdict(int)  # partition -> offset after the last finished
+    end = threading.Event()
+
+    def fetch(fetch_seed: int) -> None:
+        own = random.Random(fetch_seed)
+        while not end.is_set():
+            info = claims[own.randrange(partitions)]
+            first, count = info.fetched_offset or 0, own.randrange(1, 6)
+            if own.random() < 0.5 and stream.queue.full:
+                continue
+            info.fetched_offset = first + count
+            stream.queue.put_when_space(Chunk(info, batch(first, count), first, first + count))
+
+    def consume() -> None:
+        own = random.Random(seed + 1000)
+        iterator = iter(stream)
+        while not end.is_set():
+            try:
+                if own.random() < 0.3:
+                    iterator.has_next()
+                asked = set(claims.values())
+                revoked = {info for info in asked if info.revoked}
+                message = iterator.next()
+            except ConsumerTimeoutError:
+                continue
+            except StopIteration:
+                return
+            info = claims[message.partition]
+            if info in revoked:
+                faults.append(f"{message!r} asked for after the revoke")
+            if message.offset != finished[message.partition]:
+                faults.append(f"{message!r} instead of {finished[message.partition]}")
+            if own.random() < 0.02:
+                time.sleep(0.001)
+            finished[message.partition] = message.offset + 1
+            if own.random() < 0.1:
+                stream.mark_consumed()
+
+    threads = [
+        threading.Thread(target=fetch, args=(seed * 7,)),
+        threading.Thread(target=consume),
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 0.8
+    rounds = 0
+    while time.monotonic() < deadline and not faults:
+        rounds += 1
+        partition = rng.randrange(partitions)
+        old = claims[partition]
+        stream.revoke([old])
+        if not stream.wait_released([old], time.monotonic() + 5):
+            faults.append("wait_released ran into its deadline")
+        offset = old.consumed_offset
+        if offset != finished[partition]:
+            faults.append(f"final {offset}, but {finished[partition]} were finished")
+        time.sleep(rng.choice((0, 0, 0.0005)))
+        if old.consumed_offset != offset:
+            faults.append("the final offset moved")
+        claims[partition] = PartitionTopicInfo("t", partition, offset)
+    stream.revoke(claims.values())
+    stream.shutdown()
+    end.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert faults == []
+    assert rounds > 20
+    assert sum(finished.values()) > 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gate_is_never_passed_while_shut(seed: int) -> None:
+    """While a gate flickers, no message is asked for and returned inside a shut period."""
+    rng = random.Random(seed)
+    gate = DeliveryGate()
+    stream = KafkaStream("c", gate, queue_capacity=50, timeout_ms=20)
+    info = PartitionTopicInfo("t", 0, 0)
+    for first in range(0, 40_000, 1000):
+        stream.queue.put(Chunk(info, batch(first, 1000), first, first + 1000))
+    period = [0]  # odd: shut
+    shut_deliveries: list[int] = []
+    got = [0]
+    end = threading.Event()
+
+    def consume() -> None:
+        while not end.is_set():
+            before = period[0]
+            try:
+                message = next(iter(stream))
+            except ConsumerTimeoutError:
+                continue
+            except StopIteration:
+                return
+            got[0] += 1
+            if before % 2 and period[0] == before:
+                shut_deliveries.append(message.offset)
+
+    period[0] = 1
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for _ in range(60):
+        period[0] += 1
+        gate.extend(time.clock_gettime(CLOCK) + 3600)
+        time.sleep(rng.random() / 500)
+        gate.close()
+        period[0] += 1
+        time.sleep(rng.random() / 500)
+    end.set()
+    stream.shutdown()
+    thread.join(10)
+    assert shut_deliveries == []
+    assert got[0] > 0
