@@ -251,11 +251,11 @@ class SimMember:
         self._post(facts.Changed(event.path))
 
     def _on_state(self, state: SessionState, session_id: int) -> None:
-        self._enqueue(partial(self._state_changed, state, session_id))
+        self._enqueue(partial(self._state_changed, state, session_id, self._kernel.now))
 
-    def _state_changed(self, state: SessionState, session_id: int) -> None:
+    def _state_changed(self, state: SessionState, session_id: int, at: float) -> None:
         if state is SessionState.CONNECTED:
-            self._contact = self._kernel.now
+            self._contact = at  # not now: the process may have stood still since
             if session_id == self.session:
                 self._take(facts.SessionResumed())
                 return

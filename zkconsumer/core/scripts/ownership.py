@@ -259,7 +259,8 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
 
     A refused version means that somebody else wrote. While the owner znode is still ours that was
     a foreign writer (a JVM member that lost the partition, or a tool): the larger offset stays.
-    Otherwise we are the former owner: the partition is fenced.
+    Otherwise we are the former owner: the partition is fenced. Where there is no offset znode yet
+    no version can tell, so the owner znode is looked at before the first commit.
     """
     check = own_check(ctx, order.epoch)
     paths = ctx.spec.paths
@@ -268,12 +269,15 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
     foreign: set[TopicPartition] = set()
     broken: dict[TopicPartition, str] = {}
     unregistered = False
-    todo = [
-        tp
-        for tp, position in sorted(order.positions.items())
-        if (committed := claims[tp].committed) is None or position > committed
-    ]
-    for topic in sorted({tp.topic for tp in todo if claims[tp].version is None}):
+    todo: list[TopicPartition] = []
+    suspects: list[TopicPartition] = []
+    for tp, position in sorted(order.positions.items()):
+        held = claims[tp]
+        if held.version is None:
+            suspects.append(tp)
+        elif held.committed is None or position > held.committed:
+            todo.append(tp)
+    for topic in sorted({tp.topic for tp in suspects}):
         yield from ensure_path(ctx, paths.offsets_topic(topic))
 
     def operation(tp: TopicPartition) -> tuple[MultiOp, ...]:
@@ -283,9 +287,31 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
             return (Create(paths.offset(tp), data),)
         return (SetData(paths.offset(tp), data, version),)
 
-    while todo and not unregistered:
-        suspects: list[TopicPartition] = []
-        for packet in packets((tp, operation(tp)) for tp in todo):
+    def look_again(tp: TopicPartition, owner: Node | None, offset: Node | None) -> None:
+        claimed = claims[tp]
+        if owner is None or owner.stat.ephemeral_owner != ctx.session_id:
+            fenced.add(tp)
+            return
+        if offset is None:
+            claims[tp] = Claim(claimed.thread, None, None)
+            todo.append(tp)
+            return
+        try:
+            stored = stored_offset(paths.offset(tp), offset)
+        except ZnodeFormatError as fault:
+            broken[tp] = str(fault)
+            return
+        if offset.stat.version != claimed.version and stored != order.positions[tp]:
+            foreign.add(tp)
+        claims[tp] = Claim(claimed.thread, offset.stat.version, stored)
+        if stored is None or stored < order.positions[tp]:
+            todo.append(tp)
+
+    while (todo or suspects) and not unregistered:
+        for tp, nodes in (yield from read_owner_and_offset(ctx, suspects)).items():
+            look_again(tp, *nodes)
+        suspects = []
+        for packet in packets((tp, operation(tp)) for tp in sorted(todo)):
             reply = yield from _submit(ctx, check, packet)
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
@@ -301,27 +327,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
                     for topic in sorted({tp.topic for tp in packet}):
                         yield from ensure_path(ctx, paths.offsets_topic(topic))
                 suspects += packet
-        todo = []
-        seen = yield from read_owner_and_offset(ctx, suspects)
-        for tp, (owner, offset) in seen.items():
-            claimed = claims[tp]
-            if owner is None or owner.stat.ephemeral_owner != ctx.session_id:
-                fenced.add(tp)
-                continue
-            if offset is None:
-                claims[tp] = Claim(claimed.thread, None, None)
-                todo.append(tp)
-                continue
-            try:
-                stored = stored_offset(paths.offset(tp), offset)
-            except ZnodeFormatError as fault:
-                broken[tp] = str(fault)
-                continue
-            if offset.stat.version != claimed.version and stored != order.positions[tp]:
-                foreign.add(tp)
-            claims[tp] = Claim(claimed.thread, offset.stat.version, stored)
-            if stored is None or stored < order.positions[tp]:
-                todo.append(tp)
+        todo.clear()
     settled = {tp: found for tp, found in claims.items() if tp not in fenced and tp not in broken}
     return facts.Committed(
         order.token, settled, frozenset(fenced), broken, frozenset(foreign), unregistered
