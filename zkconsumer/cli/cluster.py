@@ -7,16 +7,10 @@ from pathlib import Path
 
 import click
 
+from zkconsumer.cli import cluster_topics
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import KAFKA_LINES, background
 
-_dir_option = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=background.default_dir,
-    help="Directory of the cluster.  [default: one of yours below ~/.local/state]",
-)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
@@ -29,8 +23,12 @@ def cluster() -> None:
     """
 
 
+for _command in (cluster_topics.address, cluster_topics.topic, cluster_topics.send_lines):
+    cluster.add_command(_command)
+
+
 @cluster.command()
-@_dir_option
+@cluster_topics.dir_option
 @click.option(
     "--kafka",
     type=click.Choice(list(KAFKA_LINES)),
@@ -50,7 +48,7 @@ def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
 
 
 @cluster.command()
-@_dir_option
+@cluster_topics.dir_option
 @_json_option
 def status(directory: Path, as_json: bool) -> None:
     """Show the cluster; exit status 1 unless all of it runs."""
@@ -65,7 +63,7 @@ def status(directory: Path, as_json: bool) -> None:
 
 
 @cluster.command()
-@_dir_option
+@cluster_topics.dir_option
 def down(directory: Path) -> None:
     """Stop the cluster and delete its data; nothing to stop is no error."""
     directory = directory.absolute()

@@ -1,0 +1,436 @@
+"""``zkconsumer consume`` as its user meets it: real processes, real servers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.cli.consume import configure
+from zkconsumer.errors import ConfigError
+from zkconsumer.testing import LocalCluster, free_port
+from zkconsumer.testing.produce import send
+
+COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "consume"]
+
+
+def consume(*arguments: str, timeout: float = 60) -> Any:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.fixture
+def started() -> Iterator[Any]:
+    """Starts the command and returns its process; what still runs at the end is killed."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def zk(zookeeper: str) -> Iterator[KazooClient]:
+    """A ZooKeeper session to look at znodes with."""
+    client = KazooClient(zookeeper)
+    client.start(timeout=15)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def filled(cluster: LocalCluster, topic: str) -> str:
+    """A topic with 3 partitions and the messages ``m0`` .. ``m29``, keys ``k0`` .. ``k29``."""
+    cluster.create_topic(topic, partitions=3)
+    send(cluster.bootstrap, topic, [(b"k%d" % i, b"m%d" % i) for i in range(30)])
+    return topic
+
+
+def committed(zk: KazooClient, group: str, topic: str) -> int:
+    """Sum of the group's committed offsets."""
+    path = f"/consumers/{group}/offsets/{topic}"
+    if zk.exists(path) is None:
+        return 0
+    return sum(int(zk.get(f"{path}/{p}")[0]) for p in zk.get_children(path))
+
+
+def members(zk: KazooClient, group: str) -> list[str]:
+    """Registered members."""
+    path = f"/consumers/{group}/ids"
+    return [] if zk.exists(path) is None else zk.get_children(path)
+
+
+def assert_clean_error(done: Any, status: int, *words: str) -> None:
+    """One clear line, the status, and no traceback."""
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    for word in words:
+        assert word in errors[0]
+
+
+# -- the console consumer of the JVM: ConsoleConsumerTest, by name ------------------------------
+
+
+def test_should_parse_valid_old_consumer_valid_config() -> None:
+    """``--zookeeper --topic --from-beginning`` is a complete command line."""
+    config, generated = configure(zookeeper="localhost:2181/c", from_beginning=True)
+    assert (config.zookeeper_hosts, config.zookeeper_chroot) == ("localhost:2181", "/c")
+    assert generated
+    name, _, digits = config.group_id.rpartition("-")
+    assert (name, len(digits), digits.isdecimal()) == ("console-consumer", 5, True)
+
+
+@pytest.mark.parametrize("reset", ["smallest", "largest"])
+def test_should_parse_valid_old_consumer_config_with_auto_offset_reset(reset: str) -> None:
+    """An explicit reset policy is kept."""
+    config, _ = configure(zookeeper="z", properties=[f"auto.offset.reset={reset}"])
+    assert config.auto_offset_reset == reset
+
+
+def test_should_set_auto_reset_to_smallest_when_from_beginning_configured() -> None:
+    """``--from-beginning`` means ``auto.offset.reset=smallest``, whether that is said or not."""
+    said = configure(zookeeper="z", from_beginning=True, properties=["auto.offset.reset=smallest"])
+    unsaid = configure(zookeeper="z", from_beginning=True)
+    assert {said[0].auto_offset_reset, unsaid[0].auto_offset_reset} == {"smallest"}
+
+
+def test_should_exit_on_invalid_config_with_auto_offset_reset_and_conflicting_from_beginning() -> (
+    None
+):
+    """``largest`` and ``--from-beginning`` together are refused."""
+    done = consume(
+        *("--zookeeper", "z", "--topic", "t", "--from-beginning"),
+        *("--property", "auto.offset.reset=largest"),
+    )
+    assert_clean_error(done, 2, "auto.offset.reset=largest", "--from-beginning")
+
+
+def test_group_ids_provided_in_different_places_must_match(tmp_path: Path) -> None:
+    """Different group ids in option, property and file are refused; equal ones are fine."""
+    file = tmp_path / "c.properties"
+    file.write_text("group.id=in-file\nzookeeper.connect=z\n")
+    for group, properties, source in [
+        ("other", [], str(file)),
+        (None, ["group.id=other"], str(file)),
+        ("other", ["group.id=another"], None),
+    ]:
+        with pytest.raises(ConfigError, match=r"group\.id is not the same everywhere"):
+            configure(zookeeper="z", group=group, properties=properties, file=source)
+    config, generated = configure(group="in-file", properties=["group.id=in-file"], file=str(file))
+    assert (config.group_id, generated) == ("in-file", False)
+    assert configure(file=str(file))[0].group_id == "in-file"
+
+
+def test_from_beginning_is_refused_when_the_group_has_offsets(
+    cluster: LocalCluster, filled: str, group: str
+) -> None:
+    """A group with committed offsets would not start at the beginning: said so, not done."""
+    first = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled)
+    assert consume(*first, "--from-beginning", "--max-messages", "30").returncode == 0
+    assert_clean_error(consume(*first, "--from-beginning"), 2, group, "--from-beginning")
+
+
+def test_a_group_that_was_not_named_leaves_nothing(
+    cluster: LocalCluster, filled: str, zk: KazooClient
+) -> None:
+    """Without ``--group`` the group is new, and its tree is deleted at the end."""
+    before = set(zk.get_children("/consumers")) if zk.exists("/consumers") else set()
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--topic", filled),
+        *("--from-beginning", "--max-messages", "30"),
+    )
+    assert done.returncode == 0, done.stderr
+    left = set(zk.get_children("/consumers")) - before
+    assert not [name for name in left if name.startswith("console-consumer-")]
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_values_one_a_line(
+    cluster: LocalCluster, filled: str, group: str, zk: KazooClient, streams: int
+) -> None:
+    """stdout has each value once, stderr the count; exactly what was printed is committed."""
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
+        *("--from-beginning", "--max-messages", "20", "--streams", str(streams)),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 20
+    assert set(lines) <= {f"m{i}" for i in range(30)}
+    assert done.stderr == "Processed a total of 20 messages\n"
+    assert committed(zk, group, filled) == 20
+    assert members(zk, group) == []
+    rest = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
+        *("--max-messages", "10"),
+    )
+    assert sorted(lines + rest.stdout.splitlines()) == sorted(f"m{i}" for i in range(30))
+
+
+def test_lines_of_several_streams_do_not_mix(cluster: LocalCluster, topic: str, group: str) -> None:
+    """Long lines from four threads arrive whole, in order for each partition."""
+    cluster.create_topic(topic, partitions=4)
+    payload = "x" * 20_000
+    send(cluster.bootstrap, topic, [(b"%d" % i, f"{i}:{payload}".encode()) for i in range(400)])
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
+        *("--from-beginning", "--max-messages", "400", "--streams", "4", "--format", "json"),
+    )
+    assert done.returncode == 0, done.stderr
+    offsets: dict[int, list[int]] = {}
+    numbers = set()
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        number, _, rest = message["value"].partition(":")
+        assert rest == payload
+        numbers.add(int(number))
+        offsets.setdefault(message["partition"], []).append(message["offset"])
+    assert numbers == set(range(400))
+    assert all(found == list(range(len(found))) for found in offsets.values())
+
+
+def test_json_shows_every_byte(cluster: LocalCluster, topic: str, group: str) -> None:
+    """Text is a string, other bytes are base64, null is null: nothing is lost or ambiguous."""
+    cluster.create_topic(topic)
+    sent: list[tuple[bytes | None, bytes | None]] = [
+        (None, "Zo\u00eb\n".encode()),
+        (b"\xff\x00", b"\xc3("),
+        (b"tombstone", None),
+        (b"", b""),
+    ]
+    send(cluster.bootstrap, topic, sent)
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
+        *("--from-beginning", "--max-messages", "4", "--format", "json"),
+    )
+
+    def back(shown: Any) -> bytes | None:
+        if isinstance(shown, dict):
+            return base64.b64decode(shown["base64"])
+        return shown.encode() if shown is not None else None
+
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(back(m["key"]), back(m["value"])) for m in found] == sent
+    assert [(m["topic"], m["partition"], m["offset"]) for m in found] == [
+        (topic, 0, i) for i in range(4)
+    ]
+    assert all(m["timestamp"] > 1_500_000_000_000 for m in found)
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--whitelist", "m"), ("--blacklist", "other")])
+def test_filters(
+    cluster: LocalCluster, filled: str, unique: str, group: str, option: str, expected: str
+) -> None:
+    """A white list reads the topics that match, a black list the others."""
+    other = f"other-{unique}"
+    cluster.create_topic(other)
+    send(cluster.bootstrap, other, [(None, b"other%d" % i) for i in range(5)])
+    # Of the run's topics only this test's two are let through.
+    regex = f"{filled},nothing" if option == "--whitelist" else f"(?!{other}$).*"
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, option, regex),
+        *("--from-beginning", "--max-messages", "5"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith(expected) for line in lines)
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_timeout_is_success_only_with_messages(
+    cluster: LocalCluster, filled: str, group: str
+) -> None:
+    """A timeout ends with 0 when something was printed and with 1 when nothing came."""
+    base = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled)
+    some = consume(*base, "--from-beginning", "--timeout-ms", "1500", "--streams", "2")
+    assert (some.returncode, len(some.stdout.splitlines())) == (0, 30), some.stderr
+    none = consume(*base, "--timeout-ms", "300")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert "consumer.timeout.ms" in none.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_the_group_cleanly(
+    cluster: LocalCluster,
+    filled: str,
+    group: str,
+    zk: KazooClient,
+    started: Any,
+    number: int,
+    status: int,
+) -> None:
+    """Ctrl-C and SIGTERM: what was printed is committed, the registration is gone."""
+    process = started(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
+        "--from-beginning",
+        *("--streams", "2"),
+    )
+    lines = [process.stdout.readline() for _ in range(30)]
+    assert sorted(lines) == sorted(b"m%d\n" % i for i in range(30))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (status, b""), err
+    assert err == b"Processed a total of 30 messages\n"
+    assert members(zk, group) == []
+    assert committed(zk, group, filled) == 30
+    assert not [p for p in range(3) if zk.exists(f"/consumers/{group}/owners/{filled}/{p}")]
+
+
+def test_a_closed_pipe_leaves_the_group_cleanly(
+    cluster: LocalCluster, topic: str, group: str, zk: KazooClient, started: Any
+) -> None:
+    """``| head``: the command ends by itself, leaves, and says nothing but the count."""
+    cluster.create_topic(topic)
+    send(cluster.bootstrap, topic, [(None, b"y" * 1000) for _ in range(2000)])
+    process = started(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
+        "--from-beginning",
+    )
+    assert process.stdout.readline() == b"y" * 1000 + b"\n"
+    process.stdout.close()
+    process.wait(timeout=20)
+    error = process.stderr.read().decode()
+    process.stdout = None
+    assert process.returncode == 141, error
+    assert error.startswith("Processed a total of ")
+    assert len(error.splitlines()) == 1
+    assert committed(zk, group, topic) == int(error.split()[4])
+    assert members(zk, group) == []
+
+
+def test_status_is_1_when_the_last_commit_fails(
+    topic: str, group: str, started: Any, tmp_path: Path
+) -> None:
+    """ZooKeeper gone at the end: the offsets are not stored, and the status says so."""
+    with LocalCluster("3.9") as own:
+        own.create_topic(topic)
+        send(own.bootstrap, topic, [(None, b"m%d" % i) for i in range(5)])
+        process = started(
+            *("--zookeeper", own.zookeeper, "--group", group, "--topic", topic),
+            *("--from-beginning", "--property", "zookeeper.session.timeout.ms=4000"),
+        )
+        for _ in range(5):
+            process.stdout.readline()
+        own.zookeeper_server.kill()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert b"error: interrupted, and the last commit failed" in err
+    assert b"Traceback" not in err
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--property", "auto.offset.reset=earliest"], ["auto.offset.reset=earliest", "smallest"]),
+        (["--property", "auto.offset.reset=nowhere"], ["auto.offset.reset=nowhere", "largest"]),
+        (["--group", "a/b"], ["group.id=a/b"]),
+        (["--property", "novalue"], ["--property 'novalue'", "KEY=VALUE"]),
+        (["--property", "socket.timeout.ms=soon"], ["socket.timeout.ms=soon", "whole number"]),
+        (["--consumer-config", "/nowhere/c.properties"], ["/nowhere/c.properties"]),
+        (["--strict", "--property", "autocommit.enable=true"], ["auto.commit.enable"]),
+    ],
+)
+def test_bad_configuration_names_key_and_fix(arguments: list[str], words: list[str]) -> None:
+    """A configuration fault is one line that names the key and what to write; status 2."""
+    done = consume("--zookeeper", "127.0.0.1:1", "--topic", "t", *arguments)
+    assert_clean_error(done, 2, *words)
+
+
+def test_a_malformed_file_names_its_line(tmp_path: Path) -> None:
+    """A bad value in a file is told with file and line."""
+    file = tmp_path / "c.properties"
+    file.write_text("zookeeper.connect=z\ngroup.id=g\n\nauto.commit.enable=yes\n")
+    done = consume("--topic", "t", "--consumer-config", str(file))
+    assert_clean_error(done, 2, f"{file}:4: auto.commit.enable=yes", "true or false")
+
+
+def test_a_bad_regex_is_refused() -> None:
+    """A filter that Java would not compile is refused before anything is connected."""
+    done = consume("--zookeeper", "127.0.0.1:1", "--whitelist", "a{1,2}")
+    assert_clean_error(done, 2, "a{1|2}", "regex")
+
+
+@pytest.mark.parametrize(
+    "chosen", [[], ["--topic", "t", "--whitelist", "t"], ["--whitelist", "a", "--blacklist", "b"]]
+)
+def test_exactly_one_of_topic_and_filters(chosen: list[str]) -> None:
+    """Topic, white list and black list exclude each other, and one is needed."""
+    done = consume("--zookeeper", "127.0.0.1:1", *chosen)
+    assert_clean_error(done, 2, "exactly one of --topic, --whitelist and --blacklist")
+
+
+def test_unreachable_zookeeper() -> None:
+    """No ZooKeeper at the address: said within the timeout, status 1."""
+    done = consume(
+        *("--zookeeper", f"127.0.0.1:{free_port()}", "--group", "g", "--topic", "t"),
+        *("--property", "zookeeper.connection.timeout.ms=1000"),
+        timeout=20,
+    )
+    assert_clean_error(done, 1, "zookeeper.connect", "127.0.0.1", "1 s")
+
+
+def test_missing_chroot(zookeeper: str) -> None:
+    """A chroot that does not exist is named."""
+    done = consume("--zookeeper", f"{zookeeper}/no-such", "--group", "g", "--topic", "t")
+    assert_clean_error(done, 2, "chroot /no-such")
+
+
+def test_no_brokers(chroot: str) -> None:
+    """An address that no broker uses is refused, as by the JVM's tool."""
+    done = consume("--zookeeper", chroot, "--group", "g", "--topic", "t")
+    assert_clean_error(done, 1, "/brokers/ids", "chroot")
+
+
+def test_an_unknown_key_is_a_warning(cluster: LocalCluster, filled: str, group: str) -> None:
+    """The JVM only warns of unknown keys and its files must run; the nearest key is named."""
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
+        *("--from-beginning", "--max-messages", "1", "--property", "autocommit.enable=true"),
+    )
+    assert done.returncode == 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert "autocommit.enable" in warnings[0]
+    assert "did you mean auto.commit.enable?" in warnings[0]
+
+
+def test_verbose_logs_to_stderr(cluster: LocalCluster, filled: str, group: str) -> None:
+    """``-v`` tells more, on stderr only."""
+    done = consume(
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
+        *("--from-beginning", "--max-messages", "30", "-vv"),
+    )
+    assert len(done.stdout.splitlines()) == 30
+    assert len(done.stderr.splitlines()) > 5

@@ -1,0 +1,57 @@
+"""``zkconsumer cluster address``, ``topic`` and ``send``: what to do with a cluster that is up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from zkconsumer.testing import background, topics
+from zkconsumer.testing.produce import send
+
+dir_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=background.default_dir,
+    help="Directory of the cluster.  [default: one of yours below ~/.local/state]",
+)
+
+
+@click.command()
+@click.argument("which", type=click.Choice(["zookeeper", "bootstrap"]), default="zookeeper")
+@dir_option
+def address(which: str, directory: Path) -> None:
+    """Print the address of ZooKeeper (the default) or of the brokers, to use in other commands."""
+    state = background.status(directory.absolute())
+    click.echo(state.zookeeper if which == "zookeeper" else state.bootstrap)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@dir_option
+def topic(name: str, partitions: int, directory: Path) -> None:
+    """Create a topic."""
+    state = background.status(directory.absolute())
+    ports = [int(server.rpartition(":")[2]) for server in state.bootstrap.split(",")]
+    topics.create_topic(state.zookeeper, ports, name, partitions, 1, {})
+    click.echo(f"created topic {name} with {partitions} partitions", err=True)
+
+
+@click.command(name="send")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("file", type=click.File("rb"), default="-")
+@dir_option
+def send_lines(topic_name: str, file: BinaryIO, directory: Path) -> None:
+    """Send each line of FILE, or of stdin, as a message; the key is its place, FILE:LINE."""
+    state = background.status(directory.absolute())
+
+    def messages() -> Iterator[tuple[bytes, bytes]]:
+        for number, line in enumerate(file, 1):
+            yield f"{file.name}:{number}".encode(), line.rstrip(b"\r\n")
+
+    sent = send(state.bootstrap, topic_name, messages())
+    click.echo(f"sent {sum(sent.values())} messages to {topic_name}", err=True)

@@ -1,0 +1,414 @@
+"""``zkconsumer consume``: a member of a legacy group that prints what it gets.
+
+The main thread joins the group, waits for the end, and leaves; each stream has a thread that
+writes. A line is written under one lock, flushed, and only then counted as consumed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import click
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.consumer import examine_mapping, examine_properties
+from zkconsumer.config.properties import read_properties
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.topic_filter import Blacklist, Whitelist
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    CommitFailedError,
+    ConfigError,
+    ConsumerTimeoutError,
+    ZooKeeperError,
+)
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.zk.group_tree import GroupTree
+
+EXIT_SIGNAL = 128
+"""Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
+
+_RANDOM = random.SystemRandom()
+
+Format = Callable[[MessageAndMetadata], bytes]
+
+
+@click.command()
+@click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Sets zookeeper.connect.")
+@click.option("--group", help="Sets group.id.  [default: a new group, deleted at the end]")
+@click.option("--topic", help="Read this topic.")
+@click.option("--whitelist", metavar="REGEX", help="Read the topics whose whole name matches.")
+@click.option("--blacklist", metavar="REGEX", help="Read the topics whose name does not match.")
+@click.option("--streams", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--from-beginning", is_flag=True, help="Start at the first message; new groups only.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="Leave after this many.")
+@click.option("--timeout-ms", type=click.IntRange(min=0), help="Leave when none came for so long.")
+@click.option("--consumer-config", "file", metavar="FILE", help="Java .properties file.")
+@click.option(
+    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["value", "json"]),
+    default="value",
+    show_default=True,
+    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}.",
+)
+@click.option("--strict", is_flag=True, help="Unknown configuration keys are errors.")
+@click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
+def consume(
+    zookeeper: str | None,
+    group: str | None,
+    topic: str | None,
+    whitelist: str | None,
+    blacklist: str | None,
+    streams: int,
+    from_beginning: bool,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    file: str | None,
+    properties: tuple[str, ...],
+    form: str,
+    strict: bool,
+    verbose: int,
+) -> int:
+    """Join a group and print the messages' values, one a line.
+
+    Messages go to stdout, everything else to stderr. The offset of what was printed is committed
+    when the command leaves the group, also after Ctrl-C, SIGTERM or a closed pipe.
+
+    Exit status: 0 after --max-messages, or a timeout with at least one message; 1 when a timeout
+    passed without any, when the last commit failed, or ZooKeeper cannot be reached; 2 for wrong
+    options or configuration; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of stdout
+    went away.
+    """
+    if sum(chosen is not None for chosen in (topic, whitelist, blacklist)) != 1:
+        raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
+    _set_up_logging(verbose)
+    config, generated = configure(
+        zookeeper=zookeeper,
+        group=group,
+        file=file,
+        properties=properties,
+        from_beginning=from_beginning,
+        timeout_ms=timeout_ms,
+        strict=strict,
+    )
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+    def open_streams(connector: ZookeeperConsumerConnector) -> list[KafkaStream]:
+        if topic is not None:
+            return connector.create_message_streams({topic: streams})[topic]
+        chosen = Blacklist(blacklist) if blacklist is not None else Whitelist(whitelist or "")
+        return connector.create_message_streams_by_filter(chosen, streams)
+
+    if whitelist is not None:
+        Whitelist(whitelist)  # refuses a bad regex before anything is connected
+    printer = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
+    try:
+        with _signals_raise():
+            _check_group(config, from_beginning)
+            return _consume(config, open_streams, printer)
+    except _SignalledError as signalled:
+        for note in getattr(signalled, "__notes__", ()):
+            click.echo(f"error: interrupted, {note}", err=True)
+            return 1
+        return EXIT_SIGNAL + signalled.number
+    finally:
+        click.echo(f"Processed a total of {printer.count} messages", err=True)
+        if generated:
+            _delete_generated(config)
+
+
+def configure(
+    *,
+    zookeeper: str | None = None,
+    group: str | None = None,
+    file: str | None = None,
+    properties: Sequence[str] = (),
+    from_beginning: bool = False,
+    timeout_ms: int | None = None,
+    strict: bool = False,
+) -> tuple[ConsumerConfig, bool]:
+    """Put options, ``--property`` and file together; what comes first wins.
+
+    As in the JVM's tool: group ids that are given in several places must be equal, and
+    ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration
+    and whether the group's name was made up here. Raises ConfigError.
+    """
+    given = _properties(properties)
+    in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
+    groups = {
+        "--group": group,
+        "--property": given.get("group.id"),
+        file or "": in_file.get("group.id"),
+    }
+    agreed = _agreed_group(groups)
+    overrides: dict[str, object] = dict(given)
+    overrides["group.id"] = agreed or f"console-consumer-{_RANDOM.randrange(100_000):05d}"
+    if zookeeper is not None:
+        overrides["zookeeper.connect"] = zookeeper
+    if timeout_ms is not None:
+        overrides["consumer.timeout.ms"] = timeout_ms
+    if from_beginning:
+        reset = given.get("auto.offset.reset", in_file.get("auto.offset.reset"))
+        if reset is not None and reset.strip() != "smallest":
+            raise ConfigError(
+                [
+                    f"auto.offset.reset={reset} contradicts --from-beginning, which means "
+                    "smallest: leave one of them out"
+                ]
+            )
+        overrides["auto.offset.reset"] = "smallest"
+    if file is not None:
+        found = examine_properties(file, strict, overrides)
+    else:
+        found = examine_mapping(overrides, strict)
+    if found.config is None:
+        raise ConfigError(found.faults)
+    return found.config, agreed is None
+
+
+def _properties(pairs: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    faults = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            faults.append(f"--property {pair!r}: write KEY=VALUE")
+        else:
+            given[name.strip()] = value.strip()
+    if faults:
+        raise ConfigError(faults)
+    return given
+
+
+def _agreed_group(places: Mapping[str, str | None]) -> str | None:
+    """The group id that all places agree on; ``None`` when none gives one."""
+    found = {place: name.strip() for place, name in places.items() if name is not None}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{place} says {name!r}" for place, name in found.items())
+        raise ConfigError([f"group.id is not the same everywhere: {told}; give it once"])
+    return next(iter(found.values()), None)
+
+
+def as_value(message: MessageAndMetadata) -> bytes:
+    """The value's bytes; ``null`` for a tombstone, as the JVM's tool prints it."""
+    value = message.raw_value
+    return b"null\n" if value is None else value + b"\n"
+
+
+def as_json(message: MessageAndMetadata) -> bytes:
+    """One JSON object. Text is a string; bytes that are not UTF-8 are ``{"base64": ...}``."""
+    document = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp if message.timestamp >= 0 else None,
+        "key": _shown(message.raw_key),
+        "value": _shown(message.raw_value),
+    }
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _shown(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+class Printer:
+    """Writes messages of all streams to one output, up to ``limit``."""
+
+    def __init__(self, out: BinaryIO, form: Format, limit: int | None) -> None:
+        self.count = 0
+        self.last = time.monotonic()
+        """When a message was written last, or writing began."""
+        self._out = out
+        self._form = form
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def write(self, stream: KafkaStream, message: MessageAndMetadata) -> bool:
+        """Write a message and count it as consumed; whether there is more to write.
+
+        After ``close`` nothing is written, and the message counts as not consumed.
+        """
+        line = self._form(message)
+        with self._lock:
+            if self._closed:
+                return False
+            try:
+                self._out.write(line)
+                self._out.flush()
+            except BaseException:
+                self._closed = True
+                raise
+            stream.mark_consumed()
+            self.count += 1
+            self.last = time.monotonic()
+            self._closed = self.count == self._limit
+            return not self._closed
+
+    def close(self) -> None:
+        """Write nothing from now on."""
+        with self._lock:
+            self._closed = True
+
+
+def _consume(
+    config: ConsumerConfig,
+    open_streams: Callable[[ZookeeperConsumerConnector], list[KafkaStream]],
+    printer: Printer,
+) -> int:
+    """Print until the end; leave the group; the exit status. Raises what ended it early."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # printed already
+        connector = ZookeeperConsumerConnector(config)
+    # Beyond its session's end a member cannot commit any more.
+    patience = config.zookeeper_session_timeout_ms / 1000 + 3
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    try:
+        streams = open_streams(connector)
+        printer.last = time.monotonic()
+        for stream in streams:
+            threading.Thread(
+                target=_print_stream,
+                args=(stream, printer, config.consumer_timeout_ms / 1000, ends),
+                name="printer",
+                daemon=True,
+            ).start()
+        end = ends.get()
+    except BaseException as error:
+        printer.close()
+        try:
+            connector.shutdown(patience)
+        except CommitFailedError as failed:
+            error.add_note(f"and the last commit failed: {failed}")
+        raise
+    printer.close()
+    connector.shutdown(patience)
+    if isinstance(end, ConsumerTimeoutError):
+        click.echo(str(end), err=True)
+        return 0 if printer.count else end.exit_code
+    if end is not None:
+        raise end
+    return 0
+
+
+def _print_stream(
+    stream: KafkaStream,
+    printer: Printer,
+    timeout: float,
+    ends: queue.SimpleQueue[BaseException | None],
+) -> None:
+    """A stream's thread. Its end, for whatever reason, ends the command."""
+    while True:
+        try:
+            for message in stream:
+                if not printer.write(stream, message):
+                    break
+            ends.put(None)
+        except ConsumerTimeoutError as error:
+            if time.monotonic() - printer.last < timeout:
+                continue  # another stream has been busy
+            ends.put(error)
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            ends.put(error)
+        return
+
+
+class _SignalledError(BaseException):
+    """SIGINT or SIGTERM came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def handle(number: int, _frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        raise _SignalledError(number)
+
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tree(config: ConsumerConfig) -> GroupTree:
+    return GroupTree(
+        config.zookeeper_hosts,
+        config.zookeeper_chroot,
+        config.zookeeper_session_timeout_ms / 1000,
+        config.zookeeper_connection_timeout_ms / 1000,
+    )
+
+
+def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
+    """Refuse what the JVM's tool refuses before it joins."""
+    with _tree(config) as tree:
+        if not tree.has_brokers_path():
+            raise BrokerUnavailableError(
+                f"zookeeper.connect={config.zookeeper_connect}: there is no /brokers/ids, so no "
+                "broker uses this address; check the chroot after the hosts"
+            )
+        if from_beginning and tree.has_offsets(config.group_id):
+            raise ConfigError(
+                [
+                    f"group.id={config.group_id}: the group has committed offsets, so "
+                    "--from-beginning would not start there: leave it out, or use a new group"
+                ]
+            )
+
+
+def _delete_generated(config: ConsumerConfig) -> None:
+    """Remove the tree of a group that was made for this run only."""
+    try:
+        with _tree(config) as tree:
+            if not tree.delete_group(config.group_id):
+                click.echo(f"warning: group {config.group_id} has members; it stays", err=True)
+    except ZooKeeperError as error:
+        click.echo(f"warning: group {config.group_id} is not deleted: {error}", err=True)
+
+
+def _set_up_logging(verbose: int) -> None:
+    """Log to stderr: warnings of ours; with -v what happens, with -vv what other libraries say."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        level=logging.DEBUG if verbose > 1 else logging.CRITICAL,
+        force=True,
+    )
+    ours = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.getLogger("zkconsumer").setLevel(ours)
+    logging.getLogger("zkconsumer.zk.kazoo").setLevel(
+        logging.DEBUG if verbose > 1 else logging.CRITICAL
+    )
