@@ -155,6 +155,33 @@ class ZkDriver:
                     f"zookeeper.connect: the chroot {self._chroot} does not exist on "
                     f"{self._hosts}; create it, or correct the part after the hosts"
                 )
+        self._look_for_multiread()
+
+    def _look_for_multiread(self) -> None:
+        """Ask now: a server that does not know the multi-read closes the connection as well."""
+        prefix = self._client.chroot or "/"
+        dropped = threading.Event()
+
+        def listen(state: str) -> None:
+            if state == KazooState.SUSPENDED:
+                dropped.set()
+
+        self._client.add_listener(listen)
+        result = self._client.handler.async_result()
+        self._client._call(MultiRead((prefix, prefix)), result)
+        try:
+            result.get(timeout=self._asked_timeout)
+        except kz.UnimplementedError:
+            self._has_multiread = False
+            dropped.wait(self._asked_timeout)
+            try:
+                self._client.retry(self._client.exists, "/")
+            except kz.KazooException:
+                pass  # the connection is away; requests wait for it
+        except (kz.KazooException, KazooTimeoutError):
+            pass  # the connection is away; whoever reads many next will see
+        finally:
+            self._client.remove_listener(listen)
 
     def close(self) -> None:
         """End the session: its ephemeral znodes vanish. May be called more than once."""

@@ -1,0 +1,79 @@
+"""Every error kazoo can raise has a code that the scripts know what to do with."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from kazoo import exceptions as kz
+
+from zkconsumer.core.ops import Code
+from zkconsumer.zk.driver import code_of
+
+KINDS = sorted(
+    {
+        kind
+        for _, kind in inspect.getmembers(kz, inspect.isclass)
+        if issubclass(kind, Exception) and kind.__module__ == kz.__name__
+    },
+    key=lambda kind: kind.__name__,
+)
+
+#: What no script can act on: an order that meets one fails, and is reported.
+OTHER = {
+    "APIError",
+    "BadArgumentsError",
+    "CancelledError",
+    "ConfigurationError",
+    "ConnectionDropped",
+    "DataInconsistency",
+    "EphemeralOnLocalSessionError",
+    "InvalidCallbackError",
+    "KazooException",
+    "LockTimeout",
+    "MarshallingError",
+    "NewConfigNoQuorumError",
+    "NoWatcherError",
+    "NotReadOnlyCallError",
+    "QuotaExceededError",
+    "ReconfigDisabledError",
+    "ReconfigInProcessError",
+    "RequestTimeoutError",
+    "RolledBackError",
+    "RuntimeInconsistency",
+    "SASLException",
+    "SessionClosedRequireSaslError",
+    "SystemZookeeperError",
+    "ThrottledOpError",
+    "UnimplementedError",
+    "UnknownSessionError",
+    "WriterNotClosedException",
+    "ZookeeperError",
+    "ZookeeperStoppedError",
+}
+
+
+def test_all_kinds_are_found() -> None:
+    """The walk over kazoo's errors finds them, so the tests below are about something."""
+    assert len(KINDS) > 20
+    assert set(kz.EXCEPTIONS.values()) <= set(KINDS)
+    assert {kind.__name__ for kind in KINDS} >= OTHER
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_code(kind: type[Exception]) -> None:
+    """Each error is either mapped to what a script acts on, or named above as not to be acted on.
+    A new kazoo version with another error fails here."""
+    code = code_of(kind())
+    assert isinstance(code, Code)
+    assert (code is Code.OTHER) == (kind.__name__ in OTHER), (kind, code)
+
+
+def test_subclasses_take_their_parents_code() -> None:
+    """An error that a later kazoo derives from a known one is treated as that one."""
+
+    class Later(kz.NoNodeError):
+        pass
+
+    assert code_of(Later()) is Code.NO_NODE
+    assert code_of(OSError()) is Code.OTHER

@@ -1,0 +1,128 @@
+"""A synchronous face of the ZooKeeper driver, for tools that do one thing and end.
+
+Threads: all methods are called from one thread, which carries out the scripts; it waits for replies
+that kazoo's threads put into a mailbox. Several scripts may be under way at once, so that one's
+answer is worked on while ZooKeeper prepares the next one's.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from zkconsumer.config.addresses import split_connect
+from zkconsumer.core.ops import Code, Reply, ZkOp
+from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
+from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
+from zkconsumer.zk.driver import ZkDriver
+
+AT_ONCE: Final = 8
+"""Scripts under way at the same time in ``run_all``."""
+
+T = TypeVar("T")
+
+
+class BlockingZk:
+    """One session with ZooKeeper, opened by ``with``.
+
+    Args:
+        connect: ``host:port,host:port/chroot``, as ``zookeeper.connect``.
+        timeout: seconds that connecting may take, and that ZooKeeper may stay silent while an
+            answer is waited for.
+
+    Raises ConfigError for a malformed ``connect``.
+    """
+
+    def __init__(self, connect: str, timeout: float = 30.0) -> None:
+        try:
+            self._hosts, chroot = split_connect(connect)
+        except ValueError as error:
+            raise ConfigError([f"zookeeper: {error}"]) from None
+        self._timeout = timeout
+        self._driver = ZkDriver(
+            self._hosts, chroot, timeout, lambda _event, _session: None, lambda _path: None
+        )
+
+    def __enter__(self) -> Self:
+        """Connect. Raises ZkUnavailableError, ChrootMissingError."""
+        self._driver.start(self._timeout)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._driver.close()
+
+    def do(self, op: ZkOp) -> Reply:
+        """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""
+        return self.run(attempt(op))
+
+    def run(self, script: Script[T]) -> T:
+        """Carry out a script and return its result.
+
+        Raises:
+            ZkUnavailableError: ZooKeeper stayed silent for ``timeout`` seconds.
+            SessionExpiredError: the session ended meanwhile.
+            ZooKeeperError: ZooKeeper refuses an operation, such as for lack of permission.
+        """
+        (result,) = self.run_all([script])
+        return result
+
+    def run_all(self, scripts: Iterable[Script[T]]) -> Iterator[T]:
+        """Carry out independent scripts, some at a time; yield their results in the given order.
+
+        Raises what ``run`` raises, and then the scripts not ended yet are given up.
+        """
+        mailbox: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
+        session = self._driver.session_id
+        waiting = enumerate(scripts)
+        active: dict[int, Script[T]] = {}
+        done: dict[int, T] = {}
+        yielded = 0
+
+        def go_on(number: int, reply: Reply | None) -> None:
+            script = active[number]
+            try:
+                op = next(script) if reply is None else script.send(reply)
+            except StopIteration as end:
+                del active[number]
+                done[number] = end.value
+                return
+            self._driver.submit(op, session, lambda answer: mailbox.put((number, answer)))
+
+        try:
+            while True:
+                while len(active) < AT_ONCE and (following := next(waiting, None)) is not None:
+                    active[following[0]] = following[1]
+                    go_on(following[0], None)
+                while yielded in done:
+                    yield done.pop(yielded)
+                    yielded += 1
+                if active:
+                    go_on(*mailbox.get(timeout=self._timeout))
+                elif not done:
+                    return
+        except queue.Empty:
+            raise ZkUnavailableError(
+                f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the "
+                "ensemble in order? --timeout sets how long to wait"
+            ) from None
+        except SessionGone:
+            raise SessionExpiredError(
+                f"the session with ZooKeeper at {self._hosts} ended in the middle: run it again"
+            ) from None
+        except Refused as refused:
+            reason = (
+                "the znode's access list does not allow it"
+                if refused.code is Code.NO_AUTH
+                else "ZooKeeper refuses the operation"
+            )
+            raise ZooKeeperError(f"{refused.path}: {reason}") from None
+        finally:
+            for script in active.values():
+                script.close()
