@@ -34,6 +34,8 @@ from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 GROUP = "g"
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0
+#: How long a group is troubled (seconds).
+TROUBLED = 25.0
 #: Registrations that nobody should write: each is left out by all members alike, or harmless.
 HOSTILE = (
     b"",
@@ -396,11 +398,12 @@ class Trouble:
 
 
 def run(
-    seed: int, *, legacy: bool | None = None, record: bool = False, troubles: int = 12
+    seed: int, *, legacy: bool | None = None, record: bool = False, troubles: int | None = None
 ) -> Result:
-    """One group, ``troubles`` troubles within 20 seconds, then rest. A pure function of ``seed``.
+    """One group, ``troubles`` troubles within 25 seconds, then rest. A pure function of ``seed``.
 
-    ``legacy``: whether the second member to join has exact legacy behaviour; drawn when ``None``.
+    ``legacy``: whether the second member to join has exact legacy behaviour. This and the number of
+    troubles are drawn where they are ``None``.
     """
     kernel = Kernel(seed)
     rng = random.Random(seed)
@@ -417,11 +420,11 @@ def run(
         world.set_topic(topic, rng.randint(1, 5))
     for _ in range(rng.randint(1, 3)):
         kernel.schedule(rng.random(), trouble.join)
-    for _ in range(troubles):
-        kernel.schedule(20 * rng.random(), trouble.strike)
-    kernel.run(until=20.0)
+    for _ in range(rng.choice([6, 12, 24, 40]) if troubles is None else troubles):
+        kernel.schedule(TROUBLED * rng.random(), trouble.strike)
+    kernel.run(until=TROUBLED)
     world.log.stop()
-    kernel.run(until=max(20.0, trouble.quiet_from) + trouble.timeout + SETTLE)
+    kernel.run(until=max(TROUBLED, trouble.quiet_from) + trouble.timeout + SETTLE)
     violations = world.at_rest()
     kernel.run(until=kernel.now + 10.0)
     violations += world.lost()

@@ -145,23 +145,12 @@ def packets(items: Iterable[tuple[T, tuple[MultiOp, ...]]]) -> Iterator[dict[T, 
         yield packet
 
 
-def culprit(packet: dict[T, list[MultiOp]], index: int | None, leading: int) -> T | None:
-    """Which item's operation stands at ``index`` of a multi that has ``leading`` ops before."""
-    position = leading
-    for item, ops in packet.items():
-        position += len(ops)
-        if index is not None and index < position:
-            return item if index >= leading else None
-    return None
-
-
 __all__ = [
     "Refused",
     "Script",
     "ScriptContext",
     "SessionGone",
     "attempt",
-    "culprit",
     "ensure_path",
     "packets",
     "path_of",

@@ -31,7 +31,6 @@ from zkconsumer.core.scripts.common import (
     Script,
     ScriptContext,
     attempt,
-    culprit,
     ensure_path,
     packets,
     read_many,
@@ -208,50 +207,38 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
 def release(order: orders.Release, ctx: ScriptContext) -> Script[facts.Released]:
     """Delete owner znodes of this session.
 
-    Only the session that made an ephemeral znode ends it (administrators apart), so looking at its
-    owner first and deleting it then is sound. The offset's version in the same multi spares that
-    look, and keeps a request from hitting the znode of whoever has claimed the partition since.
+    Only the session that made an ephemeral znode ends it, so looking at its owner first and
+    deleting it then is sound, whatever others did to the partition meanwhile (a JVM member's claim
+    leaves no trace in the offset). The offset's version in the same multi keeps a request that is
+    late from hitting the znode of whoever has claimed the partition since.
     """
     check = own_check(ctx, order.epoch)
     foreign: set[TopicPartition] = set()
     unregistered = False
-
-    def operations(tp: TopicPartition, owner: Node | None, offset: Node | None) -> list[MultiOp]:
-        if owner is None:
-            return []
-        if owner.stat.ephemeral_owner != ctx.session_id:
-            foreign.add(tp)
-            return []
-        return _release_operations(ctx, tp, None if offset is None else offset.stat.version)
-
-    prepared = {tp: _release_operations(ctx, tp, held.version) for tp, held in order.claims.items()}
-    unknown = sorted(tp for tp, held in order.claims.items() if held.version is None)
-    for tp, nodes in (yield from read_owner_and_offset(ctx, unknown)).items():
-        prepared[tp] = operations(tp, *nodes)
-    for packet in packets((tp, tuple(ops)) for tp, ops in sorted(prepared.items()) if ops):
-        while packet and not unregistered:
+    todo = sorted(order.claims)
+    while todo and not unregistered:
+        prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+        for tp, (owner, offset) in (yield from read_owner_and_offset(ctx, todo)).items():
+            delete = Delete(ctx.spec.paths.owner(tp))
+            if owner is None:
+                continue
+            if owner.stat.ephemeral_owner != ctx.session_id:
+                foreign.add(tp)
+            elif offset is None:
+                prepared.append((tp, (delete,)))
+            else:
+                current = Check(ctx.spec.paths.offset(tp), offset.stat.version)
+                prepared.append((tp, (current, delete)))
+        todo = []
+        for packet in packets(prepared):
             reply = yield from _submit(ctx, check, packet)
             if isinstance(reply, Ok):
-                break
+                continue
             if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
                 unregistered = True
                 break
-            wrong = culprit(packet, reply.index, 1)
-            seen = yield from read_owner_and_offset(ctx, [wrong] if wrong else list(packet))
-            for tp, nodes in seen.items():
-                packet[tp] = operations(tp, *nodes)
-                if not packet[tp]:
-                    del packet[tp]
+            todo += packet
     return facts.Released(order.token, frozenset(foreign), unregistered)
-
-
-def _release_operations(
-    ctx: ScriptContext, tp: TopicPartition, version: int | None
-) -> list[MultiOp]:
-    delete = Delete(ctx.spec.paths.owner(tp))
-    if version is None:
-        return [delete]
-    return [Check(ctx.spec.paths.offset(tp), version), delete]
 
 
 def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
