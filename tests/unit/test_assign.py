@@ -219,6 +219,13 @@ def test_equal_hashes_are_dealt_by_topic() -> None:
         "g_a-0": "Aa/0",
         "g_b-0": "BB/0",
     }
+    first, second = "gognkghwgzqi", "wxzadjxfgvko"
+    assert java_hash(f"{first}-50") == java_hash(f"{second}-16")
+    threads = group({"g_a": {second: 1, first: 1}, "g_b": {second: 1, first: 1}})
+    assert by_thread(assign_roundrobin(threads, {second: [16], first: [50]}, DASH)) == {
+        "g_a-0": f"{first}/50",
+        "g_b-0": f"{second}/16",
+    }
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def assign_roundrobin(
     The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
     passed over and loses that turn. Arguments and result as in `assign_range`.
 
-    Partitions whose hashes are equal are dealt by topic (Java order), then by number. Within one
+    Partitions whose hashes are equal are dealt by topic, then by number. Within one
     topic the JVM does the same; between topics its order is that of a hash map, so it is undefined.
     """
     rank = _ranks(threads.values())
@@ -96,18 +96,17 @@ def assign_roundrobin(
     before, after = ("", "-") if hash_form is RoundRobinHash.DASH else ("[", ",")
     closing = "" if hash_form is RoundRobinHash.DASH else "]"
 
-    deck: list[tuple[int, bytes, int, str]] = []
+    deck: list[tuple[int, str, int]] = []
     for topic in places:
         prefix = _hash_more(0, f"{before}{topic}{after}")
-        tie = _java_key(topic)
         for number in partitions.get(topic, ()):
             hashed = _signed(_hash_more(prefix, f"{number}{closing}"))
-            deck.append((hashed, tie, number, topic))
+            deck.append((hashed, topic, number))
     deck.sort()
 
     result: dict[TopicPartition, ConsumerThreadId] = {}
     turn = 0
-    for _, _, number, topic in deck:
+    for _, topic, number in deck:
         eligible = places[topic]
         found = bisect_left(eligible, turn)
         place = eligible[found] if found < len(eligible) else eligible[0]
