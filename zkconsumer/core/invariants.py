@@ -20,6 +20,8 @@ ALLOWED_LEGACY: Mapping[str, str] = {
     "single_delivery": "it knows no lease: a member without a session goes on delivering",
     "offsets_never_lowered": "its commits are unconditional: the last writer wins",
     "no_foreign_release": "it deletes owner znodes by path, again after a lost answer",
+    "commits_fenced": "nothing fences its commits",
+    "starts_at_committed": "it reads the offset before it claims the partition",
     "positions_monotone": "after a failed attempt it starts again from the committed offset",
 }
 
@@ -55,9 +57,11 @@ class Observer:
     ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. Rules: ``single_delivery`` (never two members
     that deliver a partition, but for one message in hand), ``owned_before_fetch``,
     ``stopped_before_release``, ``no_foreign_release``, ``offsets_never_lowered``,
-    ``commit_within_delivered`` (no committed offset above what somebody was given), ``no_skip``
-    (nobody is given a message before all earlier ones were given to somebody),
-    ``positions_monotone`` (one owner reads forwards).
+    ``commits_fenced`` (no commit by a session while another one owns the partition),
+    ``commit_within_delivered`` (no committed offset above what somebody was given),
+    ``starts_at_committed`` (nobody begins below the stored offset), ``no_skip`` (nobody is given a
+    message before all earlier ones were given to somebody), ``positions_monotone`` (one owner reads
+    forwards).
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -114,14 +118,22 @@ class Observer:
         if after is None:
             self.committed.pop(tp, None)
             return
+        owner = self.owners.get(tp, by)
+        if owner != by and owner not in self.legacy_sessions:
+            text = f"{tp}: {after} committed by {by}, owner is {owner}"
+            self._note("commits_fenced", at, by, text)
         self.committed[tp] = after
         below = self.delivered_below.get(tp, 0)
         if after > below:
             text = f"{tp}: {after} committed by {by}, delivered below {below}"
             self._note("commit_within_delivered", at, by, text)
 
-    def started(self, at: float, tp: TopicPartition, session: int) -> None:
-        """A member begins to deliver ``tp`` in ``session``."""
+    def started(self, at: float, tp: TopicPartition, session: int, position: int) -> None:
+        """A member begins to deliver ``tp`` at ``position`` in ``session``."""
+        stored = self.committed.get(tp, 0)
+        if position < stored and self.owners.get(tp) == session:
+            text = f"{tp}: session {session} starts at {position}, stored is {stored}"
+            self._note("starts_at_committed", at, session, text)
         owner = self.owners.get(tp)
         if owner != session and session not in self._ended and (tp, session) not in self._excused:
             text = f"{tp}: session {session} starts, owner is {owner}"

@@ -334,7 +334,7 @@ class SimMember:
         for tp, (_, start) in order.partitions.items():
             self._reading[tp] = _Reading(self.session, start or 0)
             if self._observer is not None:
-                self._observer.started(self._kernel.now, tp, self.session)
+                self._observer.started(self._kernel.now, tp, self.session, start or 0)
 
     def _stop_reading(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing more of these; their positions stay known until they are handed over."""
