@@ -1,0 +1,361 @@
+"""``zkconsumer demo``: a legacy group at work on real servers, from start to verdict.
+
+One thread. It starts the servers and the members (``demo_member``, a process each), looks at the
+group's znodes a few times a second, disturbs the group, and adds up what the members wrote down.
+Members leave when this process ends, whatever ends it: their stdin is a pipe from here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from zkconsumer.cli.demo_input import Message, real_lines
+from zkconsumer.cli.demo_verdict import ENTRY, Kill, Verdict, judge, read_record
+from zkconsumer.cli.demo_view import (
+    MemberRow,
+    Moment,
+    Story,
+    View,
+    save_svg,
+    show_znodes,
+    verdict_lines,
+    verdict_panel,
+)
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import LocalCluster
+from zkconsumer.testing.produce import send
+from zkconsumer.zk.group_tree import GroupTree
+
+GROUP = "demo"
+TOPIC = "lines"
+PARTITIONS = 12
+STREAMS = 2
+NAMES = ("member-1", "member-2", "member-3")
+BEAT = 1.5
+"""Seconds between the settling of one change and the next change."""
+PACED_STREAM_SECONDS = 120.0
+"""Members keep to a pace at which all lines would take this long, summed over streams: so there is
+work left when the last change is over. Then they read as fast as they can."""
+SETTLE_SECONDS = 40.0
+FINISH_SECONDS = 120.0
+LEAVE_SECONDS = 20.0
+LOOK_SECONDS = 0.15
+
+
+@click.command()
+@click.option("--lines", type=click.IntRange(min=1000), default=200_000, show_default=True)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Empty directory for servers and records; it stays.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON on stdout.")
+@click.option(
+    "--save-svg",
+    "svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the summary into this file.",
+)
+def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
+    """Start real servers and show a group at work, its faults included.
+
+    Sends lines of text found on this machine to 12 partitions, starts three members with two
+    streams each, kills one, stops one, and compares what was sent with what was delivered. Exit
+    status 1 when anything was lost, or delivered twice without a reason.
+    """
+    view = View(Console(stderr=as_json, highlight=False))
+    view.say("starting ZooKeeper and Kafka 3.9 ...")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise ClusterError(f"{keep} is not empty: name another --keep directory")
+    began = time.monotonic()
+    with LocalCluster("3.9", dir=keep) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        view.say(f"ready after {time.monotonic() - began:.1f} s: ZooKeeper {cluster.zookeeper}")
+        root = cluster.zookeeper_server.log.parents[1]
+        sent = _send(cluster, real_lines(root / "logs", lines), view)
+        play = Play(cluster, root, sent, view)
+        verdict, kill = play.perform()
+        if svg is not None:
+            svg.parent.mkdir(parents=True, exist_ok=True)
+            save_svg(svg, play.story, verdict, kill)
+    if as_json:
+        click.echo(json.dumps(_summary(play, verdict, kill, time.monotonic() - began), indent=2))
+        for line in verdict_lines(verdict, kill):
+            view.say(line)
+    else:
+        if view.console.is_terminal:
+            view.console.print(verdict_panel(verdict, kill))
+        else:
+            view.say("\n".join(verdict_lines(verdict, kill)))
+            view.say("nothing lost" if verdict.good else "FAILED")
+    if keep is not None:
+        view.say(f"kept in {keep}: logs, data, records")
+    return 0 if verdict.good else 1
+
+
+def _send(cluster: LocalCluster, messages: list[Message], view: View) -> Mapping[int, int]:
+    """Send all messages, with a progress bar on a terminal; partition to number stored."""
+    began = time.monotonic()
+    progress = Progress(
+        TextColumn("sending"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=view.console,
+        disable=not view.console.is_terminal,
+        transient=True,
+    )
+    with progress:
+        task = progress.add_task("", total=len(messages))
+        sent = send(
+            cluster.bootstrap, TOPIC, messages, lambda n: progress.update(task, completed=n)
+        )
+    took = time.monotonic() - began
+    size = sum(len(value) for _, value in messages) / 1e6
+    view.say(
+        f"sent {sum(sent.values()):,} lines ({size:.1f} MB: the servers' logs and Python's own "
+        f"sources) to {PARTITIONS} partitions in {took:.1f} s"
+    )
+    return sent
+
+
+class Member:
+    """A member's process, its record, and what the table shows of it."""
+
+    def __init__(self, name: str, zookeeper: str, root: Path, pace: float) -> None:
+        self.row = MemberRow(name)
+        self.record = root / "records" / name
+        self.log = root / "logs" / f"{name}.log"
+        self.record.parent.mkdir(exist_ok=True)
+        self.record.touch()
+        arguments = {
+            "zookeeper": zookeeper,
+            "group": GROUP,
+            "id": name,
+            "topic": TOPIC,
+            "record": self.record,
+            "streams": STREAMS,
+            "pace": pace,
+        }
+        argv = [sys.executable, "-m", "zkconsumer.cli.demo_member"]
+        for option, value in arguments.items():
+            argv += [f"--{option}", str(value)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def id(self) -> str:
+        """Its consumer id."""
+        return f"{GROUP}_{self.row.name}"
+
+    def tell(self, order: str) -> None:
+        """Write an order to its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{order}\n".encode())
+        self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """Have it leave, at once or never; no process is left."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended already
+        try:
+            self.process.wait(LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def check(self) -> None:
+        """Raises ClusterError when it has ended without being told to."""
+        status = self.process.poll()
+        if status is not None:
+            lines = self.log.read_text(errors="replace").splitlines()
+            raise ClusterError(
+                f"{self.row.name} has ended with status {status}: "
+                f"{lines[-1] if lines else 'it said nothing'}"
+            )
+
+
+class Play:
+    """The demo's course: joins, a kill, a leave, the end."""
+
+    def __init__(
+        self, cluster: LocalCluster, root: Path, sent: Mapping[int, int], view: View
+    ) -> None:
+        self.story = Story(sum(sent.values()))
+        self.kill: Kill | None = None
+        self._zookeeper = cluster.zookeeper
+        self._root = root
+        self._sent = sent
+        self._view = view
+        self._members: dict[str, Member] = {}
+        self._began = time.monotonic()
+        self._tree = GroupTree(cluster.zookeeper, "", 15.0, 15.0)
+
+    def perform(self) -> tuple[Verdict, Kill | None]:
+        """All of it; the verdict and the kill that explains repeated messages."""
+        with self._tree, self._showing():
+            try:
+                for name in NAMES:
+                    self._join(name)
+                self._kill("member-2")
+                self._stop("member-1")
+                self._finish()
+                self._view.stop()
+                show_znodes(self._view, self._tree.walk(GROUP))
+            finally:
+                for member in self._members.values():
+                    member.leave()
+        records = {name: read_record(member.record) for name, member in self._members.items()}
+        return judge(self._sent, records, self.kill), self.kill
+
+    @contextmanager
+    def _showing(self) -> Iterator[None]:
+        self._view.start(self.story)
+        try:
+            yield
+        finally:
+            self._view.stop()
+
+    # -- acts ----------------------------------------------------------------------------------
+
+    def _join(self, name: str) -> None:
+        pace = self.story.sent / PACED_STREAM_SECONDS
+        member = Member(name, self._zookeeper, self._root, pace)
+        self._members[name] = member
+        self.story.members[name] = member.row
+        self._settle(f"{name} joins", lambda: setattr(member.row, "state", "running"))
+
+    def _kill(self, name: str) -> None:
+        member = self._members[name]
+        member.process.kill()
+        member.process.wait()
+        member.row.state = "killed"
+        # What it had sent has arrived by now, and its owner znodes stay until its session ends.
+        self._pass(0.5)
+        owners, offsets = self._tree.owners(GROUP), self._tree.offsets(GROUP)
+        owned = [tp for tp, text in owners.items() if text.startswith(f"{member.id}-")]
+        if not owned:
+            raise ClusterError(f"{name} owned nothing when it was killed: its session had ended")
+        self.kill = Kill(name, {tp.partition: offsets.get(tp, 0) for tp in owned})
+        self._settle(f"{name} is killed (SIGKILL)")
+
+    def _stop(self, name: str) -> None:
+        member = self._members[name]
+        member.row.state = "leaving"
+        member.process.terminate()
+        self._settle(f"{name} leaves", lambda: setattr(member.row, "state", "left"))
+
+    def _finish(self) -> None:
+        for member in self._running():
+            member.tell("pace 0")
+        began = time.monotonic()
+
+        def all_committed() -> bool:
+            offsets = self._tree.offsets(GROUP)
+            return all(offsets.get(TopicPartition(TOPIC, p), 0) >= n for p, n in self._sent.items())
+
+        self._until(all_committed, FINISH_SECONDS, "every message is delivered and committed")
+        self._note("all is committed", began)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _running(self) -> list[Member]:
+        return [m for m in self._members.values() if m.row.state in ("starting", "running")]
+
+    def _settle(self, event: str, then: Callable[[], object] = lambda: None) -> None:
+        """Wait until each stream of the members that stay owns its share; then let it run."""
+        began = time.monotonic()
+        names = [member.id for member in self._running()]
+        share = PARTITIONS // (STREAMS * len(names))
+
+        def settled() -> bool:
+            owned: dict[str, int] = {}
+            for text in self._tree.owners(GROUP).values():
+                owned[text] = owned.get(text, 0) + 1
+            threads = {f"{name}-{stream}": share for name in names for stream in range(STREAMS)}
+            return owned == threads and self._tree.members(GROUP) == names
+
+        self._until(settled, SETTLE_SECONDS, f"{event}: every partition has its owner")
+        then()
+        self._look()
+        self._note(event, began)
+        self._pass(BEAT)
+
+    def _note(self, event: str, began: float) -> None:
+        now = time.monotonic()
+        owned = {name: row.owned() for name, row in self.story.members.items()}
+        moment = Moment(now - self._began, event, now - began, self.story.delivered, owned)
+        self._view.add(self.story, moment)
+
+    def _pass(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._look()
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+            self._look()
+
+    def _until(self, true: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{what}: not so after {seconds:g} s")
+            self._look()
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        """Bring the story up to date; see that no member has died by itself."""
+        owned: dict[str, list[list[int]]] = {}
+        free = set(range(PARTITIONS))
+        for tp, text in self._tree.owners(GROUP).items():
+            thread = ConsumerThreadId.parse(text)
+            streams = owned.setdefault(thread.consumer, [[] for _ in range(STREAMS)])
+            streams[thread.stream].append(tp.partition)
+            free.discard(tp.partition)
+        for member in self._members.values():
+            found = owned.get(member.id, [])
+            member.row.streams = tuple(tuple(sorted(numbers)) for numbers in found)
+            member.row.delivered = member.record.stat().st_size // ENTRY.size
+        for member in self._running():
+            member.check()
+        self.story.unowned = tuple(sorted(free))
+        self._view.update(self.story)
+
+
+def _summary(play: Play, verdict: Verdict, kill: Kill | None, seconds: float) -> dict[str, object]:
+    return {
+        "good": verdict.good,
+        "sent": verdict.sent,
+        "delivered": verdict.delivered,
+        "lost": len(verdict.lost),
+        "delivered_twice": verdict.repeated,
+        "delivered_twice_because": f"{kill.member} was killed" if kill else None,
+        "unexplained": len(verdict.unexplained),
+        "by_member": {name: row.delivered for name, row in play.story.members.items()},
+        "events": [
+            {
+                "at_s": round(moment.at, 2),
+                "event": moment.event,
+                "settled_after_s": round(moment.took, 2),
+                "delivered": moment.delivered,
+                "owned": dict(moment.owned),
+            }
+            for moment in play.story.moments
+        ],
+        "seconds": round(seconds, 1),
+    }

@@ -1,0 +1,93 @@
+"""The demo's verdict: what was sent against what each member wrote down. Pure, but for one reader.
+
+A member's record is a file of fixed-size entries, one for each message, written before the next
+message is asked for; so it is complete for a member that was killed, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ENTRY: Final = struct.Struct(">HQ")
+
+
+class Place(NamedTuple):
+    """One message: partition and offset."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A member that was killed, and the committed offsets of what it owned at that moment."""
+
+    member: str
+    committed: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``repeated`` counts deliveries beyond the first, explained by the kill;
+    ``unexplained`` lists messages that were delivered again for no such reason, or never sent.
+    """
+
+    sent: int
+    delivered: int
+    lost: tuple[Place, ...]
+    repeated: int
+    unexplained: tuple[Place, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost and every repetition is explained."""
+        return not self.lost and not self.unexplained
+
+
+def read_record(path: Path) -> list[Place]:
+    """The messages a member has delivered, in its order. A torn last entry is left out."""
+    data = path.read_bytes()
+    whole = len(data) - len(data) % ENTRY.size
+    return [Place(*entry) for entry in ENTRY.iter_unpack(data[:whole])]
+
+
+def judge(
+    sent: Mapping[int, int], records: Mapping[str, Iterable[Place]], kill: Kill | None
+) -> Verdict:
+    """Compare.
+
+    Args:
+        sent: partition to number of messages; their offsets begin at 0.
+        records: member to what it delivered.
+        kill: the member that was killed. What it had delivered at or above the committed offset of
+            a partition it owned then is delivered once more by the next owner. Nothing else may be
+            delivered twice.
+    """
+    times: Counter[Place] = Counter()
+    excused: set[Place] = set()
+    for member, record in records.items():
+        for place in record:
+            times[place] += 1
+            if kill is not None and member == kill.member:
+                committed = kill.committed.get(place.partition)
+                if committed is not None and place.offset >= committed:
+                    excused.add(place)
+    expected = {Place(p, offset) for p, count in sent.items() for offset in range(count)}
+    unexplained = sorted(
+        place
+        for place, count in times.items()
+        if place not in expected or count > (2 if place in excused else 1)
+    )
+    repeated = sum(1 for place in excused if times[place] == 2)
+    return Verdict(
+        sent=len(expected),
+        delivered=times.total(),
+        lost=tuple(sorted(expected - times.keys())),
+        repeated=repeated,
+        unexplained=tuple(unexplained),
+    )

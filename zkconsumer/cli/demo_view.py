@@ -1,0 +1,204 @@
+"""What the demo shows: a live table on a terminal, plain lines elsewhere, and a summary.
+
+Used by the demo's main thread only; rich redraws the live table on a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from zkconsumer.cli.demo_verdict import Kill, Verdict
+from zkconsumer.zk.group_tree import Znode
+
+_COLOURS = ("cyan", "magenta", "yellow")
+_SVG_WIDTH = 104
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers, runs drawn together: ``0-2 5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+@dataclass(slots=True)
+class MemberRow:
+    """A member as the table shows it: ``streams`` has each stream's partitions."""
+
+    name: str
+    state: str = "starting"
+    streams: tuple[tuple[int, ...], ...] = ()
+    delivered: int = 0
+
+    def owned(self) -> str:
+        """Its partitions, streams apart."""
+        if not any(self.streams):
+            return "-" if self.state == "running" else self.state
+        return " | ".join(map(ranges, self.streams))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The group after something happened. ``took``: seconds until every partition had its owner."""
+
+    at: float
+    event: str
+    took: float
+    delivered: int
+    owned: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Story:
+    """All that has happened so far."""
+
+    sent: int
+    members: dict[str, MemberRow] = field(default_factory=dict)
+    unowned: tuple[int, ...] = ()
+    moments: list[Moment] = field(default_factory=list)
+
+    @property
+    def delivered(self) -> int:
+        """Messages that all members have written down."""
+        return sum(row.delivered for row in self.members.values())
+
+
+class View:
+    """Shows a story as it goes on.
+
+    ``console`` is where to; with a terminal there is a live table, else a line for each moment.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live: Live | None = None
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def start(self, story: Story) -> None:
+        """Begin the live table."""
+        if self.console.is_terminal:
+            self._live = Live(live_table(story), console=self.console, refresh_per_second=8)
+            self._live.start()
+
+    def update(self, story: Story) -> None:
+        """Show the present."""
+        if self._live is not None:
+            self._live.update(live_table(story))
+
+    def add(self, story: Story, moment: Moment) -> None:
+        """Something has happened."""
+        story.moments.append(moment)
+        if self._live is None:
+            owned = "; ".join(f"{name}: {text}" for name, text in moment.owned.items())
+            self.say(
+                f"{moment.at:5.1f} s  {moment.event} (settled after {moment.took:.1f} s, "
+                f"{moment.delivered:,} delivered)  {owned}"
+            )
+        self.update(story)
+
+    def stop(self) -> None:
+        """End the live table; its last state stays on the screen."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def live_table(story: Story) -> RenderableType:
+    """Who owns what now, and what has happened."""
+    now = Table(title="who owns what", title_justify="left", expand=False)
+    for heading in ("member", "state", "stream 0", "stream 1"):
+        now.add_column(heading, min_width=12)
+    now.add_column("delivered", justify="right", min_width=10)
+    for row, colour in zip(story.members.values(), _COLOURS, strict=False):
+        streams = [*map(ranges, row.streams)] or ["", ""]
+        style = colour if row.state == "running" else "dim"
+        now.add_row(row.name, row.state, *streams, f"{row.delivered:,}", style=style)
+    if story.unowned:
+        now.add_row("nobody", "", ranges(story.unowned), "", "", style="bold red")
+    share = min(1.0, story.delivered / story.sent) if story.sent else 0.0
+    filled = round(40 * share)
+    bar = Text("━" * filled, "green") + Text("━" * (40 - filled), "dim")
+    bar.append(f" {story.delivered:,} delivered of {story.sent:,}")
+    parts: list[RenderableType] = [now, bar]
+    if story.moments:
+        parts.append(timeline(story))
+    return Group(*parts)
+
+
+def timeline(story: Story) -> Table:
+    """One row for each moment: partitions of each member, its two streams apart by ``|``."""
+    table = Table(title="what happened", title_justify="left", expand=False)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("event", no_wrap=True)
+    table.add_column("settled in", justify="right", no_wrap=True)
+    for name, colour in zip(story.members, _COLOURS, strict=False):
+        table.add_column(name, style=colour)
+    for moment in story.moments:
+        owned = [moment.owned.get(name, "") for name in story.members]
+        table.add_row(f"{moment.at:.1f} s", moment.event, f"{moment.took:.1f} s", *owned)
+    return table
+
+
+def verdict_lines(verdict: Verdict, kill: Kill | None) -> list[str]:
+    """The verdict in words."""
+    lines = [
+        f"sent             {verdict.sent:>9,}",
+        f"delivered        {verdict.delivered:>9,}",
+        f"lost             {len(verdict.lost):>9,}",
+    ]
+    why = ""
+    if kill is not None:
+        why = f"  {kill.member} was killed after it delivered them and before it committed"
+    lines.append(f"delivered twice  {verdict.repeated:>9,}{why if verdict.repeated else ''}")
+    lines.append(f"unexplained      {len(verdict.unexplained):>9,}")
+    for name, places in (("lost", verdict.lost), ("unexplained", verdict.unexplained)):
+        shown = ", ".join(f"partition {p} offset {offset}" for p, offset in places[:5])
+        if shown:
+            lines.append(f"{name}: {shown}{' ...' if len(places) > 5 else ''}")
+    return lines
+
+
+def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
+    """The verdict, framed."""
+    good = verdict.good
+    title = "nothing lost" if good else "FAILED: messages lost or repeated without a reason"
+    text = Text("\n".join(verdict_lines(verdict, kill)))
+    return Panel(text, title=title, border_style="green" if good else "red", expand=False)
+
+
+def show_znodes(view: View, znodes: Sequence[Znode]) -> None:
+    """The group's znodes, one a line."""
+    view.say("znodes of the group (E: ephemeral):")
+    for znode in znodes:
+        data = znode.data.decode("utf-8", "backslashreplace")
+        view.say(f"  {'E' if znode.ephemeral else ' '} {znode.path}{f' = {data}' if data else ''}")
+
+
+def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:
+    """Draw the summary of a run. Raises OSError."""
+    console = Console(
+        record=True, file=StringIO(), force_terminal=True, width=_SVG_WIDTH, legacy_windows=False
+    )
+    console.print(Text("$ make demo", "bold"))
+    console.print(
+        f"{story.sent:,} lines of real text in 12 partitions; three members, two streams each"
+    )
+    console.print(timeline(story))
+    console.print(verdict_panel(verdict, kill))
+    console.save_svg(str(path), title="zkconsumer demo")
