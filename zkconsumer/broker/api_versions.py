@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
 API_VERSIONS: Final = 18
 
 LEGACY_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
-    {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, 8: 1, 9: 1, 10: 0}
+    {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1, FIND_COORDINATOR: 0}
 )
-"""Highest version for each API key of a 0.8.2 broker (8-10: OffsetCommit, OffsetFetch,
-FindCoordinator). 0.9 knows a little more, none of which is needed."""
+"""Highest version for each API key of a 0.8.2 broker. 0.9 knows a little more, all unneeded."""
 
 
 def supported_versions(connection: BrokerConnection) -> Mapping[int, int] | None:

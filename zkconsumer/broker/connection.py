@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka.errors import KafkaError, for_code
 
-from zkconsumer.broker.api_versions import LEGACY_VERSIONS, supported_versions
+from zkconsumer.broker.api_versions import (
+    FIND_COORDINATOR,
+    LEGACY_VERSIONS,
+    supported_versions,
+)
 from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerError,
@@ -173,7 +177,10 @@ class BrokerConnection:
             with mapped_errors(self.endpoint):
                 sock.sendall(frame)
                 answer = self._receive(sock)
-                if _INT.unpack_from(answer)[0] != correlation:
+                answered = _INT.unpack_from(answer)[0]
+                # Brokers 0.8.2 repeat no id when they cannot name a coordinator yet.
+                quirk = answered == 0 and api_key == FIND_COORDINATOR
+                if answered != correlation and not quirk:
                     raise ValueError("wrong correlation id")
                 return answer[4:]
         except BaseException:

@@ -23,13 +23,10 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
+from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
-
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
 
 _LOADING: Final = 14
 _NOT_AVAILABLE: Final = 15

@@ -1,0 +1,90 @@
+"""Offsets in Kafka, read and written without membership, on all broker generations."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, LeaderUnavailableError
+from zkconsumer.testing import LocalCluster
+
+TPS = [TopicPartition("orders", partition) for partition in range(3)]
+
+
+@pytest.fixture(params=["0.8.2", "1.1", "3.9"])
+def cluster_of(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster of one broker that the test may stop."""
+    with LocalCluster(kafka=request.param) as cluster:
+        cluster.create_topic("orders", 3)
+        yield cluster
+
+
+def coordinator(cluster: LocalCluster, group: str) -> OffsetCoordinator:
+    """The coordinator of ``group``, found through the cluster's broker."""
+    host, _, port = cluster.bootstrap.partition(":")
+    endpoint = BrokerEndpoint(0, host, int(port))
+    return OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
+
+
+def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluster) -> None:
+    """What was committed is read back, also after the coordinator was away; none stays none."""
+    offsets = coordinator(cluster_of, "stored")
+    assert offsets.fetch(TPS, 30) == dict.fromkeys(TPS)
+    assert offsets.commit({TPS[0]: 5, TPS[1]: 0}, 30) == {}
+    assert offsets.fetch(TPS, 30) == {TPS[0]: 5, TPS[1]: 0, TPS[2]: None}
+    other = coordinator(cluster_of, "other")
+    assert other.fetch(TPS, 30) == dict.fromkeys(TPS)
+
+    server = cluster_of.broker_servers[0]
+    server.kill()
+    started = time.monotonic()
+    with pytest.raises(BrokerError, match="group stored did not answer within 1 s"):
+        offsets.commit({TPS[0]: 6}, 1)
+    assert time.monotonic() - started < 4
+
+    restart = threading.Thread(target=lambda: (server.start(), server.wait_ready()))
+    restart.start()
+    assert offsets.commit({TPS[0]: 8}, 60) == {}
+    restart.join()
+    assert offsets.fetch(TPS, 30) == {TPS[0]: 8, TPS[1]: 0, TPS[2]: None}
+    offsets.close()
+    other.close()
+
+
+def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
+    """One partition that the broker refuses does not hide that the others are stored."""
+    host, _, port = cluster.bootstrap.partition(":")
+    endpoint = BrokerEndpoint(0, host, int(port))
+    offsets = OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
+    cluster.create_topic(group, 1)
+    good, bad = TopicPartition(group, 0), TopicPartition(f"{group}-missing", 0)
+    refused = offsets.commit({good: 3, bad: 4}, 30)
+    assert list(refused) == [bad]
+    assert isinstance(refused[bad], LeaderUnavailableError)
+    assert str(bad) in str(refused[bad])
+    assert offsets.fetch([good, bad], 30) == {good: 3, bad: None}
+    offsets.close()
+
+
+def test_closing_ends_the_wait(group: str) -> None:
+    """A search without any broker gives up when it is closed, long before its patience."""
+    offsets = OffsetCoordinator(group, "tests", lambda: [], 5.0, 30.0)
+    failures: list[BaseException] = []
+
+    def search() -> None:
+        try:
+            offsets.fetch(TPS, 600)
+        except BrokerError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    offsets.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "no broker is registered" in str(failures[0])
