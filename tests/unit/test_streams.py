@@ -6,11 +6,12 @@ import pickle
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,
@@ -275,7 +276,7 @@ def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -
         go_on.wait(10)
         next(iter(tested), None)
 
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(daemon=True, target=consume)
     thread.start()
     assert holding.wait(10)
     tested.revoke([info])
@@ -291,7 +292,7 @@ def test_wait_released_waits_for_the_message_in_hand(info: PartitionTopicInfo) -
     tested.queue.put(chunk(second, 0, 4))
     holding.clear()
     go_on.clear()
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(daemon=True, target=consume)
     thread.start()
     assert holding.wait(10)
     tested.revoke([second])
@@ -323,7 +324,7 @@ def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> N
     """A message taken by a thread that is gone holds nothing up."""
     tested = stream()
     tested.queue.put(chunk(info, 0, 4))
-    thread = threading.Thread(target=lambda: next(iter(tested)))
+    thread = threading.Thread(daemon=True, target=lambda: next(iter(tested)))
     thread.start()
     thread.join()
     tested.revoke([info])
@@ -362,7 +363,7 @@ def test_gate_expires_by_itself_and_wakes_the_stream(info: PartitionTopicInfo) -
     tested.queue.put(chunk(info, 0, 4))
     wait_until(lambda: not gate.is_open, 5, "the gate shuts")
     got: list[MessageAndMetadata] = []
-    thread = threading.Thread(target=lambda: got.append(next(iter(tested))))
+    thread = threading.Thread(daemon=True, target=lambda: got.append(next(iter(tested))))
     thread.start()
     wait_until(lambda: gate._waiters, 5, "the stream waits")
     assert got == []
@@ -376,7 +377,7 @@ def test_revoke_and_shutdown_reach_a_stream_held_by_the_gate(info: PartitionTopi
     tested = KafkaStream("c", DeliveryGate())
     tested.queue.put(chunk(info, 0, 4))
     got: list[MessageAndMetadata] = []
-    thread = threading.Thread(target=lambda: got.extend(tested))
+    thread = threading.Thread(daemon=True, target=lambda: got.extend(tested))
     thread.start()
     wait_until(lambda: len(tested.queue) == 0, 5, "the chunk is taken")
     tested.revoke([info])
@@ -399,7 +400,7 @@ def test_gate_that_is_always_open() -> None:
 def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
     """A thread blocked in next is woken, and the iteration has ended for ever."""
     tested = stream(timeout_ms=-1, scala=scala)
-    thread = threading.Thread(target=lambda: list(tested))
+    thread = threading.Thread(daemon=True, target=lambda: list(tested))
     thread.start()
     tested.shutdown()
     thread.join(10)
@@ -426,6 +427,7 @@ def test_blocking_put_is_released(info: PartitionTopicInfo) -> None:
         tested.queue.put(chunk(info, 0, 0))
         result: list[bool] = []
         thread = threading.Thread(
+            daemon=True,
             target=lambda q, c, r: r.append(q.put_when_space(c)),
             args=(tested.queue, chunk(blocked, 0, 0), result),
         )
@@ -488,3 +490,28 @@ def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
 def test_negative_start_offset_means_none() -> None:
     """-1 in ZooKeeper is no offset, and is never reported as consumed."""
     assert PartitionTopicInfo("t", 0, -1).consumed_offset is None
+
+
+@pytest.mark.parametrize("end", ["revoke", "shutdown"])
+def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
+    """A revoke or shutdown that comes while the consuming thread decodes, without the lock, wins:
+    what was decoded is dropped and nothing counts as consumed."""
+    decoding: list[KafkaStream] = []
+
+    class Slow:
+        def decode(
+            self, data: bytes, topic: str, partition: int, start: int
+        ) -> Iterator[list[Record]]:
+            records = list(PythonDecoder().decode(data, topic, partition, start))
+            if end == "revoke":
+                decoding[0].revoke([info])
+            else:
+                decoding[0].shutdown()
+            yield from records
+
+    tested = stream(timeout_ms=0, decoder=Slow())
+    decoding.append(tested)
+    tested.queue.put(chunk(info, 0, 4))
+    with pytest.raises(ConsumerTimeoutError if end == "revoke" else StopIteration):
+        iter(tested).next()
+    assert info.consumed_offset == 0

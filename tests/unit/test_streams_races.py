@@ -80,8 +80,8 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
                 stream.mark_consumed()
 
     threads = [
-        threading.Thread(target=fetch, args=(seed * 7,)),
-        threading.Thread(target=consume),
+        threading.Thread(daemon=True, target=fetch, args=(seed * 7,)),
+        threading.Thread(daemon=True, target=consume),
     ]
     for thread in threads:
         thread.start()
@@ -140,7 +140,7 @@ def test_gate_is_never_passed_while_shut(seed: int) -> None:
                 shut_deliveries.append(message.offset)
 
     period[0] = 1
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(daemon=True, target=consume)
     thread.start()
     for _ in range(60):
         period[0] += 1
