@@ -273,6 +273,7 @@ class Producer:
             compression_type=compression,
             linger_ms=0,
             retry_backoff_ms=50,
+            metadata_max_age_ms=500,
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=200,
             delivery_timeout_ms=60_000,
@@ -299,6 +300,15 @@ class Producer:
         values = [self._send_one() for _ in range(count)]
         self.settle()
         return values
+
+    def set_partitions(self, partitions: Sequence[int]) -> None:
+        """Send to these partitions from now on. Raises ClusterError when they do not exist."""
+        wait_until(
+            lambda: set(partitions) <= (self._producer.partitions_for(self.topic) or set()),
+            10.0,
+            f"the producer knows all partitions of {self.topic}",
+        )
+        self._partitions = tuple(partitions)
 
     def settle(self) -> None:
         """Wait until everything sent is acknowledged or given up."""
@@ -327,7 +337,8 @@ class Producer:
         self._producer.close(timeout=5.0)
 
     def _send_one(self) -> bytes:
-        partition = self._partitions[self._sent % len(self._partitions)]
+        partitions = self._partitions
+        partition = partitions[self._sent % len(partitions)]
         value = json.dumps({"n": self._sent, "p": partition}).encode()
         self._sent += 1
         future = self._producer.send(self.topic, value, partition=partition)

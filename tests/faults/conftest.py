@@ -1,0 +1,258 @@
+"""A group under fire: members in threads and processes, a producer, and an observer of offsets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.topic_filter import Whitelist
+from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
+from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
+
+SCRIPT = Path(__file__).with_name("member.py")
+SESSION = 2.0
+"""Session timeout of all members, in seconds, unless a test says otherwise."""
+HEAL = SESSION + 5
+"""Seconds after a fault within which every partition has exactly one owner again."""
+INTERVAL = 0.005
+"""Seconds between two messages of the producer."""
+
+
+class Inside:
+    """A member in this process, one stream, behind a proxy of its own."""
+
+    def __init__(self, arena: Arena, name: str, topics: str, config: dict[str, object]) -> None:
+        self.name = name
+        self.consumer_id = f"{arena.group}_{name}"
+        self.proxy = TcpProxy(arena.cluster.zookeeper_server.port)
+        self.connector = ZookeeperConsumerConnector(
+            config | {"zookeeper.connect": self.proxy.address}
+        )
+        if topics.startswith("/"):
+            streams = self.connector.create_message_streams_by_filter(Whitelist(topics[1:]))
+        else:
+            streams = self.connector.create_message_streams({topics: 1})[topics]
+        self.reader = Reader(streams)
+        self.alive = True
+
+    def deliveries(self) -> list[Delivery]:
+        return list(self.reader.deliveries)
+
+    def expire(self) -> None:
+        """The server ends the session."""
+        address = f"127.0.0.1:{self.proxy.target_port}"
+        expire_session(address, *self.connector._zk._client.client_id)
+
+    def leave(self) -> None:
+        self.alive = False
+        try:
+            self.connector.shutdown()
+        finally:
+            self.proxy.close()
+        self.reader.join()
+
+
+class Outside:
+    """A member in a process of its own."""
+
+    def __init__(self, arena: Arena, name: str, topics: str, config: dict[str, object]) -> None:
+        self.name = name
+        self.consumer_id = f"{arena.group}_{name}"
+        self.log = arena.directory / f"{name}-{time.monotonic_ns()}.log"
+        self.log.touch()
+        self.errors = self.log.with_suffix(".err")
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), json.dumps(config), topics, str(self.log)],
+                stderr=errors,
+            )
+        self.alive = True
+        self.topics = topics
+
+    def deliveries(self) -> list[Delivery]:
+        found = []
+        for line in self.log.read_text().splitlines():
+            at, topic, partition, offset = line.split()
+            found.append(Delivery(float(at), int(partition), int(offset), None, topic))
+        return found
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.alive = False
+        self.process.kill()
+        self.process.wait(10)
+
+    def leave(self) -> None:
+        self.alive = False
+        self.signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.errors.read_text()
+
+
+class Arena:
+    """One topic that is written all the time, and the group that reads it."""
+
+    def __init__(
+        self, cluster: LocalCluster, group: str, topic: str, directory: Path, partitions: int
+    ) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.topic = topic
+        self.directory = directory
+        self.partitions = partitions
+        self.members: list[Inside | Outside] = []
+        cluster.create_topic(topic, partitions)
+        self.watch = GroupWatch(cluster.zookeeper, group, [topic])
+        self.producer = Producer(cluster.bootstrap, topic, range(partitions), interval=INTERVAL)
+        self.config: dict[str, object] = {
+            "zookeeper.connect": cluster.zookeeper,
+            "group.id": group,
+            "zookeeper.session.timeout.ms": int(SESSION * 1000),
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": 200,
+            "rebalance.backoff.ms": 500,
+            "rebalance.max.retries": 20,
+            "refresh.leader.backoff.ms": 50,
+            "zkconsumer.reread.interval.ms": 5000,
+        }
+
+    def inside(self, name: str, topics: str | None = None, **more: object) -> Inside:
+        """A new member in this process."""
+        member = Inside(self, name, topics or self.topic, self._config(name, more))
+        self.members.append(member)
+        return member
+
+    def outside(self, name: str, topics: str | None = None, **more: object) -> Outside:
+        """A new member in its own process; registered when this returns."""
+        member = Outside(self, name, topics or self.topic, self._config(name, more))
+        self.members.append(member)
+        wait_until(
+            lambda: member.consumer_id in self.watch.members() or member.process.poll() is not None,
+            20,
+            f"{name} registers",
+        )
+        assert member.process.poll() is None, member.errors.read_text()
+        return member
+
+    def _config(self, name: str, more: dict[str, object]) -> dict[str, object]:
+        added = {key.replace("_", "."): value for key, value in more.items()}
+        return self.config | {"consumer.id": name} | added
+
+    def settle(self, timeout: float = HEAL) -> dict[int, str]:
+        """Wait until every partition has the owner that range gives it among the live members."""
+        threads = sorted(f"{member.consumer_id}-0" for member in self.members if member.alive)
+        share, extra = divmod(self.partitions, len(threads))
+        expected: dict[int, str] = {}
+        for position, thread in enumerate(threads):
+            for _ in range(share + (position < extra)):
+                expected[len(expected)] = thread
+        return self.watch.wait_owners(
+            self.topic,
+            lambda found: found == expected,
+            timeout,
+            f"owners are {expected} within {timeout:g} s of the fault",
+        )
+
+    def seen(self) -> Counter[tuple[int, int]]:
+        """How often each (partition, offset) of the topic was delivered to anybody."""
+        return Counter(
+            (found.partition, found.offset)
+            for member in self.members
+            for found in member.deliveries()
+            if found.topic == self.topic
+        )
+
+    def wait_progress(self, member: Inside | Outside, count: int = 20) -> None:
+        """Wait until ``member`` is given ``count`` messages more."""
+        start = len(member.deliveries())
+        wait_until(
+            lambda: len(member.deliveries()) >= start + count, HEAL, f"{member.name} gets on"
+        )
+
+    def finish(self) -> int:
+        """End the producer; check that nothing is lost and no offset went down. Returns how many
+        deliveries were repetitions."""
+        acked = self.producer.stop()
+        assert len(acked) > 100
+
+        def missing() -> set[tuple[int, int]]:
+            return set(acked) - set(self.seen())
+
+        try:
+            wait_until(lambda: not missing(), 20, "every acknowledged message is delivered")
+        except Exception as error:
+            error.add_note(f"missing: {sorted(missing())[:20]}")
+            raise
+        assert self.watch.lowered == []
+        for member in self.members:
+            self.check_order(member)
+        return sum(count - 1 for count in self.seen().values())
+
+    def check_order(self, member: Inside | Outside) -> None:
+        """A member reads each partition forwards; after losing its session it may be given the
+        message it had in hand once more."""
+        last: dict[int, int] = {}
+        for found in member.deliveries():
+            if found.topic == self.topic:
+                before = last.get(found.partition, -1)
+                assert found.offset >= before, (member.name, found, before)
+                last[found.partition] = found.offset
+
+    def unstored(self, member: Inside | Outside, stored: dict[int, int]) -> int:
+        """How many messages ``member`` was given at or above the offsets ``stored``."""
+        return sum(
+            found.offset >= stored.get(found.partition, 0)
+            for found in member.deliveries()
+            if found.topic == self.topic
+        )
+
+    def close(self) -> None:
+        """End everything."""
+        self.producer.close()
+        for member in self.members:
+            if member.alive and isinstance(member, Outside):
+                member.signal(signal.SIGCONT)
+                member.kill()
+            elif member.alive:
+                member.leave()
+        self.watch.close()
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[LocalCluster]:
+    """ZooKeeper and a broker that the tests of one module stop and start."""
+    with LocalCluster("3.9") as running:
+        yield running
+
+
+@pytest.fixture
+def make_arena(
+    fragile: LocalCluster, group: str, topic: str, tmp_path: Path
+) -> Iterator[Callable[..., Arena]]:
+    """Makes the arena of a test: ``make_arena(partitions=6)``."""
+    made: list[Arena] = []
+
+    def make(partitions: int = 6) -> Arena:
+        made.append(Arena(fragile, group, topic, tmp_path, partitions))
+        return made[-1]
+
+    yield make
+    for arena in made:
+        arena.close()
+
+
+@pytest.fixture
+def arena(make_arena: Callable[..., Arena]) -> Arena:
+    """Six partitions, written about 200 times a second."""
+    return make_arena()

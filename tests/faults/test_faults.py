@@ -1,0 +1,222 @@
+"""One fault at a time on real servers. Each test ends with ``arena.finish()``: nothing is lost, no
+stored offset ever went down, every member read forwards. Repetitions are bounded: none for clean
+leaves, else what was delivered since the last commit and one message in hand for each stream.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.testing import wait_until
+
+SESSION = 2.0
+HEAL = SESSION + 5
+
+
+def test_clean_leaves(arena) -> None:
+    """Members that come and go cleanly repeat nothing, in threads or processes."""
+    one = arena.inside("a")
+    arena.wait_progress(one)
+    two = arena.outside("b")
+    arena.settle()
+    arena.wait_progress(two)
+    three = arena.inside("c")
+    arena.settle()
+    arena.wait_progress(three)
+    two.leave()
+    arena.settle()
+    one.leave()
+    arena.settle()
+    arena.wait_progress(three)
+    assert arena.finish() == 0
+
+
+def test_session_expiry(arena) -> None:
+    """A member whose session expires registers again with the same id and goes on; what it was
+    given in the old session and had not committed is not repeated, save the message in hand."""
+    one, two = arena.inside("a"), arena.inside("b")
+    arena.settle()
+    for victim in (one, two, one):
+        arena.wait_progress(one)
+        arena.wait_progress(two)
+        old = victim.connector._zk.session_id
+        victim.expire()
+        wait_until(
+            lambda v=victim, o=old: v.connector._zk.session_id not in (0, o), HEAL, "a new session"
+        )
+        arena.settle()
+    stored = arena.watch.offsets(arena.topic)
+    assert len(stored) == 6
+    # Others take the partitions over at the committed offset when they are quicker than the
+    # expired member; that repeats what it had been given since its last commit.
+    assert arena.finish() <= 3 * (0.2 + 0.3) / 0.005
+
+
+def test_expiry_of_the_only_member_repeats_nothing(arena) -> None:
+    """With nobody to take over, an expired member continues where it was, not where it had
+    committed: at most the message in hand comes again."""
+    one = arena.inside("a", auto_commit_interval_ms=60_000)
+    arena.settle()
+    arena.wait_progress(one, 200)
+    one.expire()
+    arena.settle()
+    arena.wait_progress(one, 200)
+    assert arena.finish() <= 1
+
+
+def test_sigkill(arena) -> None:
+    """A killed member's partitions are owned again within session timeout + 5 s; what is repeated
+    is what it was given after its last commit."""
+    one, victim = arena.inside("a"), arena.outside("v")
+    arena.settle()
+    arena.wait_progress(victim, 100)
+    stored = arena.watch.offsets(arena.topic)
+    victim.kill()
+    began = time.monotonic()
+    arena.settle()
+    assert time.monotonic() - began < HEAL
+    arena.wait_progress(one, 100)
+    assert arena.finish() <= arena.unstored(victim, stored) + 1
+
+
+def test_sigstop_longer_than_the_session(arena) -> None:
+    """A member that is stopped until its session is over finds, when it goes on, that others own
+    its partitions: it delivers nothing more of what it had fetched (but one message that was on its
+    way to the application), commits nothing, and joins again."""
+    one, victim = arena.inside("a"), arena.outside("v")
+    arena.settle()
+    arena.wait_progress(victim, 100)
+    stored = arena.watch.offsets(arena.topic)
+    victim.signal(signal.SIGSTOP)
+    before = len(victim.deliveries())
+    victim.alive = False
+    arena.settle()
+    arena.wait_progress(one, 300)
+    wait_until(
+        lambda: all(
+            at > found.offset + 1
+            for p, at in arena.watch.offsets(arena.topic).items()
+            for found in victim.deliveries()[-1:]
+            if found.partition == p
+        ),
+        HEAL,
+        "the new owner has committed more",
+    )
+    taken_over = arena.watch.offsets(arena.topic)
+    victim.signal(signal.SIGCONT)
+    victim.alive = True
+    arena.settle()
+    arena.wait_progress(victim, 100)
+    late = victim.deliveries()[before:]
+    stale = [found for found in late if found.offset < taken_over[found.partition]]
+    assert len(stale) <= 1, stale
+    assert arena.finish() <= arena.unstored(victim, stored) - arena.unstored(victim, taken_over) + 2
+
+
+def test_zookeeper_restart(arena) -> None:
+    """ZooKeeper killed and started again: members keep their sessions and their partitions, and
+    repeat nothing."""
+    one, two = arena.inside("a"), arena.outside("b")
+    owners = arena.settle()
+    arena.wait_progress(two)
+    made = arena.watch.client.exists(arena.watch.paths.owner(TopicPartition(arena.topic, 0))).czxid
+    server = arena.cluster.zookeeper_server
+    server.kill()
+    server.start()
+    server.wait_ready()
+    assert arena.settle() == owners
+    arena.wait_progress(one)
+    arena.wait_progress(two)
+    found = arena.watch.client.exists(arena.watch.paths.owner(TopicPartition(arena.topic, 0)))
+    assert found.czxid == made
+    assert arena.finish() == 0
+
+
+def test_broker_restart(arena) -> None:
+    """The broker stopped and started again: owners stay, reading goes on, nothing is repeated."""
+    one, two = arena.inside("a"), arena.outside("b")
+    owners = arena.settle()
+    arena.wait_progress(two)
+    server = arena.cluster.broker_servers[0]
+    server.stop(30)
+    assert arena.watch.owners(arena.topic) == owners
+    server.start()
+    server.wait_ready()
+    arena.wait_progress(one, 100)
+    arena.wait_progress(two, 100)
+    assert arena.settle() == owners
+    assert arena.finish() == 0
+
+
+def test_blip_shorter_than_the_session(arena) -> None:
+    """A connection that hangs for less than the session timeout: delivery pauses at two thirds of
+    it, goes on after it, owners stay and nothing is repeated. The other member never pauses."""
+    session = 6.0
+    one = arena.inside("a", zookeeper_session_timeout_ms=6000)
+    two = arena.inside("b", zookeeper_session_timeout_ms=6000)
+    owners = arena.settle()
+    arena.wait_progress(one)
+    one.proxy.stall()
+    began = time.monotonic()
+    wait_until(lambda: not one.connector._gate.is_open, session, "the gate shuts")
+    shut = time.monotonic() - began
+    assert session / 2 - 0.3 <= shut <= session * 2 / 3 + 0.3
+    paused = len(one.deliveries())
+    arena.wait_progress(two, 20)
+    assert len(one.deliveries()) <= paused + 1
+    one.proxy.resume()
+    assert time.monotonic() - began < session
+    arena.wait_progress(one, 20)
+    assert arena.watch.owners(arena.topic) == owners
+    pause = max(b.at - a.at for a, b in zip(one.deliveries(), one.deliveries()[1:], strict=False))
+    assert pause >= 0.1
+    assert arena.finish() == 0
+
+
+def test_connection_cut(arena) -> None:
+    """Connections that break and come back at once disturb nobody, however often."""
+    one, two = arena.inside("a"), arena.inside("b")
+    owners = arena.settle()
+    for _ in range(10):
+        arena.wait_progress(one, 5)
+        one.proxy.cut()
+        two.proxy.cut()
+    arena.wait_progress(two)
+    assert arena.settle() == owners
+    assert arena.finish() == 0
+
+
+def test_partition_added(arena) -> None:
+    """Partitions added under load are owned and read from their first message."""
+    one, two = arena.inside("a"), arena.outside("b")
+    arena.settle()
+    arena.cluster.add_partitions(arena.topic, 9)
+    arena.partitions = 9
+    arena.producer.set_partitions(range(9))
+    arena.settle()
+    wait_until(lambda: {p for p, _ in arena.seen()} == set(range(9)), HEAL, "all are read")
+    arena.wait_progress(one)
+    arena.wait_progress(two)
+    assert arena.finish() == 0
+
+
+def test_topics_come_and_go_under_a_filter(arena) -> None:
+    """Topics created and deleted under a filter do not disturb the others: nothing of the topic
+    that stays is lost or repeated."""
+    pattern = f"/{arena.topic}.*"
+    one, two = arena.inside("a", pattern), arena.outside("b", pattern)
+    arena.settle()
+    for number in range(2):
+        extra = f"{arena.topic}-extra{number}"
+        arena.cluster.create_topic(extra, 2)
+        arena.watch.wait_owners(
+            extra, lambda found: len(set(found.values())) == 2, HEAL, "the new topic is shared"
+        )
+        arena.wait_progress(one)
+        arena.cluster.delete_topic(extra)
+        arena.watch.wait_owners(extra, lambda found: not found, HEAL, "the topic is let go")
+        arena.wait_progress(two)
+    arena.settle()
+    assert arena.finish() == 0
