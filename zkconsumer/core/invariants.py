@@ -73,6 +73,8 @@ class Observer:
     #: All messages below this offset were delivered to somebody.
     delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
     deliveries: int = 0
+    #: Offset last stored by a session while no other one was the owner.
+    _by_owner: dict[TopicPartition, int] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _excused: set[tuple[TopicPartition, int]] = field(default_factory=set)
     _reading: dict[tuple[TopicPartition, int], _Delivery] = field(default_factory=dict)
@@ -119,6 +121,8 @@ class Observer:
             self.committed.pop(tp, None)
             return
         owner = self.owners.get(tp, by)
+        if owner == by:
+            self._by_owner[tp] = after
         if owner != by and owner not in self.legacy_sessions:
             text = f"{tp}: {after} committed by {by}, owner is {owner}"
             self._note("commits_fenced", at, by, text)
@@ -130,7 +134,7 @@ class Observer:
 
     def started(self, at: float, tp: TopicPartition, session: int, position: int) -> None:
         """A member begins to deliver ``tp`` at ``position`` in ``session``."""
-        stored = self.committed.get(tp, 0)
+        stored = self._by_owner.get(tp, 0)
         if position < stored and self.owners.get(tp) == session:
             text = f"{tp}: session {session} starts at {position}, stored is {stored}"
             self._note("starts_at_committed", at, session, text)

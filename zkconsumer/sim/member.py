@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from zkconsumer.core import facts, orders
@@ -30,7 +30,7 @@ from zkconsumer.core.ops import (
 from zkconsumer.core.orders import Order
 from zkconsumer.core.scripts.common import Script, ScriptContext
 from zkconsumer.core.scripts.table import ZkOrder, script_for
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.view import MemberSpec
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
@@ -85,19 +85,22 @@ class Habits:
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition being delivered: ``position`` is consumed up to; one message may be in hand."""
+    """A partition being delivered: ``position`` is consumed up to; one message may be in hand.
+
+    ``stopping`` is the token of the ``StopFetching`` that ended delivery.
+    """
 
     session: int
     position: int
     in_hand: bool = False
-    active: bool = True
+    stopping: int | None = None
 
 
 class SimMember:
     """One member. Call ``start`` once; ``observer`` and ``log`` switch delivery on.
 
     Readable: ``machine``, ``session`` (0 while it has none), ``alive`` (neither crashed nor left),
-    ``paused``, ``outcome`` (how the first rebalance ended), ``reports`` (count by event),
+    ``paused``, ``brokers``, ``outcome`` (of the first rebalance), ``reports`` (count by event),
     ``answers`` (faults by commit request), ``close_faults``.
     """
 
@@ -117,6 +120,7 @@ class SimMember:
         self.paused = False
         self.outcome: orders.Outcome | None = None
         self.reports: dict[str, int] = {}
+        self.brokers: tuple[BrokerEndpoint, ...] = ()
         self.answers: dict[int, tuple[str, ...]] = {}
         self.close_faults: tuple[str, ...] | None = None
         self._zk = zk
@@ -170,7 +174,7 @@ class SimMember:
         if self.alive:
             self._say("crash")
             self.alive = False
-            self._stop_reading(self._reading)
+            self._take_reading(self._reading)
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
@@ -197,20 +201,20 @@ class SimMember:
         self._say("resume")
         if late:
             for tp, reading in list(self._reading.items())[:1]:
-                if reading.active:
+                if reading.stopping is None:
                     self._deliver(tp, reading, 1)
         self._work()
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
         machine = self.machine
-        fetching = frozenset(tp for tp, reading in self._reading.items() if reading.active)
+        fetching = frozenset(tp for tp, r in self._reading.items() if r.stopping is None)
         return MemberAtRest(
             self.spec.consumer_id,
             self.session,
             self.spec.scala,
             frozenset(machine.fetching) if self._log is None else fetching,
-            machine.view,
+            machine.view and replace(machine.view, brokers=self.brokers),
             machine.decision.mine,
         )
 
@@ -276,15 +280,15 @@ class SimMember:
             case orders.SetTimer():
                 self._set_timer(order)
             case orders.StopFetching():
-                self._stop_reading(order.partitions)
+                for tp in order.partitions & self._reading.keys():
+                    self._reading[tp].stopping = order.token
                 self._after(self._habits.stop, partial(self._enqueue, partial(self._halt, order)))
             case orders.StartFetching():
                 self._start_reading(order)
                 self._post(facts.FetchingStarted(order.token))
             case orders.Drop():
-                self._stop_reading(order.partitions)
-                taken = {tp: self._reading.pop(tp, None) for tp in sorted(order.partitions)}
-                self._post(facts.Dropped({tp: r.position for tp, r in taken.items() if r}))
+                taken = self._take_reading(order.partitions)
+                self._post(facts.Dropped({tp: r.position for tp, r in taken.items()}))
             case orders.NotifyReleasing() | orders.NotifyStarting():
                 raised = self._kernel.rng.random() < self._habits.listener_error
                 answer = facts.ListenerDone(order.token, "listener raised" if raised else None)
@@ -298,11 +302,11 @@ class SimMember:
             case orders.CloseSession():
                 self._say(f"closed {order.faults}")
                 self.close_faults = order.faults
-                self._stop_reading(self._reading)
+                self._take_reading(self._reading)
                 self.client.close()
                 self.alive = False
             case orders.SetBrokers():
-                pass
+                self.brokers = order.brokers
             case _:
                 self._step(self.session, script_for(order, self._context), None)
 
@@ -336,24 +340,21 @@ class SimMember:
             if self._observer is not None:
                 self._observer.started(self._kernel.now, tp, self.session, start or 0)
 
-    def _stop_reading(self, partitions: Iterable[TopicPartition]) -> None:
-        """Deliver nothing more of these; their positions stay known until they are handed over."""
-        for tp in partitions:
-            reading = self._reading.get(tp)
-            if reading is not None and reading.active:
-                reading.active = False
-                if self._observer is not None:
-                    self._observer.stopped(tp, reading.session)
+    def _take_reading(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, _Reading]:
+        """End the reading of these; returns where it stood."""
+        taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
+        if self._observer is not None:
+            for tp, reading in taken.items():
+                self._observer.stopped(tp, reading.session)
+        return taken
 
     def _halt(self, order: orders.StopFetching) -> None:
         """The fetchers have stopped; a message in hand was finished meanwhile, or was not."""
+        stopped = [tp for tp, r in self._reading.items() if r.stopping == order.token]
         positions: dict[TopicPartition, int] = {}
-        for tp in sorted(order.partitions):
-            reading = self._reading.get(tp)
-            if reading is not None and not reading.active:
-                finished = reading.in_hand and self._kernel.rng.random() < 0.8
-                positions[tp] = reading.position + finished
-                del self._reading[tp]
+        for tp, reading in self._take_reading(stopped).items():
+            finished = reading.in_hand and self._kernel.rng.random() < 0.8
+            positions[tp] = reading.position + finished
         self._take(facts.FetchingStopped(order.token, positions))
 
     def _may_deliver(self) -> bool:
@@ -369,7 +370,7 @@ class SimMember:
             return
         if not self.paused and self._may_deliver():
             for tp, reading in self._reading.items():
-                if reading.active:
+                if reading.stopping is None:
                     self._deliver(tp, reading, self._habits.burst)
         self._after(self._habits.poll, self._poll)
 

@@ -34,6 +34,8 @@ from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 GROUP = "g"
 #: What the owner of a settled group may need beyond the session timeout (seconds).
 SETTLE = 5.0
+#: A time between two periodic readings that no run lasts.
+NEVER = 1000.0
 #: How long a group is troubled (seconds).
 TROUBLED = 25.0
 #: Registrations that nobody should write: each is left out by all members alike, or harmless.
@@ -163,6 +165,13 @@ class World:
         resting = [member.at_rest() for member in live]
         truth = {m.spec.consumer_id: self.truth(m.spec, m.session) for m in live}
         found = no_lost_trigger(now, truth, resting)
+        for member in live:
+            node = self.zk.get(self.paths.member(member.spec.consumer_id))
+            if not member.spec.scala and (
+                node is None or node.stat.ephemeral_owner != member.session
+            ):
+                text = f"{member.spec.consumer_id} has no registration"
+                found.append(Violation("registered_at_rest", now, text))
         if not live or not self.zk.children(BROKER_IDS):
             return found
         owners = self.observer.owners
@@ -212,14 +221,17 @@ class Trouble:
         self.quiet_from = 0.0
         self.counts: dict[str, int] = {}
         self.timeout = rng.choice([2.0, 4.0, 6.0])
-        self.reread = rng.choice([4.0, 8.0])
+        self.reread = rng.choice([4.0, 8.0, NEVER])
         assignor = rng.choice(["range", "roundrobin"])
         self.assignor = Assignor(assignor, rng.choice(list(RoundRobinHash)))
         self.legacy = legacy
         self.habits = Habits(
-            listener=(0.0, rng.choice([0.01, 0.3])), listener_error=rng.choice([0.0, 0.0, 0.1])
+            stop=(0.0, rng.choice([0.1, 0.1, 1.5])),
+            listener=(0.0, rng.choice([0.01, 0.3])),
+            listener_error=rng.choice([0.0, 0.0, 0.1]),
         )
         self.joined = 0
+        self.dropping = False
         self.hostile = 0
         self.kinds: list[tuple[int, str, Callable[[], None]]] = [
             (5, "join", self.join),
@@ -239,9 +251,15 @@ class Trouble:
             (2, "brokers gone", self.brokers_gone),
             (4, "commit asked for", self.commit),
         ]
+        if self.reread == NEVER:
+            # Then watches alone must do, and nothing may happen that no watch tells.
+            silent = ("drop watch", "registration touched", "owner deleted")
+            self.kinds = [kind for kind in self.kinds if kind[1] not in silent]
 
     def lasts(self, seconds: float) -> None:
-        """The trouble of now is over in ``seconds``."""
+        """The trouble of now is over in ``seconds``; a watch that it sets off may get lost."""
+        if self.dropping:
+            seconds += self.timeout + self.reread * 1.1
         self.quiet_from = max(self.quiet_from, self.world.kernel.now + seconds)
 
     def strike(self) -> None:
@@ -332,7 +350,8 @@ class Trouble:
         members = [member for member in self.world.live if not member.spec.scala]
         if members:
             self.rng.choice(members).client.drop_watch()
-            self.lasts(self.reread * 1.1)
+            self.dropping = True
+            self.lasts(0)
 
     def add_partitions(self) -> None:
         """A topic gets more partitions."""

@@ -1,0 +1,119 @@
+"""What the JVM's consumer does wrong, shown by the ``scala`` profile; the default profile does not.
+
+Each effect is one scenario, run in both profiles.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.core.invariants import no_orphan
+from zkconsumer.core.ops import Create, Delete
+from zkconsumer.core.orders import Outcome
+from zkconsumer.core.states import State
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.member import Habits, SimMember
+from zkconsumer.sim.scenario import World
+
+BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])
+
+
+def world_with(partitions: int) -> World:
+    """A world with one topic, ``t``."""
+    world = World.make(Kernel(4711))
+    world.set_topic("t", partitions)
+    return world
+
+
+def join(world: World, name: str, scala: bool, habits: Habits | None = None) -> SimMember:
+    """Start a member subscribed to ``t`` with one stream."""
+    subscription = Subscription(Pattern.STATIC, {"t": 1})
+    spec = MemberSpec(world.paths, name, subscription, scala=scala)
+    return world.add_member(spec, habits or Habits())
+
+
+def owners(world: World) -> dict[int, str]:
+    """Owner text by partition."""
+    found = {}
+    for name in world.zk.children(world.paths.owners_topic("t")):
+        node = world.zk.get(world.paths.owner(TopicPartition("t", int(name))))
+        assert node is not None
+        found[int(name)] = node.data.decode()
+    return found
+
+
+@BOTH
+def test_a_member_stays_registered_and_owns_nothing(scala: bool) -> None:
+    """The other member's listener takes longer than all attempts: the JVM gives up for good and its
+    share stays without an owner; by default the share is claimed as soon as it is let go.
+    """
+    world = world_with(4)
+    slow = join(world, "g_a", scala, Habits(listener=(15.0, 15.0)))
+    world.kernel.run(until=40)
+    late = join(world, "g_b", scala)
+    world.kernel.run(until=120)
+    assert world.zk.children(world.paths.ids) == ("g_a", "g_b")
+    assert owners(world) == {0: "g_a-0", 1: "g_a-0"} | ({} if scala else {2: "g_b-0", 3: "g_b-0"})
+    assert slow.machine.state is State.RESTING
+    assert late.machine.state is (State.FAILED if scala else State.RESTING)
+    assert late.outcome is (Outcome.REBALANCE_FAILED if scala else Outcome.SETTLED)
+    members = [slow.at_rest(), late.at_rest()]
+    tps = [TopicPartition("t", n) for n in range(4)]
+    orphans = no_orphan(0, tps, world.observer.owners, members)
+    assert orphans == []  # the table allows legacy members theirs
+    assert (len(late.at_rest().fetching) == 0) is scala
+
+
+@BOTH
+def test_a_commit_of_a_former_owner_lowers_the_offset(scala: bool) -> None:
+    """A member that lost its owner znode without noticing commits later: the JVM's write takes the
+    new owner's offset back; by default it is refused.
+    """
+    world = world_with(1)
+    tp = TopicPartition("t", 0)
+    former = join(world, "g_a", scala, Habits(commit_interval=2.0))
+    world.kernel.run(until=10)
+    former.pause(5.0)
+    assert world.do(Delete(world.paths.owner(tp)))
+    # Between the former owner's commits the new one gets further than it.
+    join(world, "g_B", False, Habits(commit_interval=0.5))
+    world.kernel.run(until=30)
+    lowered = [v.rule for v in world.observer.allowed if v.rule == "offsets_never_lowered"]
+    assert bool(lowered) is scala
+    assert world.observer.violations == []
+
+
+@BOTH
+def test_one_conflict_undoes_the_whole_attempt(scala: bool) -> None:
+    """A foreign znode stands in the way of one partition: the JVM then owns nothing at all, by
+    default everything else is claimed and delivered.
+    """
+    world = world_with(4)
+    for path in ("/consumers/g", "/consumers/g/owners", "/consumers/g/owners/t"):
+        assert world.do(Create(path))
+    assert world.do(Create(world.paths.owner(TopicPartition("t", 1)), b"stranger-0"))
+    member = join(world, "g_a", scala)
+    world.kernel.run(until=60)
+    mine = {} if scala else {0: "g_a-0", 2: "g_a-0", 3: "g_a-0"}
+    assert owners(world) == {1: "stranger-0"} | mine
+    assert {tp.partition for tp in member.at_rest().fetching} == set(mine)
+
+
+@BOTH
+def test_a_member_without_a_session_goes_on_delivering(scala: bool) -> None:
+    """Cut off for longer than the session timeout, the JVM delivers what others own by then; by
+    default delivery stops before the session can have ended.
+    """
+    world = world_with(2)
+    lost = join(world, "g_a", scala)
+    join(world, "g_b", False)
+    world.kernel.run(until=10)
+    lost.client.disconnect(20.0)
+    world.kernel.run(until=40)
+    twice = [v.rule for v in world.observer.allowed if v.rule == "single_delivery"]
+    assert bool(twice) is scala
+    assert world.observer.violations == []
+    world.kernel.run(until=60)
+    assert world.at_rest() == []

@@ -1,0 +1,157 @@
+"""The suite finds planted bugs: each is patched in and must break an invariant within few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Claim
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.ops import Node, SetData
+from zkconsumer.core.scripts import legacy, ownership
+from zkconsumer.core.states import IDLE
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.sim import member
+from zkconsumer.sim.scenario import run
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def found_within(seeds: int, rule: str) -> bool:
+    """Whether one of the runs breaks the rule."""
+    return any(
+        violation.rule == rule
+        for seed in range(seeds)
+        for violation in run(seed, legacy=False).violations
+    )
+
+
+def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:
+    """Owner znodes are deleted before fetchers are stopped."""
+
+    def stop(self: RebalanceMachine, partitions: frozenset[TopicPartition]) -> None:
+        self._leaving = partitions
+        self._announce_release()
+
+    patch.setattr(RebalanceMachine, "_stop", stop)
+
+
+def drops_triggers_while_busy(patch: pytest.MonkeyPatch) -> None:
+    """A watch that fires in the middle of a rebalance is forgotten."""
+    right = RebalanceMachine._pull_trigger
+
+    def pull(self: RebalanceMachine) -> None:
+        if self.state in IDLE:
+            right(self)
+
+    patch.setattr(RebalanceMachine, "_pull_trigger", pull)
+
+
+def claims_without_touching_the_offset(patch: pytest.MonkeyPatch) -> None:
+    """The claim leaves the offset's version as it is, so an earlier owner's commit passes."""
+    right = ownership._Claiming.operations
+
+    def operations(self: Any, tp: TopicPartition, owner: Node | None, offset: Node | None) -> Any:
+        ops = right(self, tp, owner, offset)
+        return ops and tuple(op for op in ops if not isinstance(op, SetData))
+
+    def won(self: Any, tp: TopicPartition, offset: Node | None, _last: object) -> None:
+        version = offset and offset.stat.version
+        stored = ownership.stored_offset("", offset) if offset else None
+        self.claims[tp] = Claim(self.wanted[tp], version, stored)
+
+    patch.setattr(ownership._Claiming, "operations", operations)
+    patch.setattr(ownership._Claiming, "won", won)
+
+
+def releases_by_path(patch: pytest.MonkeyPatch) -> None:
+    """The release deletes owner znodes whoever they belong to."""
+    patch.setattr(ownership, "release", legacy.release)
+
+
+def commits_without_condition(patch: pytest.MonkeyPatch) -> None:
+    """The last writer of an offset wins."""
+    patch.setattr(ownership, "commit", legacy.commit)
+
+
+def trusts_remembered_positions(patch: pytest.MonkeyPatch) -> None:
+    """A position from a lost session counts although the stored offset has moved."""
+
+    def start_offset(self: RebalanceMachine, tp: TopicPartition) -> int | None:
+        remembered = self._remembered.pop(tp, None)
+        return remembered.position if remembered else self.held[tp].committed
+
+    patch.setattr(RebalanceMachine, "_start_offset", start_offset)
+
+
+def never_reads_again(patch: pytest.MonkeyPatch) -> None:
+    """A lost watch is never made up for."""
+    right = RebalanceMachine._timer_fired
+
+    def timer_fired(self: RebalanceMachine, fact: facts.TimerFired) -> None:
+        if fact.name != "reread":
+            right(self, fact)
+
+    patch.setattr(RebalanceMachine, "_timer_fired", timer_fired)
+
+
+def has_no_lease(patch: pytest.MonkeyPatch) -> None:
+    """Delivery goes on however long ZooKeeper is silent."""
+    patch.setattr(member, "LEASE", 100.0)
+
+
+def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
+    """Streams go on with what the lost session owned."""
+    right = RebalanceMachine._session_lost
+
+    def session_lost(self: RebalanceMachine, fact: facts.SessionLost) -> None:
+        right(self, fact)
+        self._orders[:] = [o for o in self._orders if not isinstance(o, orders.Drop)]
+
+    patch.setattr(RebalanceMachine, "_session_lost", session_lost)
+
+
+def forgets_blocked_partitions(patch: pytest.MonkeyPatch) -> None:
+    """Partitions that others still owned are not claimed later."""
+    patch.setattr(RebalanceMachine, "_finish", RebalanceMachine._settle)
+
+
+def believes_any_registration(patch: pytest.MonkeyPatch) -> None:
+    """The own registration is taken for granted."""
+    from zkconsumer.core.scripts import view
+
+    right = view._own_registration
+
+    def own(ctx: Any, epoch: int) -> Generator[Any, Any, bool]:
+        yield from right(ctx, epoch)
+        return True
+
+    patch.setattr(view, "_own_registration", own)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seeds", "rule"),
+    [
+        (releases_while_fetching, 20, "stopped_before_release"),
+        (drops_triggers_while_busy, 100, "no_lost_trigger"),
+        (claims_without_touching_the_offset, 400, "commits_fenced"),
+        (releases_by_path, 400, "no_foreign_release"),
+        (commits_without_condition, 200, "commits_fenced"),
+        (trusts_remembered_positions, 20, "starts_at_committed"),
+        (never_reads_again, 50, "no_orphan_at_rest"),
+        (has_no_lease, 20, "single_delivery"),
+        (keeps_partitions_of_a_lost_session, 20, "single_delivery"),
+        (forgets_blocked_partitions, 20, "no_orphan_at_rest"),
+        (believes_any_registration, 200, "registered_at_rest"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Patch, seeds: int, rule: str
+) -> None:
+    """Each of these bugs, alone, breaks the invariant that is there to catch it."""
+    plant(monkeypatch)
+    assert found_within(seeds, rule)
