@@ -1,0 +1,130 @@
+"""Faults at random for a while; ``FAULT_SECONDS`` (default 45) and ``FAULT_SEED`` change it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+HEAL = 7.0
+#: Messages a second, and seconds a member may deliver without its commit reaching ZooKeeper:
+#: commit interval, and the delivery that goes on for 2/3 of a session timeout while it is cut off.
+RATE = 1 / 0.005
+UNCOMMITTED = 0.2 + 2.0
+
+SECONDS = float(os.environ.get("FAULT_SECONDS", "45"))
+
+
+class Mix:
+    """Carries out one random fault after the other on four members and two servers."""
+
+    def __init__(self, arena, chance: random.Random) -> None:
+        self.arena = arena
+        self.chance = chance
+        self.done: Counter[str] = Counter()
+        self.born = 0
+        for _ in range(2):
+            self.join(arena.inside)
+            self.join(arena.outside)
+
+    def join(self, how) -> None:
+        self.born += 1
+        how(f"m{self.born:03}")
+
+    def alive(self, kind: str):
+        found = [m for m in self.arena.members if m.alive and type(m).__name__ == kind]
+        return self.chance.choice(found)
+
+    def expire(self) -> None:
+        """The server ends the session of a member."""
+        self.alive("Inside").expire()
+
+    def cut(self) -> None:
+        """A member's connection breaks."""
+        self.alive("Inside").proxy.cut()
+
+    def stall(self) -> None:
+        """A member's connection hangs, for less or more than its session."""
+        member = self.alive("Inside")
+        member.proxy.stall(*self.chance.choice([(), ("answers",), ("requests",)]))
+        time.sleep(self.chance.uniform(0.2, 3.5))
+        if self.chance.random() < 0.5:
+            member.proxy.cut()
+        member.proxy.resume()
+
+    def kill(self) -> None:
+        """A member dies without a word, and another comes."""
+        self.alive("Outside").kill()
+        self.join(self.arena.outside)
+
+    def stop(self) -> None:
+        """A member is frozen, for less or more than its session."""
+        member = self.alive("Outside")
+        member.signal(signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0.5, 4.0))
+        member.signal(signal.SIGCONT)
+
+    def leave(self) -> None:
+        """A member leaves cleanly, and another comes."""
+        kind = self.chance.choice(["Inside", "Outside"])
+        self.alive(kind).leave()
+        self.join(self.arena.inside if kind == "Inside" else self.arena.outside)
+
+    def restart_zookeeper(self) -> None:
+        """ZooKeeper dies and comes back."""
+        server = self.arena.cluster.zookeeper_server
+        server.kill()
+        time.sleep(self.chance.uniform(0, 1))
+        server.start()
+        server.wait_ready()
+
+    def restart_broker(self) -> None:
+        """The broker dies or ends, and comes back."""
+        server = self.arena.cluster.broker_servers[0]
+        self.chance.choice([server.kill, server.stop])()
+        server.start()
+        server.wait_ready()
+
+    def one(self) -> None:
+        """One fault, and sometimes time to recover from it."""
+        usual = [self.expire, self.cut, self.stall, self.kill, self.stop, self.leave]
+        rare = [self.restart_zookeeper, self.restart_broker]
+        fault = self.chance.choice(usual * 2 + rare)
+        fault()
+        self.done[fault.__name__] += 1
+        if self.chance.random() < 0.4:
+            self.arena.settle(4 * HEAL)
+        else:
+            time.sleep(self.chance.uniform(0, 1.5))
+
+
+@pytest.mark.timeout(SECONDS + 150)
+def test_fault_mix(make_arena) -> None:
+    """Whatever comes in whatever order: nothing is lost, no stored offset goes down, everybody
+    reads forwards, every partition ends with one owner, and repetitions stay within what can be
+    under way at each fault."""
+    seed = int(os.environ.get("FAULT_SEED", str(random.randrange(10**6))))
+    print(f"FAULT_SEED={seed} FAULT_SECONDS={SECONDS:g}")  # noqa: T201
+    arena = make_arena(partitions=8)
+    mix = Mix(arena, random.Random(seed))
+    arena.settle()
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        mix.one()
+    began = time.monotonic()
+    arena.settle(2 * HEAL)
+    healed = time.monotonic() - began
+    for member in arena.members:
+        if member.alive:
+            arena.wait_progress(member, 10)
+    repeated = arena.finish()
+    print(  # noqa: T201
+        f"{dict(mix.done)}; {len(arena.producer.acked)} messages, {repeated} repeated, "
+        f"healed {healed:.1f} s after the last fault"
+    )
+    harmful = sum(count for name, count in mix.done.items() if name not in ("leave", "cut"))
+    assert repeated <= harmful * RATE * UNCOMMITTED + len(arena.members)
