@@ -121,9 +121,10 @@ def consume(
         Whitelist(whitelist)  # refuses a bad regex before anything is connected
     printer = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
     try:
-        with _signals_raise():
+        with _signals_raise() as check_signals:
             _check_group(config, from_beginning)
-            return _consume(config, open_streams, printer)
+            check_signals()
+            return _consume(config, open_streams, printer, check_signals)
     except _SignalledError as signalled:
         for note in getattr(signalled, "__notes__", ()):
             click.echo(f"error: interrupted, {note}", err=True)
@@ -279,6 +280,7 @@ def _consume(
     config: ConsumerConfig,
     open_streams: Callable[[ZookeeperConsumerConnector], list[KafkaStream]],
     printer: Printer,
+    check_signals: Callable[[], None],
 ) -> int:
     """Print until the end; leave the group; the exit status. Raises what ended it early."""
     with warnings.catch_warnings():
@@ -297,6 +299,7 @@ def _consume(
                 name="printer",
                 daemon=True,
             ).start()
+        check_signals()
         end = ends.get()
     except BaseException as error:
         printer.close()
@@ -346,18 +349,31 @@ class _SignalledError(BaseException):
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process."""
+def _signals_raise() -> Iterator[Callable[[], None]]:
+    """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process.
+
+    kazoo swallows what is raised while it sends, and makes it an error of its own. So an error
+    after a signal counts as the signal, and the function given raises one that was swallowed.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM)
+    received: list[int] = []
 
     def handle(number: int, _frame: object) -> None:
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
+        received.append(number)
         raise _SignalledError(number)
+
+    def check() -> None:
+        if received:
+            raise _SignalledError(received[0])
 
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield
+        yield check
+    except ZooKeeperError:
+        check()
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,6 +8,7 @@ Members leave when this process ends, whatever ends it: their stdin is a pipe fr
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -205,11 +206,12 @@ class Play:
         self._view = view
         self._members: dict[str, Member] = {}
         self._began = time.monotonic()
+        self._interrupted = False
         self._tree = GroupTree(cluster.zookeeper, "", 15.0, 15.0)
 
     def perform(self) -> tuple[Verdict, Kill | None]:
         """All of it; the verdict and the kill that explains repeated messages."""
-        with self._tree, self._showing():
+        with self._tree, self._showing(), self._interruptible():
             try:
                 for name in NAMES:
                     self._join(name)
@@ -231,6 +233,19 @@ class Play:
             yield
         finally:
             self._view.stop()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C raises at the next look: kazoo would swallow it in the middle of a request."""
+
+        def note(_number: int, _frame: object) -> None:
+            self._interrupted = True
+
+        before = signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     # -- acts ----------------------------------------------------------------------------------
 
@@ -320,6 +335,8 @@ class Play:
 
     def _look(self) -> None:
         """Bring the story up to date; see that no member has died by itself."""
+        if self._interrupted:
+            raise KeyboardInterrupt
         owned: dict[str, list[list[int]]] = {}
         free = set(range(PARTITIONS))
         for tp, text in self._tree.owners(GROUP).items():

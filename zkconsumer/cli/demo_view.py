@@ -5,11 +5,13 @@ Used by the demo's main thread only; rich redraws the live table on a thread of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -143,7 +145,7 @@ def live_table(story: Story) -> RenderableType:
 
 def timeline(story: Story) -> Table:
     """One row for each moment: partitions of each member, its two streams apart by ``|``."""
-    table = Table(title="what happened", title_justify="left", expand=False)
+    table = Table(title="what happened", title_justify="left", expand=False, box=box.SIMPLE_HEAD)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
     table.add_column("settled in", justify="right", no_wrap=True)
@@ -197,8 +199,13 @@ def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> N
     )
     console.print(Text("$ make demo", "bold"))
     console.print(
-        f"{story.sent:,} lines of real text in 12 partitions; three members, two streams each"
+        Text(
+            f"{story.sent:,} lines of real text in 12 partitions. A member's two streams and "
+            "their partitions: 0-2 | 3-5\n"
+        )
     )
     console.print(timeline(story))
     console.print(verdict_panel(verdict, kill))
-    console.save_svg(str(path), title="zkconsumer demo")
+    svg = console.export_svg(title="zkconsumer demo")
+    without_web_fonts = re.sub(r"\s*@font-face {.*?}", "", svg, flags=re.DOTALL)
+    path.write_text(without_web_fonts, encoding="utf-8")

@@ -86,7 +86,14 @@ class GroupTree:
     def _ask(self, op: ZkOp, path: str) -> Value | None:
         """The answer's value; ``None`` also where there is no znode."""
         answer: Future[Reply] = Future()
-        self._driver.submit(op, self._driver.session_id, answer.set_result)
+
+        def answered(reply: Reply) -> None:
+            # kazoo takes a signal that interrupts its sending for a closed connection, and then
+            # answers twice.
+            if not answer.done():
+                answer.set_result(reply)
+
+        self._driver.submit(op, self._driver.session_id, answered)
         try:
             reply = answer.result(self._patience)
         except FutureTimeoutError:
