@@ -281,6 +281,7 @@ class ZookeeperConsumerConnector:
             faults = future.result(patience)
         except FutureTimeoutError:
             raise CommitFailedError(f"no answer from ZooKeeper within {patience:g} s") from None
+        # DEVIATION-18: the JVM's commitOffsets never raises.
         if faults:
             raise CommitFailedError("; ".join(faults))
 

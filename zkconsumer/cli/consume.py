@@ -113,6 +113,7 @@ def consume(
 
     def open_streams(connector: ZookeeperConsumerConnector) -> list[KafkaStream]:
         if topic is not None:
+            # DEVIATION-26: the JVM's tool registers --topic as a white list, that is, as a regex.
             return connector.create_message_streams({topic: streams})[topic]
         chosen = Blacklist(blacklist) if blacklist is not None else Whitelist(whitelist or "")
         return connector.create_message_streams_by_filter(chosen, streams)

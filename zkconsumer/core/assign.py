@@ -102,6 +102,7 @@ def assign_roundrobin(
         for number in partitions.get(topic, ()):
             hashed = _signed(_hash_more(prefix, f"{number}{closing}"))
             deck.append((hashed, topic, number))
+    # DEVIATION-24: the JVM orders equal hashes of different topics by chance.
     deck.sort()
 
     result: dict[TopicPartition, ConsumerThreadId] = {}

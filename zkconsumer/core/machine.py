@@ -106,6 +106,7 @@ class RebalanceMachine(Committing):
             self._closing_faults.append("the ZooKeeper session was lost before the last commit")
             self._close()
             return
+        # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
         if not self.spec.scala and self.held:
             self._committed_at_loss = {tp: claim.committed for tp, claim in self.held.items()}
             self._emit(orders.Drop(frozenset(self.held)))
@@ -133,6 +134,7 @@ class RebalanceMachine(Committing):
 
     def _registered(self, _fact: facts.Registered) -> None:
         if not self.spec.scala:
+            # DEVIATION-14: the JVM trusts its watches alone.
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
         self._begin_attempts()
 
@@ -162,6 +164,7 @@ class RebalanceMachine(Committing):
         elif fact.path == BROKER_IDS:
             self._load_brokers()
         else:
+            # DEVIATION-25: the JVM keeps partitions of a static topic that is deleted.
             self._pull_trigger()
 
     def _load_brokers(self) -> None:
@@ -191,6 +194,7 @@ class RebalanceMachine(Committing):
 
     def _schedule_attempt(self) -> None:
         if "coalesce" not in self._timers:
+            # DEVIATION-19: the JVM starts at the first event; those that follow cost another.
             wait = 0.0 if self.spec.scala else self.spec.coalesce
             self._timer("coalesce", wait, wait)
 
@@ -271,6 +275,7 @@ class RebalanceMachine(Committing):
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:
+        # DEVIATION-01: the JVM gives up everything before it reads the group.
         mine = self.decision.mine
         lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
         if lost:
@@ -400,6 +405,7 @@ class RebalanceMachine(Committing):
         if fact.error is None:
             return False
         self._emit(orders.Report("listener-error", fact.error))
+        # DEVIATION-17: in the JVM a listener that raises fails the attempt.
         if self.spec.scala:
             self._attempt_failed()
         return self.spec.scala
@@ -449,6 +455,7 @@ class RebalanceMachine(Committing):
             self._attempt_failed()
 
     def _attempt_failed(self) -> None:
+        # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
         if self.spec.scala and self._attempt >= self.spec.max_attempts:
             self.state = State.FAILED
             text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
@@ -477,8 +484,6 @@ class RebalanceMachine(Committing):
         self._timers.clear()
         self._after_lane = None
         if self._session is None:
-            for request in self._lane.abandon():
-                self._emit(orders.AnswerCommit(request, ("the connector is shutting down",)))
             self._close()
             return
         token = self._await(State.CLOSING_STOP)
@@ -492,8 +497,7 @@ class RebalanceMachine(Committing):
         self._when_lane_idle(self._closing_commit)
 
     def _closing_commit(self) -> None:
-        for request in self._lane.abandon():
-            self._emit(orders.AnswerCommit(request, ("the connector is shutting down",)))
+        self._refuse_commits()
         if self.spec.auto_commit and self._positions:
             token = self._await(State.CLOSING_COMMIT)
             claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
@@ -509,6 +513,7 @@ class RebalanceMachine(Committing):
         self._closing_release()
 
     def _closing_release(self) -> None:
+        # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
         if self.spec.scala:
             self._close()
             return
@@ -523,7 +528,12 @@ class RebalanceMachine(Committing):
     def _closing_deregistered(self, _fact: facts.Deregistered) -> None:
         self._close()
 
+    def _refuse_commits(self) -> None:
+        for request in self._lane.abandon():
+            self._emit(orders.AnswerCommit(request, ("the connector is shutting down",)))
+
     def _close(self) -> None:
+        self._refuse_commits()
         self.state = State.CLOSED
         self.held.clear()
         self.fetching.clear()

@@ -66,6 +66,7 @@ class GroupPaths:
     __slots__ = ("group", "ids", "offsets", "owners", "root")
 
     def __init__(self, group: str) -> None:
+        # DEVIATION-22: the JVM accepts an empty group.id and writes broken paths.
         if not is_legal_topic(group):
             raise ConfigError(
                 [
@@ -157,6 +158,7 @@ def encode_registration(subscription: Subscription, timestamp_ms: int) -> bytes:
             faults.append(f"topic {_short(name)}: {streams!r} streams: must be 1 to {MAX_STREAMS}")
     if faults:
         raise ConfigError(faults)
+    # DEVIATION-16: Kafka 1.0.1 to 1.1 escapes a filter's backslashes twice.
     document = {
         "version": 1,
         "subscription": dict(subscription.topics),

@@ -44,6 +44,7 @@ class DataPlane:
         self._manager.set_brokers(brokers)
 
     def _stream_of(self, topic: str, index: int) -> KafkaStream:
+        # DEVIATION-23: in the JVM stream i of the returned list is not thread i.
         return self._streams[topic if topic in self._streams else None][index]
 
     def start(
@@ -68,6 +69,7 @@ class DataPlane:
         """
         taken = self._revoke(partitions, keep=True)
 
+        # DEVIATION-08: the JVM releases while the application still works on a message.
         def wait() -> dict[TopicPartition, int]:
             deadline = monotonic() + self._release_wait
             for stream, infos in _by_stream(taken).items():

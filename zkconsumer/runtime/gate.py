@@ -58,6 +58,7 @@ class DeliveryGate:
             now = time.clock_gettime(CLOCK)
             if self._shut_since is None and self.valid_until != -math.inf:
                 self._shut_since = min(now, self.valid_until)
+            # DEVIATION-09: the JVM delivers on without a session.
             self.valid_until = -math.inf
 
     @property

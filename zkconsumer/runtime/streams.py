@@ -163,6 +163,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         with self._lock:
             held = self._held
             if held is not None:
+                # DEVIATION-07: the JVM counts a message as consumed when it is returned.
                 self._info.consumed_offset = held[2] + 1
             if self._peeked is None and clock_gettime(CLOCK) < self._gate.valid_until:
                 message = next(self._messages, None)

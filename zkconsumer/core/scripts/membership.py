@@ -42,6 +42,7 @@ def register(
     path = spec.paths.member(spec.consumer_id)
     data = encode_registration(spec.subscription, ctx.now_ms())
     create = Create(path, data, ephemeral=True)
+    # DEVIATION-13: the JVM's registration keeps version 0.
     ops: list[MultiOp] = [create]
     ops += [SetData(path, data, version) for version in range(order.epoch)]
     yield from ensure_path(ctx, spec.paths.ids)

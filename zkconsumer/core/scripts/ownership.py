@@ -90,6 +90,7 @@ class _Claiming:
         path = self.paths.owner(tp)
         text = str(self.wanted[tp]).encode()
         ops: list[MultiOp] = []
+        # DEVIATION-11: the JVM takes an equal text for its own owner znode, in whatever session.
         if owner is not None and owner.stat.ephemeral_owner != self.ctx.session_id:
             self.blocked[tp] = owner.data.decode(errors="replace")
             return None
@@ -102,8 +103,10 @@ class _Claiming:
             try:
                 stored_offset(self.paths.offset(tp), offset)
             except ZnodeFormatError as fault:
+                # DEVIATION-20: in the JVM one unreadable offset fails the attempt.
                 self.broken[tp] = str(fault)
                 return None
+            # DEVIATION-03: the JVM reads offsets before it claims.
             ops.append(SetData(self.paths.offset(tp), offset.data, offset.stat.version))
         return tuple(ops)
 
@@ -138,6 +141,7 @@ def claim(order: orders.ClaimPartitions, ctx: ScriptContext) -> Script[facts.Cla
                 state.won(tp, None, None)
             elif ops is not None:
                 prepared.append((tp, ops))
+        # DEVIATION-02: the JVM creates owner znodes one by one; one conflict undoes them all.
         for packet in packets(prepared):
             if state.unregistered:
                 break
@@ -222,6 +226,7 @@ def release(order: orders.Release, ctx: ScriptContext) -> Script[facts.Released]
             delete = Delete(ctx.spec.paths.owner(tp))
             if owner is None:
                 continue
+            # DEVIATION-04: the JVM deletes owner znodes by path, whoever they belong to.
             if owner.stat.ephemeral_owner != ctx.session_id:
                 foreign.add(tp)
             elif offset is None:
@@ -267,6 +272,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
     for topic in sorted({tp.topic for tp in suspects}):
         yield from ensure_path(ctx, paths.offsets_topic(topic))
 
+    # DEVIATION-05: in the JVM the last writer wins, and offsets may go back.
     def operation(tp: TopicPartition) -> tuple[MultiOp, ...]:
         data = encode_offset(order.positions[tp])
         version = claims[tp].version

@@ -119,6 +119,7 @@ def load_view(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLo
         except ZkConsumerError as fault:
             quarantined[path] = str(fault)
 
+    # DEVIATION-12: in the JVM one bad registration fails every member's attempt.
     if spec.scala and quarantined:
         raise Refused(Code.OTHER, min(quarantined))
     if spec.assignor.name == "range":
