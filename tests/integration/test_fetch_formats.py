@@ -44,7 +44,7 @@ def line(request: pytest.FixtureRequest) -> Iterator[tuple[str, LocalCluster]]:
     if request.param == "3.9":
         yield "3.9", request.getfixturevalue("cluster")
         return
-    with LocalCluster(request.param) as running:
+    with LocalCluster(request.param, properties={"auto.create.topics.enable": "true"}) as running:
         yield request.param, running
 
 
@@ -144,6 +144,7 @@ def test_message_larger_than_the_fetch_size(line: tuple[str, LocalCluster], uniq
         if name == "0.8.2":
             with pytest.raises(MessageSizeTooLargeError, match="offset 1 "):
                 next(iter(target))
+            assert not any(fetcher.feeds for fetcher in manager._fetchers.values())
         else:
             assert len(next(iter(target)).value) == 200_000
             assert next(iter(target)).value == b"after"

@@ -105,6 +105,8 @@ def test_auto_offset_reset(
     events: list[FetchEvent] = []
     info, target = PartitionTopicInfo(topic, 0, start), stream(timeout_ms=1500)
     manager(endpoints(cluster), events.append, auto_offset_reset=reset).start({info: target})
+    first = 10 - received
+    wait_until(lambda: info.consumed_offset == first, 10, "known before anything is read")
     if received:
         assert take(target, received) == [b"%d" % i for i in range(received)]
     with pytest.raises(ConsumerTimeoutError):
@@ -191,6 +193,7 @@ def test_stop_is_quick_and_final(cluster: LocalCluster, manager: Make, topic: st
     begun = time.monotonic()
     tested.stop(infos)
     assert time.monotonic() - begun < 0.05
+    assert not any(fetcher.feeds for fetcher in tested._fetchers.values())
     send(cluster, topic, [b"late"] * 1000, 1000)
     again = PartitionTopicInfo(topic, 5, 0)
     tested.start({again: target})
