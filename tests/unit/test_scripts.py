@@ -1,0 +1,327 @@
+"""Scripts against a simulated ZooKeeper: each finds the right end whichever answer gets lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Claim
+from zkconsumer.core.ops import (
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Reply,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.scripts.common import ScriptContext
+from zkconsumer.core.scripts.table import ZkOrder, script_for
+from zkconsumer.core.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.zk import FakeSession, FakeZk
+
+PATHS = GroupPaths("g")
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+MINE = ConsumerThreadId("g_m", 0)
+
+
+@dataclass
+class Bench:
+    """One member's session on an ensemble of its own, and a stranger's session."""
+
+    scala: bool = False
+    zk: FakeZk = field(default_factory=lambda: FakeZk(Kernel(1)))
+
+    def __post_init__(self) -> None:
+        self.client = self.connect()
+        self.stranger = self.connect()
+        for path in ("/consumers", PATHS.root, PATHS.ids, PATHS.owners, PATHS.owners_topic("t")):
+            self.zk.do(Create(path))
+        for path in (PATHS.offsets, PATHS.offsets_topic("t")):
+            self.zk.do(Create(path))
+        spec = MemberSpec(PATHS, "g_m", Subscription(Pattern.STATIC, {"t": 1}), scala=self.scala)
+        self.context = ScriptContext(spec, self.client.session_id, lambda: 7)
+
+    def connect(self) -> FakeSession:
+        client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
+        self.zk.kernel.run(until=self.zk.kernel.now + 1)
+        assert client.session_id
+        return client
+
+    def send(self, op: ZkOp, client: FakeSession | None = None) -> Reply:
+        replies: list[Reply] = []
+        (client or self.client).submit(op, replies.append)
+        self.zk.kernel.run(until=self.zk.kernel.now + 0.1)
+        return replies[0]
+
+    def run(
+        self,
+        order: ZkOrder,
+        lose: int | None = None,
+        applied: bool = True,
+        before: Callable[[int, ZkOp], object] = lambda index, op: None,
+    ) -> tuple[facts.Fact, int]:
+        """The fact that ends the script, and how many operations it took.
+
+        The answer to operation ``lose`` gets lost, ``applied`` or not. ``before`` is called with
+        each operation that is about to be sent.
+        """
+        script = script_for(order, self.context)
+        op, count = next(script), 0
+        while True:
+            before(count, op)
+            reply: Reply = Failed(Code.CONNECTION_LOSS)
+            if count != lose or applied:
+                reply = self.send(op)
+            if count == lose:
+                reply = Failed(Code.CONNECTION_LOSS)
+            count += 1
+            assert count < 100, "the script does not end"
+            try:
+                op = script.send(reply)
+            except StopIteration as end:
+                return end.value, count
+
+    def owner(self, tp: TopicPartition) -> int:
+        node = self.zk.get(PATHS.owner(tp))
+        return node.stat.ephemeral_owner if node else 0
+
+    def offset(self, tp: TopicPartition) -> bytes | None:
+        node = self.zk.get(PATHS.offset(tp))
+        return node.data if node else None
+
+
+def registered(scala: bool = False) -> Bench:
+    """A bench whose member is registered in its first session."""
+    bench = Bench(scala)
+    fact, _ = bench.run(orders.Register(1, 0))
+    assert fact == facts.Registered(1)
+    return bench
+
+
+def losses(order: ZkOrder, make: Callable[[], Bench]) -> list[tuple[int, bool]]:
+    """Every operation of the order's script, with its answer lost after or before its effect."""
+    _, count = make().run(order)
+    return [(index, applied) for index in range(count) for applied in (True, False)]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_register_survives_each_lost_answer(epoch: int) -> None:
+    """The registration exists once, is ours, and has the version that names the session."""
+    order = orders.Register(1, epoch)
+    for lose, applied in losses(order, Bench):
+        bench = Bench()
+        fact, _ = bench.run(order, lose, applied)
+        assert fact == facts.Registered(1), (lose, applied)
+        node = bench.zk.get(PATHS.member("g_m"))
+        assert node is not None
+        assert node.stat.ephemeral_owner == bench.client.session_id
+        assert node.stat.version == epoch
+
+
+def test_register_is_refused_while_another_session_has_the_name() -> None:
+    """The owner of the registration is told, and nothing is changed."""
+    bench = Bench()
+    bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
+    fact, _ = bench.run(orders.Register(1, 0))
+    assert fact == facts.RegistrationRefused(1, bench.stranger.session_id)
+
+
+CLAIM = orders.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE})
+
+
+def contested() -> Bench:
+    """T0 has an offset, T1 none, T2 is owned by somebody else."""
+    bench = registered()
+    bench.zk.do(Create(PATHS.offset(T0), b"40"))
+    bench.send(Create(PATHS.owner(T2), b"g_a-0", ephemeral=True), bench.stranger)
+    return bench
+
+
+def test_claim_survives_each_lost_answer() -> None:
+    """What is free is ours with its stored offset and its newest version; the rest is blocked."""
+    for lose, applied in losses(CLAIM, contested):
+        bench = contested()
+        fact, _ = bench.run(CLAIM, lose, applied)
+        assert isinstance(fact, facts.Claimed), (lose, applied, fact)
+        assert fact.blocked == {T2: "g_a-0"}
+        node = bench.zk.get(PATHS.offset(T0))
+        assert node is not None
+        assert fact.claims == {
+            T0: Claim(MINE, node.stat.version, 40),
+            T1: Claim(MINE, None, None),
+        }
+        assert node.stat.version > 0  # touched: an earlier owner's version is no good any more
+        assert bench.owner(T0) == bench.owner(T1) == bench.client.session_id
+
+
+def test_claim_reads_the_offset_that_an_earlier_owner_wrote_last() -> None:
+    """A commit between the reads and the claim is seen, not overwritten."""
+    bench = contested()
+    wrote = []
+
+    def commit_meanwhile(_index: int, op: ZkOp) -> None:
+        if not isinstance(op, GetMany | Create) and not wrote:
+            wrote.append(bench.zk.do(SetData(PATHS.offset(T0), b"55")))
+            wrote.append(bench.zk.do(Create(PATHS.offset(T1), b"9")))
+
+    fact, _ = bench.run(CLAIM, before=commit_meanwhile)
+    assert isinstance(fact, facts.Claimed)
+    assert (fact.claims[T0].committed, fact.claims[T1].committed) == (55, 9)
+
+
+def test_claim_leaves_a_broken_offset_alone() -> None:
+    """A partition whose offset cannot be read is not claimed and its znode not touched."""
+    bench = registered()
+    bench.zk.do(Create(PATHS.offset(T0), b"forty"))
+    fact, _ = bench.run(CLAIM)
+    assert isinstance(fact, facts.Claimed)
+    assert set(fact.broken) == {T0}
+    assert set(fact.claims) == {T1, T2}
+    assert (bench.offset(T0), bench.owner(T0)) == (b"forty", 0)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "rewritten"])
+def test_nothing_is_written_without_the_own_registration(harm: str) -> None:
+    """Claim, commit and release check that the session that decided is the one that acts."""
+    bench = registered()
+    claimed, _ = bench.run(orders.ClaimPartitions(2, 0, {T0: MINE}))
+    assert isinstance(claimed, facts.Claimed)
+    path = PATHS.member("g_m")
+    bench.zk.do(Delete(path) if harm == "deleted" else SetData(path, b"{}"))
+    before = bench.zk.zxid
+    claims = dict(claimed.claims)
+    outcomes = [
+        bench.run(orders.ClaimPartitions(3, 0, {T1: MINE}))[0],
+        bench.run(orders.Commit(4, 0, {T0: 8}, claims))[0],
+        bench.run(orders.Release(5, 0, claims))[0],
+    ]
+    for outcome in outcomes:
+        assert isinstance(outcome, facts.Claimed | facts.Committed | facts.Released)
+        assert outcome.unregistered
+    assert bench.zk.zxid == before
+
+
+def holding() -> tuple[Bench, dict[TopicPartition, Claim]]:
+    """A member that holds T0 (stored offset 40) and T1 (none)."""
+    bench = registered()
+    bench.zk.do(Create(PATHS.offset(T0), b"40"))
+    fact, _ = bench.run(orders.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
+    assert isinstance(fact, facts.Claimed)
+    return bench, dict(fact.claims)
+
+
+def test_commit_survives_each_lost_answer() -> None:
+    """Both offsets are stored, nothing is taken for a foreign write, the tokens are current."""
+    bench, claims = holding()
+    order = orders.Commit(3, 0, {T0: 50, T1: 5}, claims)
+    for lose, applied in losses(order, lambda: holding()[0]):
+        bench, _ = holding()
+        fact, _ = bench.run(order, lose, applied)
+        assert isinstance(fact, facts.Committed), (lose, applied)
+        assert (bench.offset(T0), bench.offset(T1)) == (b"50", b"5")
+        assert not fact.fenced
+        assert not fact.foreign
+        for tp, claim in fact.claims.items():
+            node = bench.zk.get(PATHS.offset(tp))
+            assert node is not None
+            assert (claim.version, claim.committed) == (node.stat.version, int(node.data))
+
+
+@pytest.mark.parametrize(("theirs", "stays"), [(b"45", b"50"), (b"60", b"60")])
+def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) -> None:
+    """Somebody wrote although we own the partition: the larger offset stays, and it is told."""
+    bench, claims = holding()
+    bench.zk.do(SetData(PATHS.offset(T0), theirs))
+    fact, _ = bench.run(orders.Commit(3, 0, {T0: 50}, claims))
+    assert isinstance(fact, facts.Committed)
+    assert fact.foreign == {T0}
+    assert fact.claims[T0].committed == int(stays)
+    assert bench.offset(T0) == stays
+
+
+@pytest.mark.parametrize("tp", [T0, T1])
+def test_a_former_owner_commits_nothing(tp: TopicPartition) -> None:
+    """Once another session has claimed the partition, a commit is fenced and writes nothing."""
+    bench, claims = holding()
+    bench.zk.do(Delete(PATHS.owner(tp)))
+    bench.send(Create(PATHS.owner(tp), b"g_a-0", ephemeral=True), bench.stranger)
+    if tp == T0:
+        bench.send(SetData(PATHS.offset(T0), b"40"), bench.stranger)
+    before = bench.offset(tp)
+    fact, _ = bench.run(orders.Commit(3, 0, {tp: 99}, claims))
+    assert isinstance(fact, facts.Committed)
+    assert fact.fenced == {tp}
+    assert bench.offset(tp) == before
+
+
+def test_release_survives_each_lost_answer() -> None:
+    """Our owner znodes are gone, whatever got lost; a second release changes nothing."""
+    bench, claims = holding()
+    order = orders.Release(3, 0, claims)
+    for lose, applied in losses(order, lambda: holding()[0]):
+        bench, _ = holding()
+        fact, _ = bench.run(order, lose, applied)
+        assert fact == facts.Released(3), (lose, applied)
+        assert bench.owner(T0) == bench.owner(T1) == 0
+        before = bench.zk.zxid
+        assert bench.run(order)[0] == facts.Released(3)
+        assert bench.zk.zxid == before
+
+
+@pytest.mark.parametrize("tp", [T0, T1])
+def test_release_leaves_the_znode_of_somebody_else(tp: TopicPartition) -> None:
+    """Also when the claimer left no trace in the offset, as the JVM does."""
+    bench, claims = holding()
+    bench.zk.do(Delete(PATHS.owner(tp)))
+    bench.send(Create(PATHS.owner(tp), b"g_a-0", ephemeral=True), bench.stranger)
+    fact, _ = bench.run(orders.Release(3, 0, claims))
+    assert fact == facts.Released(3, frozenset({tp}))
+    assert bench.owner(tp) == bench.stranger.session_id
+
+
+def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:
+    """An ephemeral where a topic's folder belongs: the script ends and names the path."""
+    bench = registered()
+    bench.send(Create(PATHS.owners_topic("x"), b"", ephemeral=True), bench.stranger)
+    order = orders.ClaimPartitions(2, 0, {TopicPartition("x", 0): MINE})
+    fact, _ = bench.run(order)
+    assert isinstance(fact, facts.ScriptFailed)
+    assert fact.code is Code.NO_CHILDREN_FOR_EPHEMERALS
+    assert fact.path == PATHS.owner(TopicPartition("x", 0))
+
+
+def test_an_ended_session_ends_the_script() -> None:
+    """Whatever operation hears of it, the order's answer says so."""
+    bench = registered()
+    script = script_for(CLAIM, bench.context)
+    next(script)
+    with pytest.raises(StopIteration) as end:
+        script.send(Failed(Code.SESSION_EXPIRED))
+    assert end.value.value == facts.ScriptFailed(2, Code.SESSION_EXPIRED)
+
+
+def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
+    """The JVM's reads are single round trips; ours are pipelined."""
+    seen: dict[bool, list[ZkOp]] = {}
+    for scala in (True, False):
+        bench = registered(scala)
+        bench.send(Create(PATHS.member("g_n"), b"{}", ephemeral=True), bench.stranger)
+        seen[scala] = []
+        bench.run(orders.LoadView(2), before=lambda _index, op, ops=seen[scala]: ops.append(op))
+    reads = [op for op in seen[True] if isinstance(op, GetMany)]
+    assert reads
+    assert all(len(op.paths) == 1 for op in reads)
+    assert any(isinstance(op, GetMany) and len(op.paths) == 2 for op in seen[False])
+    for ops in seen.values():
+        assert all(isinstance(op, GetMany | GetData | GetChildren | Exists) for op in ops)
