@@ -330,9 +330,12 @@ class Trouble:
             member.client.expire()
 
     def disconnect(self) -> None:
-        """A connection breaks, with requests and answers under way."""
+        """A connection breaks, with requests and answers under way.
+
+        Not while a client has yet to learn that its session was ended before its time (``expire``).
+        """
         member = self._any()
-        if member is not None:
+        if member is not None and self.world.zk.session_alive(member.client.session_id):
             seconds = self.rng.choice([0.01, 0.3, self.timeout * 0.8, self.timeout * 1.5])
             member.client.disconnect(seconds)
             self.lasts(seconds)
