@@ -27,6 +27,11 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- InvalidMessageError
     |  +- MessageSizeTooLargeError
     |  +- CodecUnavailableError
+    +- GroupError
+    |  +- UnknownGroupError
+    |  +- GroupActiveError
+    |  +- GroupChangedError
+    +- OffsetsFileError
     +- ClusterError
 
 Each class carries two traits: ``retriable`` (the same call may succeed later) and ``exit_code``
@@ -158,6 +163,32 @@ class MessageSizeTooLargeError(BrokerError):
 
 class CodecUnavailableError(BrokerError):
     """Messages are compressed with a codec whose library is not installed."""
+
+
+class GroupError(ZkConsumerError):
+    """A group tool cannot do what it was asked to."""
+
+
+class UnknownGroupError(GroupError):
+    """There is no group of that name below ``/consumers``."""
+
+
+class GroupActiveError(GroupError):
+    """Members are registered, so the group's znodes must not be changed; the text names them."""
+
+
+class GroupChangedError(GroupError):
+    """Somebody else changed the group meanwhile; the text says what was done and what was not."""
+
+
+class OffsetsFileError(ZkConsumerError):
+    """A file of offsets has faults; ``faults`` lists all of them, each with file and line."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults: tuple[str, ...] = tuple(faults)
+        super().__init__("; ".join(self.faults))
 
 
 class ClusterError(ZkConsumerError):

@@ -21,6 +21,9 @@ COMMANDS: Final = {
     "config": "zkconsumer.cli.config:config",
     "consume": "zkconsumer.cli.consume:consume",
     "demo": "zkconsumer.cli.demo:demo",
+    "groups": "zkconsumer.cli.groups:groups",
+    "offsets": "zkconsumer.cli.offsets:offsets",
+    "topics": "zkconsumer.cli.topics:topics",
 }
 """Name of each subcommand, and the module and attribute that hold it."""
 

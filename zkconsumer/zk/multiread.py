@@ -5,17 +5,11 @@ Many reads in one round trip; each is answered on its own. Older servers answer 
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, ClassVar, NamedTuple
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.serialization import (
-    GetData,
-    MultiHeader,
-    int_struct,
-    multiheader_struct,
-    read_buffer,
-    stat_struct,
-)
+from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
 from kazoo.protocol.states import ZnodeStat
 
 
@@ -30,28 +24,34 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...])])):
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        body = bytearray()
+        begin = multiheader_struct.pack(GetData.type, False, -1)
+        parts: list[bytes] = []
         for path in self.paths:
-            body += multiheader_struct.pack(GetData.type, False, -1)
-            body += GetData(path, None).serialize()
-        return bytes(body + multiheader_struct.pack(-1, True, -1))
+            encoded = path.encode()
+            parts += (begin, int_struct.pack(len(encoded)), encoded, b"\0")  # 0: no watch
+        parts.append(multiheader_struct.pack(-1, True, -1))
+        return b"".join(parts)
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | int]:
         """Return, for each path, its data and stat, or ZooKeeper's error number."""
         results: list[tuple[bytes, Any] | int] = []
-        header, offset = MultiHeader.deserialize(data, offset)
-        while not header.done:
-            if header.type == GetData.type:
-                content, offset = read_buffer(data, offset)
-                stat = ZnodeStat._make(stat_struct.unpack_from(data, offset))
-                offset += stat_struct.size
-                results.append((content or b"", stat))
+        data = bytes(data) + bytes(int_struct.size)  # no number follows the last header
+        while True:
+            kind, done, _, length = _HEADER_AND_INT.unpack_from(data, offset)
+            if done:
+                return results
+            offset += _HEADER_AND_INT.size
+            if kind == GetData.type:
+                end = offset + max(length, 0)  # -1: the znode's data is null
+                stat = ZnodeStat._make(stat_struct.unpack_from(data, end))
+                results.append((data[offset:end], stat))
+                offset = end + stat_struct.size
             else:
-                results.append(int_struct.unpack_from(data, offset)[0])
-                offset += int_struct.size
-            header, offset = MultiHeader.deserialize(data, offset)
-        return results
+                results.append(length)
 
+
+_HEADER_AND_INT = Struct("!iBii")
+"""What comes before a result, and the length of its data or its error number."""
 
 NO_NODE: int = NoNodeError.code

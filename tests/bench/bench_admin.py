@@ -1,0 +1,125 @@
+"""Seconds of ``groups describe --all`` and ``offsets export``, each as a whole command.
+
+``describe``: 200 groups with 1,000 partitions each, offsets, owners and lag, against a real broker
+that has the topic. ``export``: 20,000 offsets, beside the JVM's ``ExportZkOffsets`` (Kafka 1.1.1)
+in the same round. ``ratio`` is the target divided by what was measured: 5 s for ``describe``, a
+tenth of the JVM's time for ``export``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from zkconsumer.testing import LocalCluster, fetch_jars, java
+
+TOPIC = "wide"
+PARTITIONS = 1_000
+GROUPS = 200
+EXPORT_GROUPS = 20
+DESCRIBE_TARGET = 5.0
+EXPORT_TARGET = 0.1
+HEAP = "-Xmx1g"  # 400,000 znodes do not fit into the embedded ZooKeeper's usual heap
+
+
+def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield case, figure and its value in each round."""
+    before = os.environ.get("_JAVA_OPTIONS")
+    os.environ["_JAVA_OPTIONS"] = f"{before or ''} {HEAP}".strip()
+    try:
+        cluster = LocalCluster("3.9")
+        cluster.start()
+    finally:
+        del os.environ["_JAVA_OPTIONS"]
+        if before is not None:
+            os.environ["_JAVA_OPTIONS"] = before
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the servers end first
+    client = KazooClient(cluster.zookeeper, timeout=60.0)
+    try:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS)
+        client.start(timeout=30)
+        fill(client, "", GROUPS, members=True)
+        fill(client, "/export", EXPORT_GROUPS, members=False)
+        yield from measure(cluster.zookeeper, rounds)
+    finally:
+        cluster.close()
+        client.stop()
+        client.close()
+
+
+def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]]]:
+    """Run the commands."""
+    described: list[float] = []
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(rounds):
+        table, seconds = timed(command("groups", "describe", "--all", "--zookeeper", zookeeper))
+        assert table.count(b"\n") == GROUPS * PARTITIONS + 1
+        assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # each lag is known
+        described.append(seconds)
+        exported, seconds = timed(
+            command("offsets", "export", "--zookeeper", f"{zookeeper}/export")
+        )
+        ours.append(seconds)
+        with tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "offsets"
+            _, seconds = timed(
+                [
+                    java(),
+                    *("-cp", f"{fetch_jars('1.1')}/*", "kafka.tools.ExportZkOffsets"),
+                    *("--zkconnect", f"{zookeeper}/export", "--output-file", str(file)),
+                ]
+            )
+            theirs.append(seconds)
+            lines = sorted(file.read_bytes().splitlines())
+            assert lines == sorted(exported.splitlines())
+            assert len(lines) == EXPORT_GROUPS * PARTITIONS
+    yield "describe-200x1000", "zkconsumer s", described
+    yield "describe-200x1000", "ratio", [DESCRIBE_TARGET / seconds for seconds in described]
+    yield "export-20000", "zkconsumer s", ours
+    yield "export-20000", "JVM s", theirs
+    ratios = [EXPORT_TARGET * b / a for a, b in zip(ours, theirs, strict=True)]
+    yield "export-20000", "ratio", ratios
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of zkconsumer."""
+    return [sys.executable, "-c", "from zkconsumer.cli import main; main()", *arguments]
+
+
+def timed(arguments: Sequence[str]) -> tuple[bytes, float]:
+    """Run a command to its end; return what it printed, and seconds."""
+    began = time.perf_counter()
+    ended = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    return ended.stdout, time.perf_counter() - began
+
+
+def fill(client: KazooClient, chroot: str, groups: int, members: bool) -> None:
+    """Make groups that have an offset for each partition, and an owner when they have members."""
+    for number in range(groups):
+        group = f"group-{number:03}"
+        root = f"{chroot}/consumers/{group}"
+        client.ensure_path(f"{root}/offsets/{TOPIC}")
+        client.ensure_path(f"{root}/ids")
+        many = client.transaction()
+        member = f"{group}_host-1795262003537-5b79a07e"
+        if members:
+            client.ensure_path(f"{root}/owners/{TOPIC}")
+            text = f'{{"version":1,"subscription":{{"{TOPIC}":2}},"pattern":"static"}}'
+            many.create(f"{root}/ids/{member}", text.encode(), ephemeral=True)
+        for partition in range(PARTITIONS):
+            many.create(f"{root}/offsets/{TOPIC}/{partition}", b"0")
+            if members:
+                owner = f"{member}-{partition * 2 // PARTITIONS}".encode()
+                many.create(f"{root}/owners/{TOPIC}/{partition}", owner, ephemeral=True)
+        for result in many.commit():
+            if isinstance(result, Exception):
+                raise result

@@ -1,0 +1,531 @@
+"""The group tools on a real ZooKeeper: the JVM tools' own tests by name, races, hostile znodes.
+
+Members are znodes that the test writes; ``test_admin_jvm`` has real members.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.admin.change import delete, write_offsets
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.admin.tools import GroupTools
+from zkconsumer.admin.verify import Kind
+from zkconsumer.cli.main import run
+from zkconsumer.core.ops import Failed, Multi, Ok, Reply, ZkOp
+from zkconsumer.core.scripts.common import Script
+from zkconsumer.errors import (
+    ChrootMissingError,
+    GroupActiveError,
+    GroupChangedError,
+    GroupError,
+    UnknownGroupError,
+    ZkUnavailableError,
+)
+from zkconsumer.testing import free_port
+from zkconsumer.zk.blocking import BlockingZk
+
+
+@pytest.fixture
+def zk(chroot: str) -> Iterator[KazooClient]:
+    """A session in an empty chroot; what it makes ephemeral is a member's."""
+    client = KazooClient(chroot)
+    client.start(timeout=15)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def tools(chroot: str) -> Iterator[GroupTools]:
+    """The tools in that chroot."""
+    with GroupTools(chroot, timeout=15) as opened:
+        yield opened
+
+
+def fill(
+    zk: KazooClient,
+    group: str,
+    topics: tuple[str, ...] = ("orders",),
+    member: str | None = None,
+    partitions: int = 1,
+) -> None:
+    """Make a group with offsets and owner directories; with ``member`` also a live one."""
+    zk.ensure_path(f"/consumers/{group}/ids")
+    if member is not None:
+        names = ",".join(f'"{topic}":1' for topic in topics)
+        text = f'{{"version":1,"subscription":{{{names}}},"pattern":"static","timestamp":"1"}}'
+        zk.create(f"/consumers/{group}/ids/{member}", text.encode(), ephemeral=True)
+    for topic in topics:
+        for kind in ("owners", "offsets"):
+            zk.ensure_path(f"/consumers/{group}/{kind}/{topic}")
+        with zk.transaction() as many:
+            for number in range(partitions):
+                many.create(f"/consumers/{group}/offsets/{topic}/{number}", b"%d" % (10 + number))
+                if member is not None:
+                    path = f"/consumers/{group}/owners/{topic}/{number}"
+                    many.create(path, f"{member}-0".encode(), ephemeral=True)
+
+
+def topic_znodes(zk: KazooClient, topic: str, partitions: int = 1) -> None:
+    """Make a topic as the controller does, led by a broker that is not there."""
+    replicas = {str(number): [0] for number in range(partitions)}
+    content = json.dumps({"version": 1, "partitions": replicas}).encode()
+    zk.create(f"/brokers/topics/{topic}", content, makepath=True)
+    state = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":2,"isr":[0]}'
+    for number in range(partitions):
+        zk.create(f"/brokers/topics/{topic}/partitions/{number}/state", state, makepath=True)
+
+
+def tree(zk: KazooClient, path: str = "/consumers") -> set[str]:
+    """All paths below a znode."""
+    if zk.exists(path) is None:
+        return set()
+    found, waiting = {path}, [path]
+    while waiting:
+        asked = [(one, zk.get_children_async(one)) for one in waiting]
+        waiting = [f"{one}/{name}" for one, answer in asked for name in answer.get(timeout=15)]
+        found.update(waiting)
+    return found
+
+
+# -- ListConsumerGroupTest ---------------------------------------------------------------------
+
+
+def test_list_old_consumer_groups(zk: KazooClient, tools: GroupTools) -> None:
+    """ListConsumerGroupTest.testListOldConsumerGroups: both groups, with members and topics."""
+    fill(zk, "test.group")
+    fill(zk, "other", ("a", "b"), member="other_c1")
+    assert tools.summaries() == [("other", 1, 2), ("test.group", 0, 1)]
+
+
+def test_list_group_with_no_existing_group(tools: GroupTools) -> None:
+    """ListConsumerGroupTest.testListGroupWithNoExistingGroup: an empty list, no error."""
+    assert tools.summaries() == []
+
+
+# -- DescribeConsumerGroupTest -----------------------------------------------------------------
+
+
+def test_describe_non_existing_group(zk: KazooClient, tools: GroupTools) -> None:
+    """DescribeConsumerGroupTest.testDescribeNonExistingGroupWithOldConsumer: an error that names
+    the groups of nearly that name, instead of no rows."""
+    fill(zk, "test.group")
+    with pytest.raises(UnknownGroupError, match=r"no group missing\.group .*"):
+        tools.describe(["missing.group"])
+    with pytest.raises(UnknownGroupError, match=r"did you mean test\.group\?"):
+        tools.describe(["test.gruop"])
+
+
+def test_describe_existing_group(zk: KazooClient, tools: GroupTools) -> None:
+    """DescribeConsumerGroupTest.testDescribeExistingGroupWithOldConsumer: one row with owner."""
+    topic_znodes(zk, "orders")
+    fill(zk, "g", member="g_c1")
+    assert tools.describe(["g"]) == [("g", "orders", 0, 10, None, None, "g_c1-0", "")]
+    assert tools.notes == ["broker 0 leads 1 partition but has no usable registration"]
+
+
+def test_describe_existing_group_with_no_members(zk: KazooClient, tools: GroupTools) -> None:
+    """DescribeConsumerGroupTest.testDescribeExistingGroupWithNoMembersWithOldConsumer: after the
+    member has gone its row has no owner."""
+    topic_znodes(zk, "orders")
+    fill(zk, "g", member="g_c1")
+    zk.delete("/consumers/g/owners/orders/0")
+    zk.delete("/consumers/g/ids/g_c1")
+    assert tools.describe(["g"], lag=False) == [("g", "orders", 0, 10, None, None, None, "")]
+    assert tools.notes == []
+
+
+def test_describe_consumers_with_no_assigned_partitions(zk: KazooClient, tools: GroupTools) -> None:
+    """DescribeConsumerGroupTest.testDescribeConsumersWithNoAssignedPartitionsWithOldConsumer: two
+    members and one partition give two rows, one of them with a partition."""
+    topic_znodes(zk, "orders")
+    fill(zk, "g", member="g_c1")
+    zk.create("/consumers/g/ids/g_c2", zk.get("/consumers/g/ids/g_c1")[0], ephemeral=True)
+    rows = tools.describe(["g"], lag=False)
+    assert [(row.partition, row.owner) for row in rows] == [(0, "g_c1-0"), (None, "g_c2")]
+
+
+# -- DeleteConsumerGroupTest -------------------------------------------------------------------
+
+
+def test_group_wide_delete(zk: KazooClient, tools: GroupTools) -> None:
+    """DeleteConsumerGroupTest.testGroupWideDeleteInZK: the whole tree of an inactive group goes,
+    another group is untouched; the plan before changes nothing."""
+    fill(zk, "gone", ("a", "b"), partitions=3)
+    fill(zk, "stays", ("a",))
+    before, others = tree(zk), tree(zk, "/consumers/stays")
+    plan = tools.plan_delete("gone")
+    assert tree(zk) == before
+    deleted = tools.delete("gone")
+    assert set(deleted.paths) == set(plan.paths) == tree_without_ids(before, "gone")
+    assert tree(zk) == {"/consumers"} | others
+
+
+def tree_without_ids(paths: set[str], group: str) -> set[str]:
+    """A group's paths but its ``ids``, which is the guard of the deletion."""
+    root = f"/consumers/{group}"
+    return {path for path in paths if (path + "/").startswith(root + "/") and path != f"{root}/ids"}
+
+
+def test_group_wide_delete_does_nothing_for_an_active_group(
+    zk: KazooClient, tools: GroupTools
+) -> None:
+    """DeleteConsumerGroupTest.testGroupWideDeleteInZKDoesNothingForActiveConsumerGroup: refused,
+    naming the member; nothing is removed."""
+    fill(zk, "g", member="g_c1")
+    before = tree(zk)
+    with pytest.raises(GroupActiveError, match=r"group g is active: .*\(g_c1\)"):
+        tools.delete("g")
+    assert tree(zk) == before
+
+
+def test_topic_delete_for_a_group_with_one_topic(zk: KazooClient, tools: GroupTools) -> None:
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKForGroupConsumingOneTopic: without its
+    only topic the whole group is removed."""
+    fill(zk, "gone", ("orders",))
+    fill(zk, "stays", ("orders",))
+    assert tools.delete("gone", "orders").whole
+    assert tree(zk) == {"/consumers"} | tree(zk, "/consumers/stays")
+
+
+def test_topic_delete_for_a_group_with_several_topics(zk: KazooClient, tools: GroupTools) -> None:
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKForGroupConsumingMultipleTopics: only
+    that topic's owners and offsets go; its other topics and other groups stay."""
+    fill(zk, "g", ("a", "b"), partitions=2)
+    fill(zk, "other", ("a",))
+    before = tree(zk)
+    tools.delete("g", "a")
+    gone = {path for path in before if path.startswith("/consumers/g/") and "/a" in path[13:]}
+    assert len(gone) == 4
+    assert tree(zk) == before - gone
+
+
+def test_topic_delete_does_nothing_for_an_active_group(zk: KazooClient, tools: GroupTools) -> None:
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKDoesNothingForActiveGroupConsuming\
+MultipleTopics: refused, nothing is removed."""
+    fill(zk, "g", ("a", "b"), member="g_c1")
+    before = tree(zk)
+    with pytest.raises(GroupActiveError):
+        tools.delete("g", "a")
+    assert tree(zk) == before
+
+
+def test_topic_wide_delete(
+    zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DeleteConsumerGroupTest.testTopicWideDeleteInZK: all groups lose the topic and keep the
+    other one; an active group is left out and named, which gives status 1."""
+    for group in ("one", "two"):
+        fill(zk, group, ("a", "b"))
+    assert run(["groups", "delete", "--all", "--topic", "a", "--zookeeper", chroot]) == 0
+    assert "dry run" in capsys.readouterr().err
+    before = tree(zk)
+    arguments = ["groups", "delete", "--all", "--topic", "a", "--execute", "--zookeeper", chroot]
+    assert run(arguments) == 0
+    assert not any(path.split("/")[4:5] == ["a"] for path in tree(zk))
+    assert len(before) - len(tree(zk)) == 6
+    fill(zk, "live", ("a", "b"), member="live_c")
+    assert run(arguments) == 1
+    assert "live_c" in capsys.readouterr().err
+
+
+def test_deleting_a_topic_keeps_offsets_of_topics_never_owned(
+    zk: KazooClient, tools: GroupTools
+) -> None:
+    """Unlike the JVM's tool, deleting the only owned topic keeps the offsets of another one."""
+    fill(zk, "g", ("a",))
+    zk.ensure_path("/consumers/g/offsets/imported/0")
+    assert not tools.delete("g", "a").whole
+    assert "/consumers/g/offsets/imported/0" in tree(zk)
+
+
+def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: GroupTools) -> None:
+    """More znodes than one request may carry, with znodes below partitions, all go."""
+    fill(zk, "g", ("a", "b" * 200), partitions=1500)
+    zk.create("/consumers/g/offsets/a/0/below", b"", makepath=True)
+    steps: list[int] = []
+    deleted = tools.delete("g", progress=steps.append)
+    assert len(steps) > 1
+    assert sum(steps) == len(deleted.paths)
+    assert tree(zk) == {"/consumers"}
+
+
+# -- races -------------------------------------------------------------------------------------
+
+
+def interrupted(script: Script[object], when: int, act: Callable[[], object]) -> Script[object]:
+    """Run a script, doing something right before its ``when``-th multi."""
+    op: ZkOp = next(script)
+    multis = 0
+    while True:
+        if isinstance(op, Multi):
+            multis += 1
+            if multis == when:
+                act()
+        reply: Reply = yield op
+        try:
+            op = script.send(reply)
+        except StopIteration as end:
+            return end.value
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("topic", [None, "a"])
+def test_a_member_that_registers_meanwhile_stops_the_deletion(
+    zk: KazooClient, chroot: str, topic: str | None, has_ids: bool
+) -> None:
+    """Between the look and the deletion, and between packets: what is left is all that the member
+    can see, and the error says how much is gone."""
+    for when, partitions in ((1, 3), (2, 2500)):
+        group = f"g{when}"
+        fill(zk, group, ("a",), partitions=partitions)
+        fill(zk, group, ("b",))
+        if not has_ids:
+            zk.delete(f"/consumers/{group}/ids")
+        before = tree(zk, f"/consumers/{group}")
+
+        def register(group: str = group) -> None:
+            zk.create(f"/consumers/{group}/ids/{group}_new", b"{}", ephemeral=True, makepath=True)
+
+        with BlockingZk(chroot, 15) as blocking:
+            wanted = GroupActiveError if when == 1 else GroupChangedError
+            with pytest.raises(wanted, match=f"{group}_new") as stopped:
+                blocking.run(interrupted(delete(group, topic, lambda _n: None), when, register))
+        gone = len(before - tree(zk, f"/consumers/{group}"))
+        assert (gone > 1000) == (when == 2)
+        if gone:
+            assert f"{gone} znodes of group {group} are deleted" in str(stopped.value)
+        else:
+            assert f"/consumers/{group}/ids/{group}_new" in tree(zk, f"/consumers/{group}")
+
+
+def test_a_member_that_registers_meanwhile_stops_the_import(zk: KazooClient, chroot: str) -> None:
+    """Nothing is written once a member is there, unless forced."""
+    fill(zk, "g", ("a",))
+    key = OffsetKey("g", "a", 0)
+
+    def register() -> None:
+        zk.create("/consumers/g/ids/g_new", b"{}", ephemeral=True)
+
+    with BlockingZk(chroot, 15) as blocking, GroupTools(chroot) as tools:
+        stored = tools.plan_import({key: 99}).stored
+        script = write_offsets("g", {key: 99}, stored, False, lambda _n: None)
+        with pytest.raises(GroupChangedError, match=r"g_new.*0 of 1 offsets"):
+            blocking.run(interrupted(script, 1, register))
+        assert zk.get("/consumers/g/offsets/a/0")[0] == b"10"
+        plan = tools.plan_import({key: 99})
+        with pytest.raises(GroupActiveError, match="g_new"):
+            tools.carry_out(plan)
+        tools.carry_out(plan, force=True)
+        assert zk.get("/consumers/g/offsets/a/0")[0] == b"99"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_offset_changed_meanwhile_is_left_alone(
+    zk: KazooClient, chroot: str, there: bool
+) -> None:
+    """A commit that comes between the plan and the write wins, and its znode is named."""
+    fill(zk, "g", ("a",))
+    number = 0 if there else 5
+    key = OffsetKey("g", "a", number)
+    with GroupTools(chroot) as tools:
+        plan = tools.plan_import({key: 99, OffsetKey("g", "a", 7): 1})
+        if there:
+            zk.set(key.path, b"11")
+        else:
+            zk.create(key.path, b"11")
+        with pytest.raises(GroupChangedError, match=f"^{key.path} was changed.*0 of 2 offsets"):
+            tools.carry_out(plan)
+    assert zk.get(key.path)[0] == b"11"
+    assert zk.exists("/consumers/g/offsets/a/7") is None
+
+
+# -- export and import -------------------------------------------------------------------------
+
+
+def test_a_group_moves_through_a_file(
+    zk: KazooClient, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Export, delete, import: a dry run changes nothing, ``--execute`` brings all offsets back,
+    and once more there is nothing to do."""
+    fill(zk, "g", ("a", "b"), partitions=12)
+    zk.set("/consumers/g/offsets/b/3", b" 8")
+    zk.create("/consumers/g/offsets/b/0-1", b"8")
+    file = tmp_path / "offsets"
+    assert run(["offsets", "export", "--output", str(file), "--zookeeper", chroot]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split(" ")[1].rstrip(":") for note in notes[:2]] == [
+        "/consumers/g/offsets/b/0-1",
+        "/consumers/g/offsets/b/3",
+    ]
+    lines = file.read_text().splitlines()
+    assert lines[:3] == [f"/consumers/g/offsets/a/{n}:{10 + n}" for n in range(3)]
+    assert len(lines) == 23
+    assert run(["offsets", "export", "--output", str(file), "--zookeeper", chroot]) == 2
+    assert "exists: name a new file" in capsys.readouterr().err
+
+    zk.delete("/consumers/g", recursive=True)
+    before = tree(zk)
+    command = ["offsets", "import", str(file), "--csv", "--zookeeper", chroot]
+    assert run(command) == 0
+    table = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert table[0] == ["group", "topic", "partition", "old", "new"]
+    assert table[1] == ["g", "a", "0", "", "10"]
+    assert len(table) == 24
+    assert tree(zk) == before
+    assert run([*command, "--execute"]) == 0
+    assert zk.get("/consumers/g/offsets/b/11")[0] == b"21"
+    capsys.readouterr()
+    assert run([*command, "--execute"]) == 0
+    assert "0 offsets to write, 23 are so already" in capsys.readouterr().err
+    assert run(["offsets", "export", "--zookeeper", chroot]) == 0
+    assert capsys.readouterr().out == file.read_text()
+
+
+def test_a_file_with_one_bad_line_writes_nothing(
+    zk: KazooClient, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All good lines of a file with a bad one stay unwritten, and the line is named."""
+    file = tmp_path / "bad"
+    file.write_text("/consumers/g/offsets/a/0:1\n/consumers/g/offsets/a/1: 2\n")
+    assert run(["offsets", "import", str(file), "--execute", "--zookeeper", chroot]) == 2
+    assert f"error: {file}:2: ' 2' is not an offset" in capsys.readouterr().err
+    assert tree(zk) == set()
+    missing = tmp_path / "missing"
+    assert run(["offsets", "import", str(missing), "--zookeeper", chroot]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+# -- hostile and broken ------------------------------------------------------------------------
+
+
+def test_hostile_znodes_stop_nothing(
+    zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a stranger writes below /consumers: every command ends with an answer, and none
+    prints a control or bidirectional character."""
+    seed = 20261121
+    chance = random.Random(seed)
+    topic_znodes(zk, "orders", 2)
+    fill(zk, "g", member="g_c1", partitions=2)
+    names = ["evil\u202e", "b'orders'", "0-1", "partition_0", "=1+1", "\u05d0", "x" * 300, "-1"]
+    contents = [
+        b"",
+        b"\x00\x1b[2J",
+        b"{}",
+        b"[" * 10_000,
+        b'{"subscription":{"(a+)+b":1},"pattern":"white_list"}',
+        "\u202e".encode(),
+        b"9" * 5000,
+        b"\xff",
+    ]
+    for where in (
+        "",
+        "g/",
+        "g/ids/",
+        "g/owners/",
+        "g/owners/orders/",
+        "g/offsets/",
+        "g/offsets/orders/",
+        "g/offset/",
+        "g/offset/orders/",
+    ):
+        for name in names:
+            path = f"/consumers/{where}{name}"
+            zk.create(path, chance.choice(contents), makepath=True)
+    zk.create("/brokers/ids/7", b"\x00", makepath=True)
+    zk.create("/brokers/topics/\u202ebad", b"[]")
+    zk.create("/brokers/topics/worse", b'{"partitions":{"0":"x"}}')
+    expected = {
+        ("groups", "list"): 0,
+        ("groups", "describe", "--all"): 0,
+        ("groups", "verify", "--all", "--strategy", "range"): 1,
+        ("groups", "delete", "g"): 1,
+        ("offsets", "export"): 0,
+        ("topics", "list"): 0,
+        ("topics", "describe"): 0,
+    }
+    for arguments, status in expected.items():
+        assert run([*arguments, "--zookeeper", chroot, "--timeout", "15"]) == status, arguments
+        printed = capsys.readouterr()
+        text = printed.out + printed.err
+        assert "Traceback" not in text
+        assert all(character == "\n" or " " <= character <= "~" for character in text), arguments
+
+
+def test_verify_names_a_foreign_member_and_exits_1(
+    zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A healthy group gives status 0; a pykafka registration beside it is named, status 1."""
+    topic_znodes(zk, "orders", 2)
+    fill(zk, "g", member="g_c1", partitions=2)
+    command = ["groups", "verify", "g", "--no-lag", "--zookeeper", chroot]
+    assert run(command) == 0
+    assert capsys.readouterr() == ("", "groups verified: 1; errors: 0\n")
+    zk.create("/consumers/g/ids/pykafka-1", b"orders", ephemeral=True)
+    assert run([*command, "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert finding["kind"] == Kind.QUARANTINED.value
+    assert finding["where"] == "/consumers/g/ids/pykafka-1"
+    assert "pykafka" in finding["what"]
+
+
+def test_an_owner_of_another_session_is_found(zk: KazooClient, chroot: str) -> None:
+    """Sessions are compared, not only names: another session's znode with the right text is
+    wrong (the JVM's tool accepts it)."""
+    topic_znodes(zk, "orders")
+    fill(zk, "g", member="g_c1")
+    zk.delete("/consumers/g/owners/orders/0")
+    other = KazooClient(chroot)
+    other.start(timeout=15)
+    try:
+        other.create("/consumers/g/owners/orders/0", b"g_c1-0", ephemeral=True)
+        with GroupTools(chroot) as tools:
+            (finding,) = tools.verify(["g"])
+        assert finding.kind is Kind.SESSION
+    finally:
+        other.stop()
+        other.close()
+
+
+def test_the_wrong_server_is_named(chroot: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No ZooKeeper, no chroot, a malformed address, unknown topics: one line and a status."""
+    with pytest.raises(ZkUnavailableError), GroupTools(f"127.0.0.1:{free_port()}", 1):
+        pass
+    with pytest.raises(ChrootMissingError), GroupTools(f"{chroot}/missing", 15):
+        pass
+    assert run(["groups", "list", "--zookeeper", "a b"]) == 2
+    assert capsys.readouterr().err.startswith("error: zookeeper: 'a b' is not host:port")
+    with GroupTools(chroot) as tools, pytest.raises(GroupError, match="no topic nothing"):
+        tools.describe_topics(["nothing"])
+
+
+def test_scripts_run_at_once_and_in_order(zk: KazooClient, chroot: str) -> None:
+    """Results of many scripts come in the order they were given, however long each takes."""
+    for number in range(30):
+        fill(zk, f"g{number:02}", partitions=number % 7)
+
+    def count(group: str, reads: int) -> Script[tuple[str, int]]:
+        from zkconsumer.core.ops import GetChildren
+
+        found = 0
+        for _ in range(reads):
+            reply = yield GetChildren(f"/consumers/{group}/offsets/orders")
+            assert not isinstance(reply, Failed)
+            assert isinstance(reply, Ok)
+            found = len(reply.value)  # type: ignore[arg-type]
+        return group, found
+
+    with BlockingZk(chroot, 15) as blocking:
+        scripts = (count(f"g{number:02}", 1 + (number * 5) % 9) for number in range(30))
+        results = list(blocking.run_all(scripts))
+    assert results == [(f"g{number:02}", number % 7) for number in range(30)]

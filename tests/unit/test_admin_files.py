@@ -1,0 +1,154 @@
+"""The offsets file, and how rows reach a terminal, a spreadsheet or a program."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+
+import pytest
+
+from zkconsumer.admin.offset_files import MAX_FAULTS, OffsetKey, parse, render
+from zkconsumer.admin.text import printable
+from zkconsumer.cli.tables import print_rows
+from zkconsumer.errors import OffsetsFileError
+
+
+def test_the_file_is_the_jvm_tools_own() -> None:
+    """One PATH:OFFSET line each, newline at the end, sorted with partitions as numbers."""
+    offsets = {
+        OffsetKey("x3", "t2", 10): 7,
+        OffsetKey("x3", "t2", 9): 2**63 - 1,
+        OffsetKey("x3", "t10", 0): 0,
+    }
+    assert render(offsets) == (
+        "/consumers/x3/offsets/t10/0:0\n"
+        "/consumers/x3/offsets/t2/9:9223372036854775807\n"
+        "/consumers/x3/offsets/t2/10:7\n"
+    )
+    assert render({}) == ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_rendered_parses(seed: int) -> None:
+    """Any offsets survive the way through a file."""
+    chance = random.Random(seed)
+    letters = "abcXYZ019._-"
+    for _ in range(50):
+        offsets = {
+            OffsetKey(
+                "g" + "".join(chance.choices(letters, k=chance.randrange(20))),
+                "t" + "".join(chance.choices(letters, k=chance.randrange(20))),
+                chance.randrange(2**31),
+            ): chance.choice([0, 1, 2**63 - 1, chance.randrange(2**63)])
+            for _ in range(chance.randrange(20))
+        }
+        assert parse("f", render(offsets).encode()) == offsets
+
+
+def test_the_last_newline_and_a_byte_order_mark_do_not_matter() -> None:
+    """A file that an editor left without its last newline, or with a mark, is read alike."""
+    wanted = {OffsetKey("g", "t", 1): 5}
+    for data in (b"/consumers/g/offsets/t/1:5", b"\xef\xbb\xbf/consumers/g/offsets/t/1:5\n"):
+        assert parse("f", data) == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "is empty"),
+        ("/consumers/g/offsets/t/1:8\r", "CR LF"),
+        ("/consumers/g/offsets/t/1: 8 ", "' 8 ' is not an offset"),
+        ("/consumers/g/offsets/t/1:-1", "'-1' is not an offset"),
+        ("/consumers/g/offsets/t/1:+1", "is not an offset"),
+        ("/consumers/g/offsets/t/1:1_0", "is not an offset"),
+        ("/consumers/g/offsets/t/1:\u0661", "is not an offset"),
+        ("/consumers/g/offsets/t/1:", "'' is not an offset"),
+        ("/consumers/g/offsets/t/1:1:2", "is not an offset"),
+        ("/consumers/g/offsets/t/1:9223372036854775808", "is above"),
+        ("/consumers/g/offsets/t/1", "has no colon"),
+        ("/consumers/g/offset/t/1:8", "does not begin with /consumers"),
+        ("/consumers/g/offsets/t/0-1:8", "does not begin with"),
+        ("/kafka/consumers/g/offsets/t/1:8", "does not begin with"),
+        ("/consumers/g/offsets/t/01:8", "not the number of a partition"),
+        ("/consumers/g/offsets/t/2147483648:8", "not the number of a partition"),
+        ("/consumers/../offsets/t/1:8", "no such name"),
+        ("/consumers/g h/offsets/t/1:8", "no such name"),
+        ("/consumers/g/offsets/t\u202e/1:8", "no such name"),
+        ("/consumers/good/offsets/t/0:9", "repeats the partition of line 1"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, says: str) -> None:
+    """Every bad line is refused with file, line number and reason; terminals stay safe."""
+    data = f"/consumers/good/offsets/t/0:1\n{line}\n".encode()
+    with pytest.raises(OffsetsFileError) as refused:
+        parse("my.file", data)
+    (fault,) = refused.value.faults
+    assert fault.startswith("my.file:2: ")
+    assert says in fault
+    assert fault.isascii()
+    assert fault.isprintable()
+
+
+def test_all_bad_lines_are_named_up_to_a_limit() -> None:
+    """One look shows all faults, but a file of another kind does not print for ever."""
+    with pytest.raises(OffsetsFileError) as refused:
+        parse("f", b"x\n/consumers/g/offsets/t/1:1\ny\n")
+    assert [fault[:4] for fault in refused.value.faults] == ["f:1:", "f:3:"]
+    with pytest.raises(OffsetsFileError) as refused:
+        parse("f", b"x\n" * 1000)
+    assert len(refused.value.faults) == MAX_FAULTS + 1
+    with pytest.raises(OffsetsFileError, match="f:2: is not UTF-8"):
+        parse("f", b"/consumers/g/offsets/t/1:1\n\xff\n")
+
+
+EVIL = "g\x1b[2J\u202eevil\n"
+
+
+def test_no_control_or_bidi_character_passes() -> None:
+    """Every character outside printable ASCII is escaped; the rest stays."""
+    assert printable("plain-name_1 x") == "plain-name_1 x"
+    assert printable(EVIL) == "g\\x1b[2J\\u202eevil\\n"
+    everything = "".join(map(chr, range(0x11000)))
+    assert printable(everything).isascii()
+    assert printable(everything).isprintable()
+
+
+COLUMNS = ("group", "log_end", "owner")
+
+
+def test_a_table_is_safe_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Piped tables have aligned columns of full width and escaped text."""
+    long = "x" * 300
+    print_rows(COLUMNS, [(EVIL, 5, long), ("g", None, None)], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "GROUP                 LOG-END  OWNER",
+        f"g\\x1b[2J\\u202eevil\\n        5  {long}",
+        "g                           -  -",
+    ]
+
+
+def test_json_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON holds names as they are, missing values as null, and is ASCII."""
+    print_rows(COLUMNS, [(EVIL, -5, None)], "json")
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert json.loads(out) == [{"group": EVIL, "log_end": -5, "owner": None}]
+    print_rows(COLUMNS, [], "json")
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_csv_holds_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text that a spreadsheet would run gets an apostrophe; numbers, also negative ones, stay."""
+    rows = [("=1+1", -5, "@x"), ("-x", 1, "+y"), ('a"b,c', None, EVIL), ("\tz", 2, "\rz")]
+    print_rows(COLUMNS, rows, "csv")
+    read = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert read == [
+        list(COLUMNS),
+        ["'=1+1", "-5", "'@x"],
+        ["'-x", "1", "'+y"],
+        ['a"b,c', "", "g\\x1b[2J\\u202eevil\\n"],
+        ["'\\tz", "2", "'\\rz"],
+    ]

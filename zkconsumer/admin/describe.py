@@ -1,0 +1,109 @@
+"""Turns a snapshot into the rows of ``groups describe``. Pure; any thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zkconsumer.admin.snapshot import (
+    GroupSnapshot,
+    Registrations,
+    partition_number,
+    topics_of,
+)
+from zkconsumer.admin.topics import TopicSnapshot
+from zkconsumer.core.ops import Node
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.znodes import decode_offset
+from zkconsumer.errors import ZnodeFormatError
+
+_JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")
+
+
+class GroupRow(NamedTuple):
+    """One row: a partition, or a member without any (then ``owner`` is its consumer id).
+
+    ``offset`` is the next one to read; ``log_end`` the next one that will be written; ``lag`` their
+    difference. ``None``: there is none, or it could not be found out.
+    """
+
+    group: str
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    log_end: int | None
+    lag: int | None
+    owner: str | None
+    host: str
+
+
+def host_of(group: str, consumer_id: str) -> str:
+    """Return the host in an id of the JVM's form ``<group>_<host>-<ms>-<hex>``, else ``""``.
+
+    Our members have that form too, unless ``consumer.id`` is set.
+    """
+    if not consumer_id.startswith(f"{group}_"):
+        return ""
+    parts = _JVM_TAIL.fullmatch(consumer_id, len(group) + 1)
+    return parts[1] if parts else ""
+
+
+def group_rows(
+    snapshot: GroupSnapshot,
+    registrations: Registrations,
+    topics: Mapping[str, TopicSnapshot],
+    log_ends: Mapping[TopicPartition, int],
+) -> tuple[list[GroupRow], list[str]]:
+    """Return the rows and the notes on znodes that could not be read.
+
+    Rows: every partition of every topic that is owned, has offsets or is subscribed to, by topic
+    and number; then every registered member that owns nothing.
+    """
+    group = snapshot.group
+    rows: list[GroupRow] = []
+    notes: list[str] = []
+    owning: set[str] = set()
+    hosts: dict[str, str] = {}
+    for topic in topics_of(snapshot, registrations):
+        offset_nodes = snapshot.offsets.get(topic, {})
+        owner_nodes = snapshot.owners.get(topic, {})
+        numbers = set(topics[topic].replicas) if topic in topics else set()
+        for name in (*offset_nodes, *owner_nodes):
+            if (number := partition_number(name)) is not None:
+                numbers.add(number)
+        for number in sorted(numbers):
+            name = str(number)
+            offset = None
+            if (node := offset_nodes.get(name)) is not None:
+                offset = _offset(snapshot, topic, name, node, notes)
+            log_end = log_ends.get((topic, number))  # type: ignore[call-overload]
+            owner, host = None, ""
+            if (node := owner_nodes.get(name)) is not None:
+                owner = node.data.decode(errors="replace")
+                consumer = owner.rpartition("-")[0]
+                if consumer not in hosts:
+                    hosts[consumer] = host_of(group, consumer)
+                host = hosts[consumer]
+                owning.add(owner)
+            lag = log_end - offset if log_end is not None and offset is not None else None
+            rows.append(GroupRow(group, topic, number, offset, log_end, lag, owner, host))
+    owning |= hosts.keys()
+    for member in sorted(snapshot.members):
+        if member not in owning:
+            host = host_of(group, member)
+            rows.append(GroupRow(group, None, None, None, None, None, member, host))
+    return rows, notes
+
+
+def _offset(
+    snapshot: GroupSnapshot, topic: str, name: str, node: Node, notes: list[str]
+) -> int | None:
+    """A negative offset means that there is none."""
+    path = f"{snapshot.paths.offsets}/{topic}/{name}"
+    try:
+        offset = decode_offset(path, node.data)
+    except ZnodeFormatError as fault:
+        notes.append(str(fault))
+        return None
+    return offset if offset >= 0 else None

@@ -1,0 +1,85 @@
+"""Asks the brokers where the logs end: one thread for each broker, so that none waits for another.
+
+Each broker's requests go over one connection that is closed at the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Final
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.list_offsets import LATEST, list_offsets
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
+
+CLIENT_ID: Final = "zkconsumer-admin"
+_BATCH: Final = 2000
+_THREADS: Final = 16
+
+
+def fetch_log_ends(
+    endpoints: Mapping[int, BrokerEndpoint],
+    leaders: Mapping[TopicPartition, int],
+    timeout: float,
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the next offset of each partition that could be asked for, and notes on the others.
+
+    ``timeout``: seconds for each connection and answer. A broker that cannot be reached costs its
+    partitions and one note; nothing is raised.
+    """
+    by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    for partition, broker in leaders.items():
+        by_broker[broker].append(partition)
+    ends: dict[TopicPartition, int] = {}
+    notes: list[str] = []
+    reachable: list[tuple[BrokerEndpoint, list[TopicPartition]]] = []
+    for broker, partitions in sorted(by_broker.items()):
+        if broker in endpoints:
+            reachable.append((endpoints[broker], partitions))
+        else:
+            notes.append(
+                f"broker {broker} leads {_count(partitions)} but has no usable registration"
+            )
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-log-ends") as pool:
+        for found, remarks in pool.map(lambda part: _ask(part[0], part[1], timeout), reachable):
+            ends |= found
+            notes += remarks
+    return ends, notes
+
+
+def _ask(
+    endpoint: BrokerEndpoint, partitions: list[TopicPartition], timeout: float
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    ends: dict[TopicPartition, int] = {}
+    faults: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    connection = BrokerConnection(endpoint, CLIENT_ID, timeout, 0)
+    try:
+        for batch in _batches(partitions):
+            for partition, answer in list_offsets(connection, batch, LATEST).items():
+                if isinstance(answer, int):
+                    ends[partition] = answer
+                else:
+                    faults[type(answer).__name__].append(partition)
+                    last = answer
+    except BrokerError as error:
+        return ends, [f"{error}: no log end of {_count(partitions)}"]
+    finally:
+        connection.close()
+    return ends, [
+        f"broker {endpoint.broker_id} gave no log end of {_count(several)}, such as: {last}"
+        for several in faults.values()
+    ]
+
+
+def _batches(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    rest = iter(sorted(partitions))
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _count(partitions: list[TopicPartition]) -> str:
+    return f"{len(partitions)} partition{'s' if len(partitions) != 1 else ''}"

@@ -1,0 +1,168 @@
+"""A group as ZooKeeper shows it, unjudged: registrations, owners and offsets by name.
+
+Everything below ``/consumers`` can be written by anyone, so names and contents are kept as they
+are; ``describe`` and ``verify`` judge them. Scripts and pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from zkconsumer.admin.reads import children, read_nodes
+from zkconsumer.core.ops import Node
+from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.topic_filter import INTERNAL_TOPICS, expand
+from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.core.znodes import GroupPaths, decode_registration, is_legal_topic
+from zkconsumer.errors import ZnodeFormatError
+
+CONSUMERS: Final = "/consumers"
+SLIP: Final = "offset"
+"""Where a broker of version 1.1.0 keeps offsets by mistake, instead of ``offsets``."""
+
+Nodes = Mapping[str, Mapping[str, Node]]
+"""Topic, then name of a child (a partition's number, or anything), then the znode."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One pass of reads over a group's znodes.
+
+    ``has_ids`` says whether there is an ``ids`` znode. ``strange`` are children of the group's
+    znode that no JVM version makes.
+    """
+
+    group: str
+    has_ids: bool = False
+    members: Mapping[str, Node] = field(default_factory=dict)
+    owners: Nodes = field(default_factory=dict)
+    offsets: Nodes = field(default_factory=dict)
+    slipped: Nodes = field(default_factory=dict)
+    strange: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> GroupPaths:
+        """The group's paths."""
+        return GroupPaths(self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """What the registrations mean.
+
+    ``sessions``: consumer id to the session that registered it. ``topics``: consumer id to topic to
+    number of streams, filters expanded. ``quarantined``: consumer id to why its registration cannot
+    be used. ``by_filter``: ids of members that subscribe with a filter.
+    """
+
+    sessions: Mapping[str, int]
+    topics: Mapping[str, Mapping[str, int]]
+    quarantined: Mapping[str, str]
+    by_filter: frozenset[str]
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        """Every topic that a usable registration means."""
+        return frozenset(topic for topics in self.topics.values() for topic in topics)
+
+
+def list_groups() -> Script[list[str]]:
+    """Return the names of all groups, sorted; those of foreign make may be any text."""
+    return (yield from children(CONSUMERS)) or []
+
+
+def list_members(group: str) -> Script[list[str]]:
+    """Return the consumer ids that are registered."""
+    return (yield from children(GroupPaths(group).ids)) or []
+
+
+def read_group(group: str) -> Script[GroupSnapshot | None]:
+    """Read a whole group; ``None`` when there is no such znode.
+
+    The list of members is read first and last, and when it has changed all is read again (a few
+    times), so that a member that joins or leaves does not make a torn picture.
+    Raises ConfigError when the name cannot be a group's.
+    """
+    paths = GroupPaths(group)
+    parts = yield from children(paths.root)
+    if parts is None:
+        return None
+    for _ in range(3):
+        ids = yield from children(paths.ids)
+        members = yield from _read_below(paths.ids, ids or [])
+        offsets = yield from _read_tree(paths.offsets, "offsets" in parts)
+        owners = yield from _read_tree(paths.owners, "owners" in parts)
+        slipped = yield from _read_tree(f"{paths.root}/{SLIP}", SLIP in parts)
+        if (yield from children(paths.ids)) == ids:
+            break
+    known = {"ids", "owners", "offsets", SLIP}
+    strange = tuple(name for name in parts if name not in known)
+    return GroupSnapshot(group, ids is not None, members, owners, offsets, slipped, strange)
+
+
+def read_offsets(group: str) -> Script[Nodes]:
+    """Read a group's offset znodes only."""
+    return (yield from _read_tree(GroupPaths(group).offsets, True))
+
+
+def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:
+    nodes = yield from read_nodes([f"{parent}/{name}" for name in names])
+    return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+def _read_tree(root: str, there: bool) -> Script[Nodes]:
+    topics = ((yield from children(root)) if there else None) or []
+    names: list[tuple[str, str]] = []
+    for topic in topics:
+        below = (yield from children(f"{root}/{topic}")) or []
+        names += [(topic, name) for name in below]
+    nodes = yield from read_nodes([f"{root}/{topic}/{name}" for topic, name in names])
+    tree: dict[str, dict[str, Node]] = {topic: {} for topic in topics}
+    for (topic, name), node in zip(names, nodes, strict=True):
+        if node is not None:
+            tree[topic][name] = node
+    return tree
+
+
+def uses_filter(snapshot: GroupSnapshot) -> bool:
+    """Whether any member subscribes by filter, so that the names of all topics are needed."""
+    return bool(interpret(snapshot, ()).by_filter)
+
+
+def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrations:
+    """Decode all registrations, expanding filters over ``all_topics``.
+
+    Nothing in ZooKeeper records ``exclude.internal.topics``: filters are taken to mean internal
+    topics exactly when the group has owners of one.
+    """
+    paths = snapshot.paths
+    exclude_internal = not any(snapshot.owners.get(topic) for topic in INTERNAL_TOPICS)
+    topics: dict[str, Mapping[str, int]] = {}
+    quarantined: dict[str, str] = {}
+    by_filter: set[str] = set()
+    for member, node in snapshot.members.items():
+        path = f"{paths.ids}/{member}"
+        try:
+            subscription: Subscription = decode_registration(path, node.data)
+            if subscription.pattern is not Pattern.STATIC:
+                by_filter.add(member)
+            topics[member] = expand(path, subscription, all_topics, exclude_internal)
+        except ZnodeFormatError as fault:
+            quarantined[member] = fault.reason
+    sessions = {name: node.stat.ephemeral_owner for name, node in snapshot.members.items()}
+    return Registrations(sessions, topics, quarantined, frozenset(by_filter))
+
+
+def partition_number(name: str) -> int | None:
+    """Return the partition that a child's name means in Kafka 0.8 and later, or ``None``."""
+    if not (name.isascii() and name.isdigit()) or len(name) > 10:
+        return None
+    return int(name) if str(int(name)) == name and int(name) < 2**31 else None
+
+
+def topics_of(snapshot: GroupSnapshot, registrations: Registrations) -> list[str]:
+    """Return the topics that are owned, have offsets, or are subscribed to, sorted."""
+    named = {*snapshot.owners, *snapshot.offsets, *registrations.subscribed}
+    return sorted(filter(is_legal_topic, named))

@@ -1,0 +1,17 @@
+"""Makes text of untrusted origin fit for messages and terminals. Pure."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return text with everything but printable ASCII escaped, as ``\\x1b`` or ``\\u202e``.
+
+    Anyone who reaches ZooKeeper can make znodes of almost any name: control characters would reach
+    the terminal, bidirectional ones would show a name that is not there.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        one if one.isascii() and one.isprintable() else one.encode("unicode_escape").decode()
+        for one in text
+    )

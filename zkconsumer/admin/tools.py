@@ -1,0 +1,347 @@
+"""The tools with their servers: reads snapshots, asks brokers, carries changes out.
+
+``GroupTools`` is used from one thread, inside ``with``. All names given must be those of groups and
+topics; a group of a name that no group can have raises ConfigError.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from zkconsumer.admin.change import (
+    Deletion,
+    Progress,
+    active,
+    delete,
+    plan_deletion,
+    read_stored,
+    write_offsets,
+)
+from zkconsumer.admin.describe import GroupRow, group_rows
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.admin.reads import children
+from zkconsumer.admin.snapshot import (
+    GroupSnapshot,
+    Registrations,
+    interpret,
+    list_groups,
+    list_members,
+    partition_number,
+    read_group,
+    read_offsets,
+    topics_of,
+    uses_filter,
+)
+from zkconsumer.admin.topics import (
+    BrokersSnapshot,
+    PartitionRow,
+    TopicRow,
+    TopicSnapshot,
+    leaders,
+    list_topics,
+    partition_rows,
+    read_brokers,
+    read_topic,
+    topic_row,
+)
+from zkconsumer.admin.verify import Finding, verify
+from zkconsumer.core.ops import Node
+from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.view import Assignor
+from zkconsumer.core.znodes import GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.errors import GroupChangedError, GroupError, UnknownGroupError, ZnodeFormatError
+from zkconsumer.zk.blocking import BlockingZk
+
+
+class GroupSummary(NamedTuple):
+    """One row of ``groups list``: registered members, and topics that are owned or have offsets."""
+
+    group: str
+    members: int
+    topics: int
+
+
+class Change(NamedTuple):
+    """One offset that an import would write; ``old`` is ``None`` where there is no usable one."""
+
+    group: str
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+
+    @property
+    def key(self) -> OffsetKey:
+        """Whose offset it is."""
+        return OffsetKey(self.group, self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What an import would do: ``changes`` to write, and how many offsets are so already."""
+
+    changes: tuple[Change, ...]
+    unchanged: int
+    stored: Mapping[OffsetKey, Node]
+    members: Mapping[str, Sequence[str]]
+    """Registered members of each active group."""
+
+
+def _no_progress(_count: int) -> None:
+    return None
+
+
+class GroupTools:
+    """Everything the group commands do.
+
+    Args:
+        zookeeper: ``host:port/chroot``.
+        timeout: seconds to wait for ZooKeeper, and for each broker.
+
+    ``notes`` collects, one line each, what could not be read although the work went on.
+    Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
+    """
+
+    def __init__(self, zookeeper: str, timeout: float = 30.0) -> None:
+        self._zk = BlockingZk(zookeeper, timeout)
+        self._timeout = timeout
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._zk.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._zk.__exit__(exc_type, exc, traceback)
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def group_names(self) -> list[str]:
+        """Return all groups, sorted; names no group can have are left out and noted."""
+        names = self._zk.run(list_groups())
+        legal = [name for name in names if is_legal_topic(name)]
+        self.notes += [
+            f"/consumers/{name} is passed over: no group can have that name"
+            for name in names
+            if not is_legal_topic(name)
+        ]
+        return legal
+
+    def summaries(self) -> list[GroupSummary]:
+        """Return a row for each group."""
+        names = self.group_names()
+        return list(self._zk.run_all(_summary(name) for name in names))
+
+    def describe(self, groups: Sequence[str], lag: bool = True) -> list[GroupRow]:
+        """Return the rows of these groups. Raises UnknownGroupError.
+
+        Without ``lag`` no broker is asked. A broker that does not answer costs a note.
+        """
+        known = self._read(groups, lag)
+        rows: list[GroupRow] = []
+        for snapshot, registrations in known.groups:
+            found, notes = group_rows(snapshot, registrations, known.topics, known.ends)
+            rows += found
+            self.notes += notes
+        return rows
+
+    def verify(
+        self, groups: Sequence[str], lag: bool = True, assignor: Assignor | None = None
+    ) -> list[Finding]:
+        """Return what is wrong with these groups. Raises UnknownGroupError."""
+        known = self._read(groups, lag)
+        return [
+            finding
+            for snapshot, registrations in known.groups
+            for finding in verify(snapshot, registrations, known.topics, known.ends, assignor)
+        ]
+
+    def plan_delete(self, group: str, topic: str | None = None) -> Deletion:
+        """Return what ``delete`` would delete. Raises UnknownGroupError, GroupActiveError."""
+        return self._with_near_names(group, plan_deletion(group, topic))
+
+    def delete(
+        self, group: str, topic: str | None = None, progress: Progress = _no_progress
+    ) -> Deletion:
+        """Delete a group without members, or one topic of it; return what was deleted.
+
+        Raises UnknownGroupError, GroupActiveError, GroupChangedError.
+        """
+        return self._with_near_names(group, delete(group, topic, progress))
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def export(self, groups: Sequence[str] | None = None) -> dict[OffsetKey, int]:
+        """Return the stored offsets of these groups, or of all. Raises UnknownGroupError.
+
+        Znodes that do not hold an offset of 0 or more are left out and noted.
+        """
+        chosen = self.group_names() if groups is None else self._existing(groups)
+        found: dict[OffsetKey, int] = {}
+        for group, tree in zip(chosen, self._zk.run_all(map(read_offsets, chosen)), strict=True):
+            root = GroupPaths(group).offsets
+            for topic, nodes in tree.items():
+                good = is_legal_topic(topic)
+                for name, node in nodes.items():
+                    path = f"{root}/{topic}/{name}"
+                    number = partition_number(name)
+                    if not good or number is None:
+                        self.notes.append(f"{path} is left out: it is no partition of a topic")
+                        continue
+                    try:
+                        offset = decode_offset(path, node.data)
+                    except ZnodeFormatError as fault:
+                        self.notes.append(f"{fault}; it is left out")
+                        continue
+                    if offset < 0:
+                        self.notes.append(f"{path} is left out: {offset} is no offset")
+                    else:
+                        found[OffsetKey(group, topic, number)] = offset
+        return found
+
+    def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
+        """Compare offsets with those that are stored."""
+        groups = sorted({key.group for key in offsets})
+        listed = zip(groups, self._zk.run_all(map(list_members, groups)), strict=True)
+        stored = self._zk.run(read_stored(sorted(offsets)))
+        changes = []
+        for key in sorted(offsets):
+            old = None
+            if key in stored:
+                try:
+                    old = decode_offset(key.path, stored[key].data)
+                except ZnodeFormatError as fault:
+                    self.notes.append(f"{fault}; it would be replaced")
+            if old != offsets[key]:
+                changes.append(Change(*key, old, offsets[key]))
+        return ImportPlan(
+            tuple(changes),
+            len(offsets) - len(changes),
+            stored,
+            {group: members for group, members in listed if members},
+        )
+
+    def carry_out(
+        self, plan: ImportPlan, force: bool = False, progress: Progress = _no_progress
+    ) -> None:
+        """Write a plan's changes and read them back.
+
+        Each offset is written only if it is still what the plan was made from, and, without
+        ``force``, only while its group has no member. Raises GroupActiveError before anything is
+        written, GroupChangedError when somebody else came in between.
+        """
+        by_group: dict[str, dict[OffsetKey, int]] = {}
+        for change in plan.changes:
+            by_group.setdefault(change.group, {})[change.key] = change.new
+        if not force:
+            for group, members in plan.members.items():
+                if group in by_group:
+                    raise active(group, list(members))
+        for group, changes in by_group.items():
+            self._zk.run(write_offsets(group, changes, plan.stored, force, progress))
+        written = {key: new for changes in by_group.values() for key, new in changes.items()}
+        read_back = self._zk.run(read_stored(written))
+        for key, new in written.items():
+            node = read_back.get(key)
+            if node is None or node.data != b"%d" % new:
+                raise GroupChangedError(
+                    f"{key.path} was written but holds something else now: a consumer of group "
+                    f"{key.group} is at work"
+                )
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def list_topics(self) -> list[TopicRow]:
+        """Return a row for each topic."""
+        topics, brokers = self._all_topics(self._zk.run(list_topics()))
+        return [topic_row(found, brokers.registered) for found in topics.values()]
+
+    def describe_topics(self, topics: Sequence[str] | None = None) -> list[PartitionRow]:
+        """Return a row for each partition of these topics, or of all. Raises GroupError."""
+        names = self._zk.run(list_topics())
+        for topic in topics or ():
+            if topic not in names:
+                raise GroupError(_unknown("topic", topic, names))
+        found, brokers = self._all_topics(list(topics or names))
+        return [
+            row for topic in found.values() for row in partition_rows(topic, brokers.registered)
+        ]
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _all_topics(self, names: list[str]) -> tuple[dict[str, TopicSnapshot], BrokersSnapshot]:
+        brokers = self._zk.run(read_brokers())
+        topics = self._topics(names)
+        for found in topics.values():
+            self.notes += found.faults
+        return topics, brokers
+
+    def _topics(self, names: Iterable[str]) -> dict[str, TopicSnapshot]:
+        chosen = [name for name in names if is_legal_topic(name)]
+        found = self._zk.run_all(map(read_topic, chosen))
+        return {topic.topic: topic for topic in found if topic is not None}
+
+    def _existing(self, groups: Sequence[str]) -> list[str]:
+        known = self._zk.run(list_groups())
+        for group in groups:
+            if group not in known:
+                raise UnknownGroupError(_unknown("group", group, known))
+        return list(dict.fromkeys(groups))
+
+    def _with_near_names(self, group: str, script: Script[Deletion]) -> Deletion:
+        self._existing([group])
+        return self._zk.run(script)
+
+    def _read(self, groups: Sequence[str], lag: bool) -> _Known:
+        chosen = self._existing(groups)
+        snapshots = [
+            snapshot
+            for snapshot in self._zk.run_all(map(read_group, chosen))
+            if snapshot is not None
+        ]
+        names: list[str] = []
+        if any(map(uses_filter, snapshots)):
+            names = self._zk.run(list_topics())
+        interpreted = [(snapshot, interpret(snapshot, names)) for snapshot in snapshots]
+        wanted = {topic for pair in interpreted for topic in topics_of(*pair)}
+        topics = self._topics(sorted(wanted))
+        ends: dict[TopicPartition, int] = {}
+        if lag and topics:
+            # Not above: loading kafka-python takes longer than most of the other commands.
+            from zkconsumer.admin.log_ends import fetch_log_ends
+
+            brokers = self._zk.run(read_brokers())
+            self.notes += brokers.faults
+            ends, notes = fetch_log_ends(brokers.endpoints, leaders(topics.values()), self._timeout)
+            self.notes += notes
+        return _Known(interpreted, topics, ends)
+
+
+class _Known(NamedTuple):
+    groups: list[tuple[GroupSnapshot, Registrations]]
+    topics: dict[str, TopicSnapshot]
+    ends: dict[TopicPartition, int]
+
+
+def _summary(group: str) -> Script[GroupSummary]:
+    paths = GroupPaths(group)
+    members = yield from list_members(group)
+    owned = (yield from children(paths.owners)) or []
+    stored = (yield from children(paths.offsets)) or []
+    return GroupSummary(group, len(members), len({*owned, *stored}))
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, list(filter(is_legal_topic, known)), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {kind} {name} in this ZooKeeper{hint}"

@@ -1,0 +1,199 @@
+"""Topics and brokers as ZooKeeper shows them: partitions, replicas, leaders. Scripts and pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from zkconsumer.admin.reads import children, json_object, read_nodes
+from zkconsumer.core.ops import Node
+from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    broker_path,
+    decode_broker,
+    decode_topic,
+    topic_path,
+)
+from zkconsumer.errors import ZnodeFormatError
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the controller wrote last: ``leader`` is ``None`` when there is none."""
+
+    leader: int | None
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """One topic: its partitions in ascending order with their replicas, and their states.
+
+    A partition without a readable state znode is missing from ``states``; ``faults`` says why.
+    """
+
+    topic: str
+    replicas: Mapping[int, tuple[int, ...]]
+    states: Mapping[int, PartitionState]
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersSnapshot:
+    """Registered brokers with a usable address, and why others have none."""
+
+    endpoints: Mapping[int, BrokerEndpoint]
+    registered: frozenset[int]
+    faults: tuple[str, ...] = field(default=())
+
+
+class PartitionRow(NamedTuple):
+    """One row of ``topics describe``. ``state``: ``ok``, ``leaderless``, ``under-replicated``."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int | None
+    isr: str
+    replicas: str
+    state: str
+
+
+class TopicRow(NamedTuple):
+    """One row of ``topics list``; ``replication`` is the smallest of its partitions."""
+
+    topic: str
+    partitions: int
+    replication: int | None
+    leaderless: int
+    under_replicated: int
+
+
+def list_topics() -> Script[list[str]]:
+    """Return the names of all topics, sorted."""
+    return (yield from children(BROKER_TOPICS)) or []
+
+
+def read_topic(topic: str) -> Script[TopicSnapshot | None]:
+    """Read a topic and the states of its partitions; ``None`` when there is no such topic."""
+    path = topic_path(topic)
+    (node,) = yield from read_nodes([path])
+    if node is None:
+        return None
+    try:
+        replicas = _decode_replicas(path, node)
+    except ZnodeFormatError as fault:
+        return TopicSnapshot(topic, {}, {}, (str(fault),))
+    paths = [f"{path}/partitions/{number}/state" for number in replicas]
+    nodes = yield from read_nodes(paths)
+    states: dict[int, PartitionState] = {}
+    faults: list[str] = []
+    for number, where, found in zip(replicas, paths, nodes, strict=True):
+        if found is None:
+            faults.append(f"{where}: does not exist (yet)")
+            continue
+        try:
+            states[number] = _decode_state(where, found)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
+    return TopicSnapshot(topic, replicas, states, tuple(faults))
+
+
+def read_brokers() -> Script[BrokersSnapshot]:
+    """Read where the brokers are."""
+    names = [name for name in (yield from children(BROKER_IDS)) or [] if name.isdecimal()]
+    paths = [broker_path(int(name)) for name in names]
+    nodes = yield from read_nodes(paths)
+    endpoints: dict[int, BrokerEndpoint] = {}
+    faults: list[str] = []
+    for name, path, node in zip(names, paths, nodes, strict=True):
+        if node is None:
+            continue
+        try:
+            endpoints[int(name)] = decode_broker(path, int(name), node.data)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
+    return BrokersSnapshot(endpoints, frozenset(map(int, names)), tuple(faults))
+
+
+def leaders(topics: Iterable[TopicSnapshot]) -> dict[TopicPartition, int]:
+    """Return the leader of every partition that has one."""
+    return {
+        TopicPartition(found.topic, number): state.leader
+        for found in topics
+        for number, state in found.states.items()
+        if state.leader is not None
+    }
+
+
+def partition_rows(topic: TopicSnapshot, registered: frozenset[int]) -> list[PartitionRow]:
+    """Return a row for each partition; a leader that is not registered counts as none."""
+    rows = []
+    for number, replicas in topic.replicas.items():
+        state = topic.states.get(number)
+        listed = _join(replicas)
+        if state is None:
+            rows.append(PartitionRow(topic.topic, number, None, None, "", listed, "leaderless"))
+            continue
+        word = "ok"
+        if state.leader is None or state.leader not in registered:
+            word = "leaderless"
+        elif not set(replicas) <= set(state.isr):
+            word = "under-replicated"
+        rows.append(
+            PartitionRow(
+                topic.topic,
+                number,
+                state.leader,
+                state.leader_epoch,
+                _join(state.isr),
+                listed,
+                word,
+            )
+        )
+    return rows
+
+
+def topic_row(topic: TopicSnapshot, registered: frozenset[int]) -> TopicRow:
+    """Sum a topic up."""
+    words = [row.state for row in partition_rows(topic, registered)]
+    return TopicRow(
+        topic.topic,
+        len(words),
+        min(map(len, topic.replicas.values()), default=None),
+        words.count("leaderless"),
+        words.count("under-replicated"),
+    )
+
+
+def _decode_replicas(path: str, node: Node) -> dict[int, tuple[int, ...]]:
+    numbers = decode_topic(path, node.data)
+    listed = json_object(path, node.data).get("partitions", {})
+    return {
+        number: _numbers(path, listed.get(str(number)), f"replicas of {number}")
+        for number in numbers
+    }
+
+
+def _decode_state(path: str, node: Node) -> PartitionState:
+    found = json_object(path, node.data)
+    leader, epoch = found.get("leader"), found.get("leader_epoch")
+    if type(leader) is not int or type(epoch) is not int:
+        raise ZnodeFormatError(path, "has no whole numbers 'leader' and 'leader_epoch'")
+    isr = _numbers(path, found.get("isr"), "isr")
+    return PartitionState(leader if leader >= 0 else None, epoch, isr)
+
+
+def _numbers(path: str, value: object, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(item) is not int for item in value):
+        raise ZnodeFormatError(path, f"{what} is not a list of broker ids")
+    return tuple(value)
+
+
+def _join(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,0 +1,331 @@
+"""Judges a snapshot: is each partition owned once, by a live member, by its session? Pure.
+
+Stricter than the JVM's ``VerifyConsumerRebalance`` (1.1.1), which looks only whether each
+partition's owner is some subscribed thread: it sees neither sessions nor offsets, nor owners of
+topics that nobody subscribes to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from zkconsumer.admin.snapshot import (
+    SLIP,
+    GroupSnapshot,
+    Registrations,
+    partition_number,
+)
+from zkconsumer.admin.topics import TopicSnapshot
+from zkconsumer.core.assign import assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.ops import Node
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.view import Assignor
+from zkconsumer.core.znodes import decode_offset, is_legal_topic
+from zkconsumer.errors import ZnodeFormatError
+
+_BROKER_PARTITION = re.compile(r"[0-9]+-[0-9]+")
+_BYTES_NAME = re.compile(r"b(['\"]).*\1")
+_STORM = re.compile(r"partition_[0-9]+")
+
+
+class Kind(Enum):
+    """What can be wrong. The value is what the command prints."""
+
+    UNOWNED = "unowned"
+    """A partition of a subscribed topic has no owner."""
+    UNKNOWN_OWNER = "unknown-owner"
+    """The owner is no thread of a registered member that subscribes to the topic."""
+    SESSION = "session"
+    """The owner znode does not belong to the session that registered the member."""
+    UNKNOWN_PARTITION = "unknown-partition"
+    """An owner of a partition that the topic does not have."""
+    QUARANTINED = "quarantined"
+    """A registration that cannot be used; JVM members fail to rebalance because of it."""
+    REGISTRATION = "registration"
+    """A registration that outlives its member, as its znode is not ephemeral."""
+    BAD_OFFSET = "bad-offset"
+    """A stored offset that is not a number, or negative."""
+    ABOVE_END = "above-end"
+    """A stored offset beyond the end of the log."""
+    FOREIGN_LAYOUT = "foreign-layout"
+    """Znodes as another client writes them; members of the JVM's kind do not see them."""
+    SLIPPED = "slipped-offsets"
+    """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
+    MISASSIGNED = "misassigned"
+    """The owner is not the one that the strategy chooses."""
+    IDLE = "idle-member"
+    """A member that owns nothing although the strategy gives it partitions."""
+    TOPIC_MISSING = "topic-missing"
+    """A topic that is subscribed to by name does not exist, or its znode cannot be read."""
+
+
+WARNINGS = frozenset({Kind.TOPIC_MISSING})
+"""Kinds that are worth a word but not wrong."""
+
+
+class Finding(NamedTuple):
+    """One thing that was found: ``where`` is the path of a znode, ``what`` a sentence.
+
+    Both may hold text that a stranger wrote.
+    """
+
+    group: str
+    kind: Kind
+    where: str
+    what: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is an error, not only a warning."""
+        return self.kind not in WARNINGS
+
+
+def verify(
+    snapshot: GroupSnapshot,
+    registrations: Registrations,
+    topics: Mapping[str, TopicSnapshot],
+    log_ends: Mapping[TopicPartition, int],
+    assignor: Assignor | None = None,
+) -> list[Finding]:
+    """Return what is wrong, or odd, with a group; empty when nothing is.
+
+    Args:
+        snapshot, registrations: the group; filters expanded.
+        topics: every topic that is owned, has offsets or is subscribed to, if it exists.
+        log_ends: as far as known; ``{}`` leaves that check out.
+        assignor: also compare the owners with what this strategy would choose.
+    """
+    return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor))
+
+
+class _Verifier:
+    def __init__(
+        self,
+        snapshot: GroupSnapshot,
+        registrations: Registrations,
+        topics: Mapping[str, TopicSnapshot],
+        log_ends: Mapping[TopicPartition, int],
+    ) -> None:
+        self.snapshot = snapshot
+        self.registrations = registrations
+        self.topics = topics
+        self.log_ends = log_ends
+        self.paths = snapshot.paths
+        self.threads: dict[str, dict[str, str]] = {}  # topic -> thread id -> consumer id
+        for member, counts in registrations.topics.items():
+            for topic, ids in thread_ids(member, counts).items():
+                self.threads.setdefault(topic, {}).update({str(one): member for one in ids})
+
+    def findings(self, assignor: Assignor | None) -> Iterator[Finding]:
+        yield from self._members()
+        for topic in sorted({*self.snapshot.owners, *self.registrations.subscribed}):
+            yield from self._owners(topic)
+        for topic, nodes in self.snapshot.offsets.items():
+            yield from self._offsets(topic, nodes)
+        yield from self._slipped()
+        for name in self.snapshot.strange:
+            guess = "storm-kafka keeps its offsets so" if _STORM.fullmatch(name) else "not Kafka's"
+            yield self._found(
+                Kind.FOREIGN_LAYOUT, f"{self.paths.root}/{name}", f"no znode of a group: {guess}"
+            )
+        if assignor is not None:
+            yield from self._strategy(assignor)
+
+    def _found(self, kind: Kind, where: str, what: str) -> Finding:
+        return Finding(self.snapshot.group, kind, where, what)
+
+    def _members(self) -> Iterator[Finding]:
+        for member, node in self.snapshot.members.items():
+            path = f"{self.paths.ids}/{member}"
+            writer = _registration_writer(node.data)
+            if member in self.registrations.quarantined:
+                reason = self.registrations.quarantined[member]
+                by = f" (written by {writer})" if writer else ""
+                yield self._found(Kind.QUARANTINED, path, reason + by)
+            elif writer:
+                yield self._found(
+                    Kind.FOREIGN_LAYOUT, path, f"written by {writer}: members read one topic of it"
+                )
+            if not node.stat.ephemeral_owner:
+                yield self._found(
+                    Kind.REGISTRATION,
+                    path,
+                    "is not ephemeral: it reserves partitions although nobody may be there",
+                )
+
+    def _owners(self, topic: str) -> Iterator[Finding]:
+        parent = f"{self.paths.owners}/{topic}"
+        nodes = self.snapshot.owners.get(topic, {})
+        subscribers = self.threads.get(topic, {})
+        found = self.topics.get(topic)
+        if found is None and subscribers:
+            reason = "does not exist"
+            yield self._found(Kind.TOPIC_MISSING, parent, f"the subscribed topic {topic} {reason}")
+        elif found is not None and found.faults and not found.replicas and subscribers:
+            yield self._found(Kind.TOPIC_MISSING, parent, found.faults[0])
+        if _BYTES_NAME.fullmatch(topic) and nodes:
+            yield self._found(
+                Kind.FOREIGN_LAYOUT, parent, "pykafka on Python 3 names a topic's owners so"
+            )
+        partitions = found.replicas if found is not None else {}
+        if subscribers:
+            for number in partitions:
+                if str(number) not in nodes:
+                    yield self._found(
+                        Kind.UNOWNED,
+                        f"{parent}/{number}",
+                        f"partition {number} of {topic} has no owner",
+                    )
+        for name, node in nodes.items():
+            yield from self._owner(topic, name, node, name_is_partition(name, partitions))
+
+    def _owner(self, topic: str, name: str, node: Node, real: bool) -> Iterator[Finding]:
+        path = f"{self.paths.owners}/{topic}/{name}"
+        if _BROKER_PARTITION.fullmatch(name):
+            yield self._found(
+                Kind.FOREIGN_LAYOUT,
+                path,
+                "named {broker}-{partition}, as pykafka and Kafka 0.7 do: "
+                "JVM members claim the same partition elsewhere",
+            )
+            return
+        if partition_number(name) is None:
+            yield self._found(Kind.FOREIGN_LAYOUT, path, "is not named by a partition's number")
+            return
+        if not real and is_legal_topic(topic) and topic in self.topics:
+            yield self._found(Kind.UNKNOWN_PARTITION, path, f"{topic} has no such partition")
+        owner = node.data.decode(errors="replace")
+        member = self.threads.get(topic, {}).get(owner)
+        if member is None:
+            yield self._found(Kind.UNKNOWN_OWNER, path, self._who(owner, topic))
+            return
+        registered = self.registrations.sessions[member]
+        if node.stat.ephemeral_owner != registered:
+            holder = (
+                f"session 0x{node.stat.ephemeral_owner & 2**64 - 1:x}"
+                if node.stat.ephemeral_owner
+                else "no session (the znode is not ephemeral)"
+            )
+            yield self._found(
+                Kind.SESSION,
+                path,
+                f"belongs to {holder}, but {member} is registered by session "
+                f"0x{registered & 2**64 - 1:x}",
+            )
+
+    def _who(self, owner: str, topic: str) -> str:
+        """Say what is known of an owner that is no thread of a subscribed member."""
+        if owner in self.snapshot.members:
+            return f"owner {owner} is a consumer id without a stream, as kafka-node and Go ports do"
+        consumer = owner.rpartition("-")[0]
+        if consumer in self.registrations.quarantined:
+            return f"owner {owner} belongs to a member whose registration cannot be used"
+        if consumer in self.registrations.topics:
+            streams = self.registrations.topics[consumer].get(topic)
+            if streams is None:
+                return f"owner {owner} is registered but does not subscribe to {topic}"
+            return f"owner {owner}: its member has only {streams} streams for {topic}"
+        return f"owner {owner} is not registered"
+
+    def _offsets(self, topic: str, nodes: Mapping[str, Node]) -> Iterator[Finding]:
+        for name, node in nodes.items():
+            path = f"{self.paths.offsets}/{topic}/{name}"
+            number = partition_number(name)
+            if number is None or not is_legal_topic(topic):
+                layout = (
+                    "named {broker}-{partition}, as in Kafka 0.7"
+                    if _BROKER_PARTITION.fullmatch(name)
+                    else "is not the offset of a topic's partition"
+                )
+                yield self._found(Kind.FOREIGN_LAYOUT, path, layout)
+                continue
+            try:
+                offset = decode_offset(path, node.data)
+            except ZnodeFormatError as fault:
+                yield self._found(Kind.BAD_OFFSET, path, fault.reason)
+                continue
+            end = self.log_ends.get(TopicPartition(topic, number))
+            if offset < 0:
+                yield self._found(Kind.BAD_OFFSET, path, f"{offset} is negative")
+            elif end is not None and offset > end:
+                yield self._found(
+                    Kind.ABOVE_END, path, f"{offset} is {offset - end} above the log end {end}"
+                )
+
+    def _slipped(self) -> Iterator[Finding]:
+        for topic, nodes in self.snapshot.slipped.items():
+            right = self.snapshot.offsets.get(topic, {})
+            differing = {
+                name: node for name, node in nodes.items() if _text(right.get(name)) != _text(node)
+            }
+            if differing:
+                name, node = next(iter(differing.items()))
+                yield self._found(
+                    Kind.SLIPPED,
+                    f"{self.paths.root}/{SLIP}/{topic}",
+                    f"a 1.1.0 broker stored {len(differing)} offsets here that members do not "
+                    f"read, such as {name}: {_text(node)} (offsets/: {_text(right.get(name))})",
+                )
+
+    def _strategy(self, assignor: Assignor) -> Iterator[Finding]:
+        threads: dict[str, list[ConsumerThreadId]] = {}
+        for member, counts in self.registrations.topics.items():
+            for topic, ids in thread_ids(member, counts).items():
+                threads.setdefault(topic, []).extend(ids)
+        partitions = {topic: tuple(found.replicas) for topic, found in self.topics.items()}
+        if assignor.name == "range":
+            chosen = assign_range(threads, partitions)
+        else:
+            chosen = assign_roundrobin(threads, partitions, assignor.hash_form)
+        owning = {
+            _text(node).rpartition("-")[0]
+            for nodes in self.snapshot.owners.values()
+            for node in nodes.values()
+        }
+        due: dict[str, int] = {}
+        for (topic, number), thread in sorted(chosen.items()):
+            due[thread.consumer] = due.get(thread.consumer, 0) + 1
+            node = self.snapshot.owners.get(topic, {}).get(str(number))
+            if node is not None and _text(node) != str(thread):
+                yield self._found(
+                    Kind.MISASSIGNED,
+                    f"{self.paths.owners}/{topic}/{number}",
+                    f"owned by {_text(node)}, but {assignor.name} gives it to {thread}",
+                )
+        for member, count in sorted(due.items()):
+            if member not in owning:
+                yield self._found(
+                    Kind.IDLE,
+                    f"{self.paths.ids}/{member}",
+                    f"owns nothing, but {assignor.name} gives it {count} partitions",
+                )
+
+
+def name_is_partition(name: str, partitions: Mapping[int, object]) -> bool:
+    """Whether a child's name is the number of one of these partitions."""
+    return partition_number(name) in partitions
+
+
+def _text(node: Node | None) -> str:
+    return "none" if node is None else node.data.decode(errors="replace")
+
+
+def _registration_writer(data: bytes) -> str | None:
+    """Guess which other client wrote a registration that JVM members misread."""
+    text = data.decode(errors="replace")
+    if is_legal_topic(text):
+        return "pykafka or samsa, as it is the bare name of a topic"
+    if text.strip() == "{}":
+        return "poseidon_cluster, as it is an empty object"
+    try:
+        found = json.loads(text)
+        topics, pattern = found["subscription"], found["pattern"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    if isinstance(topics, dict) and len(topics) > 1 and pattern in ("white_list", "black_list"):
+        return "kafka-node, as it is a filter with several topics"
+    return None
