@@ -19,6 +19,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any
 
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import facts
 from zkconsumer.core.assign import RoundRobinHash
@@ -44,6 +45,7 @@ from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import ConnectorLoop, ConsumerRebalanceListener
 from zkconsumer.runtime.messages import Decode, bytes_decoder
+from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
@@ -209,6 +211,8 @@ class ZookeeperConsumerConnector:
                 ),
                 scala=self._scala,
                 auto_commit=config.auto_commit_enable,
+                kafka_storage=config.offsets_storage == "kafka",
+                dual_commit=config.offsets_storage == "kafka" and config.dual_commit_enabled,
                 coalesce=config.coalesce_ms / 1000,
                 backoff=config.rebalance_backoff_ms / 1000,
                 reread=config.reread_interval_ms / 1000,
@@ -218,6 +222,7 @@ class ZookeeperConsumerConnector:
             manager = ConsumerFetcherManager(config, config.client_id, self._on_fetch_event)
             self._plane = DataPlane(manager, streams, config.release_wait_ms / 1000)
             interval = config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None
+            offsets = self._offset_worker(self._plane) if spec.kafka_storage else None
             self._loop = ConnectorLoop(
                 spec,
                 self._zk,
@@ -227,9 +232,20 @@ class ZookeeperConsumerConnector:
                 auto_commit_interval=interval,
                 session_timeout=self._session_timeout,
                 mailbox=self._mailbox,
+                offsets=offsets,
             )
             self._loop.start()
         self._await_start(self._loop)
+
+    def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
+        config = self.config
+        timeout = config.offsets_channel_socket_timeout_ms / 1000
+        backoff = config.offsets_channel_backoff_ms / 1000
+        coordinator = OffsetCoordinator(
+            config.group_id, config.client_id, lambda: plane.brokers, timeout, backoff
+        )
+        patience = timeout + config.offsets_commit_max_retries * backoff
+        return OffsetWorker(coordinator, patience, f"{self.consumer_id}_offsets")
 
     def _await_start(self, loop: ConnectorLoop) -> None:
         patience = _START_PATIENCE + 2 * self._session_timeout

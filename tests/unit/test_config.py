@@ -178,10 +178,7 @@ def test_values_are_read(key: str, given: object, value: object) -> None:
         ("auto.offset.reset", "anything", "smallest or largest"),
         ("auto.offset.reset", "", "smallest or largest"),
         ("partition.assignment.strategy", "Range", "range or roundrobin"),
-        ("offsets.storage", "kafka", "ZooKeeper only"),
-        ("offsets.storage", "KAFKA", "ZooKeeper only"),
         ("offsets.storage", "file", "zookeeper or kafka"),
-        ("dual.commit.enabled", "true", "ZooKeeper only"),
         ("zkconsumer.profile", "jvm", "default or scala"),
         ("zkconsumer.roundrobin.hash", "dash", "topic-partition"),
         ("zookeeper.connect", "", "names no host"),
@@ -334,3 +331,18 @@ def test_examine_reports_faults_and_warnings_together() -> None:
     found = examine_mapping({**BASE, "groop.id": "x", "auto.offset.reset": "latest"})
     assert found.config is None
     assert len(found.faults) == len(found.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "dual"),
+    [
+        ({}, False),
+        ({"offsets.storage": "kafka"}, True),
+        ({"offsets.storage": "KAFKA", "dual.commit.enabled": "false"}, False),
+        ({"offsets.storage": "zookeeper", "dual.commit.enabled": "true"}, True),
+    ],
+)
+def test_dual_commit_follows_the_storage(given: dict[str, object], dual: bool) -> None:
+    """Scala 1.1.1 ConsumerConfig: dual commit is on by default exactly with Kafka storage."""
+    config = ConsumerConfig.from_mapping({"zookeeper.connect": "zk:2181", "group.id": "g", **given})
+    assert config.dual_commit_enabled is dual

@@ -90,7 +90,7 @@ def _print_table(rows: list[Row]) -> None:
     for heading in ("Key", "Type", "Default", "Importance", "Support"):
         table.add_column(heading, no_wrap=heading == "Key", overflow="fold")
     for row in rows:
-        support = "ignored" if row.ignored else "in part" if row.refused else "yes"
+        support = "ignored" if row.ignored else "yes"
         cells = (row.name, row.kind, row.default_text, row.importance, support)
         table.add_row(*map(Text, cells))  # Text: a default may hold square brackets
     width = None if sys.stdout.isatty() else 120

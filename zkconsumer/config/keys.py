@@ -14,6 +14,7 @@ from zkconsumer.config.addresses import split_connect
 from zkconsumer.config.table import (
     REQUIRED,
     Check,
+    Derivation,
     Row,
     at_least,
     key,
@@ -23,8 +24,6 @@ from zkconsumer.config.table import (
     word,
 )
 
-_ONLY_ZOOKEEPER = "offsets are stored in ZooKeeper only; leave the key out"
-_KAFKA_STORAGE = "it concerns offsets.storage=kafka only"
 _LEFTOVER = "a leftover of Kafka 0.7 that no later release reads either"
 
 
@@ -231,21 +230,22 @@ class ConsumerKeys:
         "offsets.storage",
         "string",
         "zookeeper",
-        "Where offsets are stored",
+        "Where offsets are stored: in ZooKeeper, or in Kafka's `__consumer_offsets`",
         check=one_of("zookeeper", "kafka"),
         importance="high",
         since="0.8.2",
-        refused={"kafka": _ONLY_ZOOKEEPER},
         lower=True,
     )
     dual_commit_enabled: bool = key(
         "dual.commit.enabled",
         "boolean",
-        False,
-        "Commit to ZooKeeper as well as to Kafka while a group moves its offsets. The JVM's "
-        "default is true with offsets.storage=kafka",
+        None,
+        "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger of "
+        "both offsets; for a group that moves its offsets, or has members with the other storage. "
+        "Without effect with `offsets.storage=zookeeper`",
+        default_from="offsets.storage",
+        derive=Derivation("offsets.storage is kafka", lambda storage: storage == "kafka"),
         since="0.8.2",
-        refused={True: _ONLY_ZOOKEEPER},
     )
     offsets_channel_backoff_ms: int = key(
         "offsets.channel.backoff.ms",
@@ -255,27 +255,26 @@ class ConsumerKeys:
         check=at_least(0),
         importance="low",
         since="0.8.2",
-        ignored=_KAFKA_STORAGE,
     )
     offsets_channel_socket_timeout_ms: int = key(
         "offsets.channel.socket.timeout.ms",
         "int",
         10_000,
-        "How long a read from the offset coordinator may take",
+        "How long an answer of the offset coordinator may take",
         check=at_least(1),
         importance="low",
         since="0.8.2",
-        ignored=_KAFKA_STORAGE,
     )
     offsets_commit_max_retries: int = key(
         "offsets.commit.max.retries",
         "int",
         5,
-        "How often a commit to Kafka is tried again",
+        "How often a commit to Kafka is tried again. Here it makes a deadline for every use of "
+        "the offset coordinator: one `offsets.channel.socket.timeout.ms`, and for each retry one "
+        "`offsets.channel.backoff.ms`",
         check=at_least(0),
         importance="low",
         since="0.8.2",
-        ignored=_KAFKA_STORAGE,
     )
     exclude_internal_topics: bool = key(
         "exclude.internal.topics",

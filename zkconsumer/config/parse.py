@@ -75,7 +75,8 @@ def parse(
         if row.default_from is not None and row.name not in present:
             source = next(r for r in rows if r.name == row.default_from)
             if source.attr in values:
-                values[row.attr] = values[source.attr]
+                value = values[source.attr]
+                values[row.attr] = value if row.derive is None else row.derive.apply(value)
     for name, near in nearest.items():
         hint = f"did you mean {near}?" if near else "`zkconsumer config` lists all keys"
         unknown.append(f"{place(name)}{name} is not a known key and has no effect: {hint}")
@@ -110,8 +111,6 @@ def _typed(row: Row, raw: object) -> tuple[object, str | None]:
     elif not isinstance(value, str):
         return None, f"must be a text, not {type(value).__name__}"
     fault = row.check.fault(value) if row.check is not None else None
-    if fault is None and value in row.refused:
-        fault = f"is not supported: {row.refused[value]}"
     return value, fault
 
 

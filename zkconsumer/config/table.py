@@ -31,11 +31,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Derivation:
+    """How a default follows from another key's value, for people and for the parser."""
+
+    text: str
+    apply: Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One key. ``attr`` is the attribute of the configuration object that holds its value.
 
-    ``default_from`` names the key whose value is the default. ``ignored`` says why a key has no
-    effect; ``refused`` maps values that are understood but not supported to the reason.
+    ``default_from`` names the key whose value is the default, or that ``derive`` makes it from.
+    ``ignored`` says why a key has no effect.
     """
 
     name: str
@@ -43,17 +51,19 @@ class Row:
     kind: Kind
     default: object
     default_from: str | None
+    derive: Derivation | None
     check: Check | None
     importance: Importance
     since: str
     doc: str
     ignored: str | None
-    refused: Mapping[object, str]
     lower: bool
 
     @property
     def default_text(self) -> str:
         """The default for people."""
+        if self.derive is not None:
+            return self.derive.text
         if self.default_from is not None:
             return f"= {self.default_from}"
         if self.default is None:
@@ -62,11 +72,10 @@ class Row:
 
     @property
     def status(self) -> str:
-        """Support for people: supported, accepted and ignored (why), or refused values (why)."""
+        """Support for people: supported, or accepted and ignored (why)."""
         if self.ignored is not None:
             return f"accepted, ignored: {self.ignored}"
-        refusals = [f"{text_of(v)} is refused: {why}" for v, why in self.refused.items()]
-        return "; ".join(["supported", *refusals])
+        return "supported"
 
 
 def key(
@@ -76,11 +85,11 @@ def key(
     doc: str,
     *,
     default_from: str | None = None,
+    derive: Derivation | None = None,
     check: Check | None = None,
     importance: Importance = "medium",
     since: str = "0.8",
     ignored: str | None = None,
-    refused: Mapping[object, str] | None = None,
     lower: bool = False,
 ) -> Any:
     """Declare a row; to be used as the value of a dataclass field.
@@ -95,12 +104,12 @@ def key(
         kind=kind,
         default=default,
         default_from=default_from,
+        derive=derive,
         check=check,
         importance=importance,
         since=since,
         doc=doc,
         ignored=ignored,
-        refused=refused or {},
         lower=lower,
     )
     return field(metadata={"row": row})

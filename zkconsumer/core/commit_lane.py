@@ -33,11 +33,12 @@ class CommitLane:
         self._waiting.append(request)
 
     def next(
-        self, claims: Mapping[TopicPartition, Claim], may_lower: bool
+        self, claims: Mapping[TopicPartition, Claim], may_lower: bool, resend: bool
     ) -> tuple[CommitRequested, dict[TopicPartition, int], tuple[str, ...]] | None:
         """The next request, what of it has to be written, and what is wrong with the rest.
 
-        ``may_lower``: offsets below the committed one are written too, as in the JVM.
+        ``may_lower``: offsets below the committed one are written too, as in the JVM. ``resend``:
+        unchanged ones are, too.
         """
         if self.busy or not self._waiting:
             return None
@@ -55,7 +56,7 @@ class CommitLane:
                         f"{tp}: {position} is below the committed offset {claim.committed}; "
                         "commits never go backwards"
                     )
-            elif position != claim.committed:
+            elif position != claim.committed or resend:
                 positions[tp] = position
         return request, positions, tuple(faults)
 

@@ -72,7 +72,9 @@ class Committing(Dispatcher):
 
     def _pump_commits(self) -> None:
         while self.state in COMMIT_STATES and self._after_lane is None:
-            found = self._lane.next(self.held, may_lower=self.spec.scala)
+            found = self._lane.next(
+                self.held, may_lower=self.spec.scala, resend=self.spec.kafka_storage
+            )
             if found is None:
                 return
             request, positions, faults = found
@@ -90,7 +92,7 @@ class Committing(Dispatcher):
             if fact.unregistered:
                 faults.append("the own registration is missing; it is being made again")
         else:
-            faults = [f"{fact.path or 'ZooKeeper'}: {fact.code.value}"]
+            faults = [fact.text]
         request, all_faults = self._lane.end(tuple(faults))
         if request is not None:
             self._emit(orders.AnswerCommit(request, all_faults))

@@ -61,11 +61,20 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
-    """A script could not finish: the session ended or ZooKeeper refused (``code``, ``path``)."""
+    """A script could not finish: the session ended, or ZooKeeper or Kafka refused.
+
+    ``path`` is the znode, ``detail`` says more where there is none.
+    """
 
     token: int
     code: Code
     path: str = ""
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return self.detail or f"{self.path or 'ZooKeeper'}: {self.code.value}"
 
 
 @dataclass(frozen=True, slots=True)

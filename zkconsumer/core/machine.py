@@ -440,7 +440,7 @@ class RebalanceMachine(Committing):
     # -- failure -------------------------------------------------------------------------------
 
     def _script_failed(self, fact: facts.ScriptFailed) -> None:
-        text = f"{fact.path or 'ZooKeeper'}: {fact.code.value}"
+        text = fact.text
         if fact.code is not Code.SESSION_EXPIRED:
             self._emit(orders.Report("refused", text))
         if self.state in CLOSING:

@@ -1,4 +1,4 @@
-"""The ZooKeeper operations that scripts yield, and the replies they get. Data only.
+"""The operations that scripts yield, and the replies they get. Data only.
 
 A script is a generator: it yields one ``ZkOp`` at a time and is sent one ``Reply``. The live driver
 (``zkconsumer.zk.driver``) and the simulator (``zkconsumer.sim.zk``) carry out the same objects, so
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from zkconsumer.core.types import TopicPartition
 
 
 class Code(Enum):
@@ -125,7 +127,38 @@ class Multi:
 
 ZkOp = Exists | GetData | GetChildren | GetMany | Create | SetData | Delete | Multi
 
-Value = None | Stat | Node | tuple[str, ...] | tuple[Node | None, ...] | tuple[Stat | None, ...]
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """Read offsets that the group has stored in Kafka. Not an operation of ZooKeeper.
+
+    Reply: tuple of ``int | None`` in the order of ``partitions``; ``None`` where none is stored.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffsets:
+    """Store offsets in Kafka. Not an operation of ZooKeeper.
+
+    Reply: tuple of ``str | None`` in the order of ``positions``: why one was refused.
+    """
+
+    positions: tuple[tuple[TopicPartition, int], ...]
+
+
+OffsetOp = FetchOffsets | StoreOffsets
+
+Value = (
+    None
+    | Stat
+    | Node
+    | tuple[str | None, ...]
+    | tuple[int | None, ...]
+    | tuple[Node | None, ...]
+    | tuple[Stat | None, ...]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +170,14 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The operation failed. ``index`` is the position of the failing op inside a ``Multi``."""
+    """The operation failed. ``index`` is the position of the failing op inside a ``Multi``.
+
+    ``detail`` says more where the code alone does not tell (Kafka's refusals).
+    """
 
     code: Code
     index: int | None = None
+    detail: str = ""
 
 
 Reply = Ok | Failed

@@ -29,7 +29,8 @@ class Assignor:
 class MemberSpec:
     """Everything about a member that stays the same while it lives.
 
-    ``scala`` selects exact legacy behaviour. Times are seconds. ``max_attempts`` is
+    ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` stand for
+    ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are seconds. ``max_attempts`` is
     ``rebalance.max.retries`` and counts only in the ``scala`` profile.
     """
 
@@ -40,6 +41,8 @@ class MemberSpec:
     assignor: Assignor = Assignor()
     scala: bool = False
     auto_commit: bool = True
+    kafka_storage: bool = False
+    dual_commit: bool = False
     coalesce: float = 0.05
     backoff: float = 2.0
     reread: float = 30.0

@@ -35,12 +35,15 @@ class DataPlane:
         self._manager = manager
         self._streams = streams
         self._release_wait = release_wait
+        self.brokers: tuple[BrokerEndpoint, ...] = ()
+        """The registered brokers; written by the loop's thread."""
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, tuple[PartitionTopicInfo, KafkaStream]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """Tell the leader finder."""
+        """Tell the leader finder and whoever reads ``brokers``."""
+        self.brokers = brokers
         self._manager.set_brokers(brokers)
 
     def _stream_of(self, topic: str, index: int) -> KafkaStream:

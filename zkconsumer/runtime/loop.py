@@ -24,9 +24,9 @@ from typing import Any, Protocol
 from zkconsumer.core import facts, orders
 from zkconsumer.core.facts import Fact
 from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Reply, ZkOp
+from zkconsumer.core.ops import OffsetOp, Reply, ZkOp
 from zkconsumer.core.orders import Order
-from zkconsumer.core.scripts.common import Script, ScriptContext
+from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import script_for
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import MemberSpec
@@ -93,6 +93,16 @@ class DataPort(Protocol):
         """End all streams and fetchers."""
 
 
+class OffsetPort(Protocol):
+    """What the loop needs of Kafka's offset store (``zkconsumer.runtime.offset_worker``)."""
+
+    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
+
+
 class ConsumerRebalanceListener(Protocol):
     """Told before partitions are given up and before fetching begins.
 
@@ -113,7 +123,7 @@ class ConsumerRebalanceListener(Protocol):
 class _Running:
     """A script under way, in the session it belongs to."""
 
-    script: Script[Fact]
+    script: MemberScript[Fact]
     session_id: int
 
 
@@ -143,6 +153,7 @@ class ConnectorLoop:
         auto_commit_interval: float | None,
         session_timeout: float,
         mailbox: queue.SimpleQueue[Any],
+        offsets: OffsetPort | None = None,
     ) -> None:
         self.machine = RebalanceMachine(spec)
         self.spec = spec
@@ -155,6 +166,7 @@ class ConnectorLoop:
         self._gate = gate
         self._listener = listener
         self._mailbox = mailbox
+        self._offsets = offsets
         self._session_timeout = session_timeout
         self._auto_commit_interval = auto_commit_interval
         self._context: ScriptContext | None = None
@@ -232,10 +244,15 @@ class ConnectorLoop:
         logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
         self._gate.close()
         self._data.close()
-        self._zk.close()
+        self._close_ports()
         for future in (self.started, self.closed):
             if not future.done():
                 future.set_exception(error)
+
+    def _close_ports(self) -> None:
+        if self._offsets is not None:
+            self._offsets.close()
+        self._zk.close()
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
@@ -305,9 +322,15 @@ class ConnectorLoop:
             del self._scripts[number]
             self._mailbox.put(end.value)
             return
-        self._zk.submit(
-            op, running.session_id, lambda reply: self._mailbox.put(_Answered(number, reply))
-        )
+
+        def answered(reply: Reply) -> None:
+            self._mailbox.put(_Answered(number, reply))
+
+        if isinstance(op, OffsetOp):
+            assert self._offsets is not None
+            self._offsets.submit(op, answered)
+        else:
+            self._zk.submit(op, running.session_id, answered)
 
     def _carry_out(self, order: Order) -> None:
         match order:
@@ -339,7 +362,7 @@ class ConnectorLoop:
             case orders.CloseSession(faults):
                 self._gate.close()
                 self._data.close()
-                self._zk.close()
+                self._close_ports()
                 self.closed.set_result(faults)
             case _:
                 if isinstance(order, orders.Release):

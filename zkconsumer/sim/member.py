@@ -23,12 +23,13 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    OffsetOp,
     Ok,
     Reply,
     ZkOp,
 )
 from zkconsumer.core.orders import Order
-from zkconsumer.core.scripts.common import Script, ScriptContext
+from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import ZkOrder, script_for
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.view import MemberSpec
@@ -310,7 +311,7 @@ class SimMember:
             case _:
                 self._step(self.session, script_for(order, self._context), None)
 
-    def _step(self, session: int, script: Script[Fact], reply: Reply | None) -> None:
+    def _step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
         """Send a script its reply. Scripts of a session that is lost are abandoned."""
         if session != self.session:
             return
@@ -319,9 +320,10 @@ class SimMember:
         except StopIteration as end:
             self._post(end.value)
             return
+        assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
         self.client.submit(op, lambda answer: self._answered(session, script, answer))
 
-    def _answered(self, session: int, script: Script[Fact], reply: Reply) -> None:
+    def _answered(self, session: int, script: MemberScript[Fact], reply: Reply) -> None:
         self._enqueue(partial(self._step, session, script, reply))
 
     def _set_timer(self, order: orders.SetTimer) -> None:
@@ -411,7 +413,7 @@ def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
             return result
 
 
-def _read_now(zk: FakeZk, op: ZkOp) -> Reply:
+def _read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
     if isinstance(op, GetMany):
         return Ok(tuple(zk.get(path) for path in op.paths))
     assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"

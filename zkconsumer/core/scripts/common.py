@@ -14,6 +14,7 @@ from zkconsumer.core.ops import (
     Multi,
     MultiOp,
     Node,
+    OffsetOp,
     Ok,
     Reply,
     SetData,
@@ -23,6 +24,8 @@ from zkconsumer.core.view import MemberSpec
 
 T = TypeVar("T")
 Script = Generator[ZkOp, Reply, T]
+#: A script that may also read and write offsets in Kafka.
+MemberScript = Generator[ZkOp | OffsetOp, Reply, T]
 
 #: Bytes of one multi. The server refuses requests above ``jute.maxbuffer`` (1 MiB by default).
 PACKET_BYTES = 256 * 1024
@@ -37,12 +40,13 @@ class SessionGone(Exception):
 
 
 class Refused(Exception):
-    """ZooKeeper refuses in a way that trying again at once will not change."""
+    """ZooKeeper or Kafka refuses in a way that trying again at once will not change."""
 
-    def __init__(self, code: Code, path: str) -> None:
-        super().__init__(f"{path}: {code.value}")
+    def __init__(self, code: Code, path: str, detail: str = "") -> None:
+        super().__init__(detail or f"{path}: {code.value}")
         self.code = code
         self.path = path
+        self.detail = detail
 
 
 @dataclass(slots=True)

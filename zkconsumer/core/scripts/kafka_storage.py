@@ -1,0 +1,115 @@
+"""Claims and commits with ``offsets.storage=kafka``: owners in ZooKeeper, offsets in Kafka.
+
+Rules of Scala 1.1.1 ``fetchOffsets`` and ``commitOffsets``: with ``dual.commit.enabled`` offsets
+are written to both stores and the larger one is read; without it Kafka alone counts, and ZooKeeper
+is no fallback.
+
+Kafka cannot fence a commit without membership: the coordinator takes whatever comes last. So the
+default profile writes to Kafka only what ZooKeeper has just confirmed to be ours: by the fenced
+commit in dual mode, otherwise by looking at the owner znodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.ops import Code, Failed, FetchOffsets, StoreOffsets
+from zkconsumer.core.scripts import legacy, ownership
+from zkconsumer.core.scripts.common import MemberScript, Refused, ScriptContext, read_many
+from zkconsumer.core.types import TopicPartition
+
+
+def claim(order: orders.ClaimPartitions, ctx: ScriptContext) -> MemberScript[facts.Claimed]:
+    """Claim owner znodes, then read the offsets of what was won."""
+    # DEVIATION-03: the JVM reads offsets before it claims.
+    script = legacy.claim if ctx.spec.scala else ownership.claim
+    claimed = yield from script(order, ctx)
+    if not claimed.claims or claimed.unregistered:
+        return claimed
+    stored = yield from _fetch(claimed.claims)
+    claims = {}
+    for tp, found in claimed.claims.items():
+        committed = stored[tp]
+        if ctx.spec.dual_commit and found.committed is not None:
+            committed = max(found.committed, -1 if committed is None else committed)
+        claims[tp] = replace(found, committed=committed)
+    return replace(claimed, claims=claims)
+
+
+def _fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+    wanted = tuple(sorted(partitions))
+    reply = yield FetchOffsets(wanted)
+    if isinstance(reply, Failed):
+        raise Refused(Code.OTHER, "", reply.detail)
+    assert isinstance(reply.value, tuple)
+    return {
+        tp: offset if isinstance(offset, int) else None
+        for tp, offset in zip(wanted, reply.value, strict=True)
+    }
+
+
+def commit(order: orders.Commit, ctx: ScriptContext) -> MemberScript[facts.Committed]:
+    """Store positions in Kafka, and in ZooKeeper too with ``dual.commit.enabled``.
+
+    All positions are sent to Kafka, also unchanged ones: there an offset that is not written for
+    long enough expires (KAFKA-1510).
+    """
+    if ctx.spec.scala:
+        return (yield from _commit_as_the_jvm(order, ctx))
+    if ctx.spec.dual_commit:
+        # DEVIATION-26: the JVM writes to Kafka first, whoever owns the partition by now.
+        settled = yield from ownership.commit(order, ctx)
+    else:
+        settled = yield from _confirm_owners(order, ctx)
+    if settled.unregistered:
+        return settled
+    return (yield from _store(order, settled))
+
+
+def _confirm_owners(order: orders.Commit, ctx: ScriptContext) -> MemberScript[facts.Committed]:
+    """What of the order is still owned by this session."""
+    partitions = sorted(order.positions)
+    nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
+    fenced = frozenset(
+        tp
+        for tp, node in zip(partitions, nodes, strict=True)
+        if node is None or node.stat.ephemeral_owner != ctx.session_id
+    )
+    claims = {tp: found for tp, found in order.claims.items() if tp not in fenced}
+    return facts.Committed(order.token, claims, fenced)
+
+
+def _store(order: orders.Commit, settled: facts.Committed) -> MemberScript[facts.Committed]:
+    """Write to Kafka what is settled in ZooKeeper; what Kafka refuses is not committed."""
+    positions = []
+    for tp, position in sorted(order.positions.items()):
+        if tp in settled.claims:
+            committed = settled.claims[tp].committed
+            positions.append((tp, position if committed is None else max(position, committed)))
+    if not positions:
+        return settled
+    reply = yield StoreOffsets(tuple(positions))
+    if isinstance(reply, Failed):
+        raise Refused(Code.OTHER, "", reply.detail)
+    assert isinstance(reply.value, tuple)
+    claims, broken = dict(settled.claims), dict(settled.broken)
+    for (tp, position), fault in zip(positions, reply.value, strict=True):
+        if isinstance(fault, str):
+            broken[tp] = fault
+            claims[tp] = replace(claims[tp], committed=order.claims[tp].committed)
+        else:
+            claims[tp] = replace(claims[tp], committed=position)
+    return replace(settled, claims=claims, broken=broken)
+
+
+def _commit_as_the_jvm(order: orders.Commit, ctx: ScriptContext) -> MemberScript[facts.Committed]:
+    """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
+    unlimited = {tp: replace(found, committed=None) for tp, found in order.claims.items()}
+    stored = yield from _store(order, facts.Committed(order.token, unlimited))
+    if not ctx.spec.dual_commit:
+        return stored
+    positions = {tp: at for tp, at in order.positions.items() if tp not in stored.broken}
+    written = yield from legacy.commit(replace(order, positions=positions), ctx)
+    return replace(stored, claims=written.claims)

@@ -1,0 +1,54 @@
+"""Carries out offset operations in Kafka on a thread of its own, one at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.core.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
+from zkconsumer.errors import BrokerError
+
+
+class OffsetWorker:
+    """The loop's way to the offset coordinator. ``submit`` and ``close`` by any thread.
+
+    Args:
+        coordinator: used by the worker's thread only, and closed with it.
+        patience: seconds after which an operation fails.
+        name: of the thread.
+    """
+
+    def __init__(self, coordinator: OffsetCoordinator, patience: float, name: str) -> None:
+        self._coordinator = coordinator
+        self._patience = patience
+        self._work: queue.SimpleQueue[tuple[OffsetOp, Callable[[Reply], object]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on the worker's thread."""
+        self._work.put((op, on_reply))
+
+    def close(self) -> None:
+        """Give up what is under way and end the thread."""
+        self._coordinator.close()
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            op, on_reply = item
+            on_reply(self._carry_out(op))
+
+    def _carry_out(self, op: OffsetOp) -> Reply:
+        try:
+            if isinstance(op, FetchOffsets):
+                found = self._coordinator.fetch(op.partitions, self._patience)
+                return Ok(tuple(found[tp] for tp in op.partitions))
+            refused = self._coordinator.commit(dict(op.positions), self._patience)
+            return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
+        except BrokerError as error:
+            return Failed(Code.OTHER, detail=str(error))
