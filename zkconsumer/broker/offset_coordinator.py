@@ -131,6 +131,7 @@ class OffsetCoordinator:
         return refused
 
     def _until(self, patience: float, once: Callable[[BrokerConnection], T]) -> T:
+        # DEVIATION-28: the JVM searches and reads for ever, and retries only some commits.
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -192,7 +193,7 @@ class OffsetCoordinator:
     def _fetch_once(
         self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        # Version 1 repeats a failure for each partition; version 2 says it once for all, which
+        # DEVIATION-29: version 1 repeats a failure for each partition; version 2 says it once for all, which
         # the JVM's consumer overlooks. Version 0 would read ZooKeeper.
         version = connection.version(OFFSET_FETCH, 1)
         topic = OffsetFetchRequest.OffsetFetchRequestTopic

@@ -59,7 +59,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> MemberScript[facts.Commi
     if ctx.spec.scala:
         return (yield from _commit_as_the_jvm(order, ctx))
     if ctx.spec.dual_commit:
-        # DEVIATION-26: the JVM writes to Kafka first, whoever owns the partition by now.
+        # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
         settled = yield from ownership.commit(order, ctx)
     else:
         settled = yield from _confirm_owners(order, ctx)
