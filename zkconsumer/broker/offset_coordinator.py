@@ -193,8 +193,8 @@ class OffsetCoordinator:
     def _fetch_once(
         self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        # DEVIATION-29: version 1 repeats a failure for each partition; version 2 says it once for all, which
-        # the JVM's consumer overlooks. Version 0 would read ZooKeeper.
+        # DEVIATION-29: version 1 repeats a failure for each partition; version 2 says it once for
+        # all, which the JVM's consumer overlooks. Version 0 would read ZooKeeper.
         version = connection.version(OFFSET_FETCH, 1)
         topic = OffsetFetchRequest.OffsetFetchRequestTopic
         request = OffsetFetchRequest(
