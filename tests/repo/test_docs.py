@@ -1,0 +1,122 @@
+"""Promises about the pages in docs/: generated ones fresh, links lead somewhere, names exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import zkconsumer
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = _generator()
+
+
+def _code() -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / "zkconsumer").rglob("*.py")))
+
+
+@pytest.mark.parametrize("name", sorted(GENERATE.PAGES))
+def test_generated_pages_are_fresh(name: str) -> None:
+    """A generated page is what ``python docs/generate.py`` writes now."""
+    checked_in = (DOCS / "reference" / name).read_text(encoding="utf-8")
+    assert checked_in == GENERATE.PAGES[name](), f"{name} is stale: run python docs/generate.py"
+
+
+def test_states_page_has_every_state_and_a_way_to_each() -> None:
+    """No state is missing from the page, and the diagram leads to each of them."""
+    page = GENERATE.states_page()
+    reached = set(re.findall(r"--> (\w+)", page))
+    for state in GENERATE.State:
+        assert f"| `{state.name}` |" in page
+        closing = state.name in ("SESSIONLESS", "CLOSING_STOP")  # from everywhere, told in words
+        assert state.name in reached or closing
+
+
+def test_deviations_in_code_and_page_are_the_same() -> None:
+    """Each numbered deviation stands in the table and, as a comment, in the code; no gaps."""
+    listed = re.findall(
+        r"^\| DEVIATION-(\d\d) \|", _page("explanation/deviations.md"), re.MULTILINE
+    )
+    commented = re.findall(r"# DEVIATION-(\d\d): ", _code())
+    assert listed == [f"{number:02d}" for number in range(1, len(listed) + 1)]
+    assert sorted(set(commented)) == listed
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the repository."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_no_page_is_an_orphan() -> None:
+    """Every page of docs/ is linked from the README or from another page."""
+    linked = set()
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                linked.add((page.parent / target).resolve())
+    orphans = [page for page in sorted(DOCS.rglob("*.md")) if page.resolve() not in linked]
+    assert orphans == []
+
+
+def test_the_scala_map_names_what_exists() -> None:
+    """Python names in the map that are classes or functions can be imported."""
+    names = set()
+    for row in _page("reference/scala-map.md").splitlines():
+        cells = row.split("|")
+        if len(cells) > 2:
+            names.update(re.findall(r"`([A-Z][A-Za-z]+|\w+_decoder)", cells[2]))
+    assert len(names) > 15
+    assert names <= set(zkconsumer.__all__)
+
+
+def test_the_file_map_names_what_exists() -> None:
+    """Paths in the internals page exist."""
+    table = _page("explanation/internals.md").split("## File map")[1].split("## Threads")[0]
+    folder = ROOT / "zkconsumer"
+    for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
+        first, *others = re.findall(r"`([^`]+)`", row)
+        assert list(folder.glob(first)), first
+        for other in others:
+            assert list((folder / first).parent.glob(other)), other
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_compile(page: Path) -> None:
+    """Every Python block is valid Python."""
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        compile(block, str(page), "exec")
+
+
+def test_adr_index_is_complete() -> None:
+    """Each decision record is in the index, numbered without gaps."""
+    records = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
+    assert [name[:4] for name in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
+    index = _page("adr/README.md")
+    for name in records:
+        title = (DOCS / "adr" / name).read_text().splitlines()[0].partition(". ")[2]
+        assert f"({name}) | {title} |" in index
