@@ -55,6 +55,7 @@ class Inside:
 
     def leave(self) -> None:
         self.alive = False
+        self.proxy.resume()
         try:
             self.connector.shutdown()
         finally:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
+
 from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import wait_until
 
 SESSION = 2.0
@@ -186,6 +189,37 @@ def test_connection_cut(arena) -> None:
     arena.wait_progress(two)
     assert arena.settle() == owners
     assert arena.finish() == 0
+
+
+def test_former_owner_is_fenced(arena) -> None:
+    """A member whose owner znode somebody else has taken, without its session being over, cannot
+    store offsets any more: the new owner's claim has changed the offset znode's version. It is told
+    so, drops the partition, and delivers and commits the others as before."""
+    one = arena.inside("a", auto_commit_enable="false")
+    arena.settle()
+    arena.wait_progress(one, 60)
+    lost, kept = TopicPartition(arena.topic, 0), TopicPartition(arena.topic, 1)
+    one.connector.commit_offsets({lost: 3, kept: 3})
+    client, paths = arena.watch.client, arena.watch.paths
+    claim = client.transaction()
+    claim.delete(paths.owner(lost))
+    claim.create(paths.owner(lost), b"somebody-0", ephemeral=True)
+    claim.set_data(paths.offset(lost), b"3")
+    assert not [found for found in claim.commit() if isinstance(found, Exception)]
+    with pytest.raises(CommitFailedError, match=f"{lost}: owned by another member now"):
+        one.connector.commit_offsets({lost: 5, kept: 5})
+    assert arena.watch.offsets(arena.topic) == {0: 3, 1: 5}
+    before = len(one.reader.offsets(0))
+    arena.wait_progress(one, 60)
+    assert len(one.reader.offsets(0)) == before
+    client.delete(paths.owner(lost))
+    arena.settle()
+    # It starts again from what is stored, as any new owner does.
+    wait_until(
+        lambda: one.reader.offsets(0)[before : before + 2] == [3, 4], HEAL, "the partition is read"
+    )
+    one.connector.commit_offsets()
+    assert arena.watch.lowered == []
 
 
 def test_partition_added(arena) -> None:

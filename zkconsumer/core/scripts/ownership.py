@@ -269,6 +269,8 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
             suspects.append(tp)
         elif held.committed is None or position > held.committed:
             todo.append(tp)
+    if suspects:
+        yield from ensure_path(ctx, paths.offsets)  # first: saves a refusal for each topic
     for topic in sorted({tp.topic for tp in suspects}):
         yield from ensure_path(ctx, paths.offsets_topic(topic))
 
