@@ -30,7 +30,7 @@ from zkconsumer.errors import (
     UnknownGroupError,
     ZkUnavailableError,
 )
-from zkconsumer.testing import free_port
+from zkconsumer.testing import LocalZooKeeper, free_port
 from zkconsumer.zk.blocking import BlockingZk
 
 
@@ -403,6 +403,32 @@ def test_a_file_with_one_bad_line_writes_nothing(
     missing = tmp_path / "missing"
     assert run(["offsets", "import", str(missing), "--zookeeper", chroot]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_zookeeper_of_2014(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On ZooKeeper 3.4, which has no multi-read, a group is described, verified, exported,
+    rewritten and deleted all the same, more znodes than one batch."""
+    with LocalZooKeeper("0.8.2") as old:
+        client = KazooClient(old.zookeeper)
+        client.start(timeout=15)
+        fill(client, "g", ("a", "b"), partitions=1100)
+        address = ["--zookeeper", old.zookeeper]
+        assert run(["groups", "describe", "g", "--csv", *address]) == 0
+        assert capsys.readouterr().out.splitlines()[2:4] == ["g,a,1,11,,,,", "g,a,2,12,,,,"]
+        assert run(["groups", "verify", "g", *address]) == 0
+        capsys.readouterr()
+        assert run(["offsets", "export", *address]) == 0
+        file = tmp_path / "offsets"
+        file.write_text(capsys.readouterr().out.replace(":10\n", ":5\n"))
+        assert run(["offsets", "import", str(file), "--execute", *address]) == 0
+        assert "2 offsets written" in capsys.readouterr().err
+        assert client.get("/consumers/g/offsets/b/0")[0] == b"5"
+        assert run(["groups", "delete", "g", "--topic", "a", "--execute", *address]) == 0
+        assert client.get_children("/consumers/g/offsets") == ["b"]
+        assert run(["groups", "delete", "g", "--execute", *address]) == 0
+        assert client.get_children("/consumers") == []
+        client.stop()
+        client.close()
 
 
 # -- hostile and broken ------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def delete(
                 work = tools.delete if execute else tools.plan_delete
                 found = work(group, topic)
             except GroupActiveError as error:
-                click.echo(f"error: {printable(str(error))}", err=True)
+                click.echo(f"error: {error}", err=True)
                 refused += 1
                 continue
             if not found.paths and not everything:

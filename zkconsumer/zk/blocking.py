@@ -122,7 +122,8 @@ class BlockingZk:
                 if refused.code is Code.NO_AUTH
                 else "ZooKeeper refuses the operation"
             )
-            raise ZooKeeperError(f"{refused.path}: {reason}") from None
+            path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
+            raise ZooKeeperError(f"{path}: {reason}") from None
         finally:
             for script in active.values():
                 script.close()

@@ -1,0 +1,43 @@
+"""The multi-read request and its answer, against kazoo's own building blocks."""
+
+from __future__ import annotations
+
+from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
+
+from zkconsumer.zk.multiread import NO_NODE, MultiRead
+
+
+def test_the_request_is_made_of_reads() -> None:
+    """Each path is a read without watch behind its header; a last header ends the request."""
+    paths = ("/a/b", "/\u00fc")
+    wanted = b"".join(
+        multiheader_struct.pack(GetData.type, False, -1) + bytes(GetData(path, None).serialize())
+        for path in paths
+    )
+    assert MultiRead(paths).serialize() == wanted + multiheader_struct.pack(-1, True, -1)
+
+
+def test_an_answer_with_data_nothing_and_an_error() -> None:
+    """Data, null data and a missing znode are told apart, wherever the answer begins."""
+    found = multiheader_struct.pack(GetData.type, False, 0)
+    stat = stat_struct.pack(*range(11))
+    answer = b"".join(
+        (
+            found + int_struct.pack(3) + b"abc" + stat,
+            found + int_struct.pack(-1) + stat,
+            multiheader_struct.pack(-1, False, NO_NODE) + int_struct.pack(NO_NODE),
+            found + int_struct.pack(0) + stat,
+            multiheader_struct.pack(-1, True, -1),
+        )
+    )
+    for begin in (0, 7):
+        results = MultiRead.deserialize(b"x" * begin + answer, begin)
+        assert [one if isinstance(one, int) else one[0] for one in results] == [
+            b"abc",
+            b"",
+            NO_NODE,
+            b"",
+        ]
+        assert not isinstance(results[0], int)
+        assert tuple(results[0][1]) == tuple(range(11))
+    assert MultiRead.deserialize(multiheader_struct.pack(-1, True, -1), 0) == []
