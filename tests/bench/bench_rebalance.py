@@ -1,4 +1,6 @@
-"""How long it takes until a second member has its half of 1,000 partitions, ours and the JVM's.
+"""What group work costs: a join, a commit, a member at rest.
+
+How long it takes until a second member has its half of 1,000 partitions, ours and the JVM's.
 
 Ours: from the call of ``create_message_streams`` until every partition has one owner, half of them
 each, and both members have an answer from the broker for everything they own. The JVM's old
@@ -24,6 +26,7 @@ from zkconsumer.zk.driver import ZkDriver
 
 PARTITIONS = 1000
 TOPIC = "wide"
+NARROW = "narrow"
 PATIENCE = 120.0
 
 
@@ -111,13 +114,28 @@ def jvm(cluster: LocalCluster, look: Look) -> float:
             process.wait(10)
 
 
+def at_rest(cluster: LocalCluster) -> float:
+    """Percent of a core that this process uses with one member that has 100 partitions to watch
+    over and nothing to read."""
+    group = f"rest-{uuid.uuid4().hex[:8]}"
+    config = {"zookeeper.connect": cluster.zookeeper, "group.id": group}
+    with ZookeeperConsumerConnector(config) as member:
+        member.create_message_streams({NARROW: 1})
+        time.sleep(1)  # what is measured is time itself
+        began, used = time.perf_counter(), time.process_time()
+        time.sleep(5)
+        return 100 * (time.process_time() - used) / (time.perf_counter() - began)
+
+
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     """Yield the figures of all rounds; ``ratio`` is the JVM's time over ours."""
     with LocalCluster("3.9") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
+        cluster.create_topic(NARROW, 100)
         look = Look(cluster.zookeeper)
         try:
             found = [(ours(cluster, look), jvm(cluster, look)) for _ in range(rounds)]
+            resting = [at_rest(cluster) for _ in range(rounds)]
         finally:
             look.close()
     case = "join, 1,000 partitions"
@@ -128,3 +146,4 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
     yield case, "ratio", [b / a for a, b in zip(mine, theirs, strict=True)]
     yield "commit, 1,000 partitions", "requests, first", [float(n) for (_, n, _), _ in found]
     yield "commit, 1,000 partitions", "requests, later", [float(n) for (_, _, n), _ in found]
+    yield "member at rest, 100 partitions", "% of a core", resting

@@ -37,24 +37,24 @@ def test_clean_leaves(arena) -> None:
 
 
 def test_session_expiry(arena) -> None:
-    """A member whose session expires registers again with the same id and goes on; what it was
-    given in the old session and had not committed is not repeated, save the message in hand."""
+    """A member whose session expires registers again with the same id and goes on."""
     one, two = arena.inside("a"), arena.inside("b")
     arena.settle()
+    bound = 0
     for victim in (one, two, one):
         arena.wait_progress(one)
         arena.wait_progress(two)
         old = victim.connector._zk.session_id
+        stored = arena.watch.offsets(arena.topic)
         victim.expire()
         wait_until(
             lambda v=victim, o=old: v.connector._zk.session_id not in (0, o), HEAL, "a new session"
         )
+        bound += arena.unstored(victim, stored) + 1
         arena.settle()
-    stored = arena.watch.offsets(arena.topic)
-    assert len(stored) == 6
     # Others take the partitions over at the committed offset when they are quicker than the
     # expired member; that repeats what it had been given since its last commit.
-    assert arena.finish() <= 3 * (0.2 + 0.3) / 0.005
+    assert arena.finish() <= bound
 
 
 def test_expiry_of_the_only_member_repeats_nothing(arena) -> None:
