@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,21 +59,28 @@ def _in_sample(item: pytest.Item) -> bool:
     return marker is None or item.callspec.id in marker.args  # type: ignore[attr-defined]
 
 
+_OUTCOME = pytest.StashKey[str]()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Write down how each test ended."""
+    """Write down how each test ended, and what it noted."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
-    if report.when == "call" or report.failed:
-        RESULTS.parent.mkdir(exist_ok=True)
-        line = {
-            "test": f"{item.path.name}::{item.name}",
-            "outcome": report.outcome,
-            "seconds": round(call.duration, 2),
-            **dict(item.user_properties),
-        }
-        with RESULTS.open("a") as results:
-            results.write(json.dumps(line) + "\n")
+    if report.when == "setup" or report.failed:
+        item.stash[_OUTCOME] = report.outcome
+    if report.when == "call":
+        item.user_properties.append(("seconds", round(call.duration, 2)))
+    if report.when != "teardown":
+        return
+    RESULTS.parent.mkdir(exist_ok=True)
+    line = {
+        "test": f"{item.path.name}::{item.name}",
+        "outcome": item.stash[_OUTCOME],
+        **dict(item.user_properties),
+    }
+    with RESULTS.open("a") as results:
+        results.write(json.dumps(line) + "\n")
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +138,7 @@ class OurMember:
         whitelist: str | None = None,
         blacklist: str | None = None,
         streams: int = 1,
+        handle: Callable[[Delivery], object] | None = None,
     ) -> None:
         self.connector = ZookeeperConsumerConnector(config)
         try:
@@ -142,7 +151,7 @@ class OurMember:
         except BaseException:
             self.connector.shutdown()
             raise
-        self.reader = Reader(found)
+        self.reader = Reader(found, handle)
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -167,9 +176,9 @@ class TheirMember(JvmMember):
 class OurProcess:
     """One of ours in a process of its own, which can be killed: the ``consume`` command."""
 
-    def __init__(self, config: Mapping[str, object], topic: str) -> None:
+    def __init__(self, config: Mapping[str, object], topic: str, *more: str) -> None:
         self.deliveries: list[Delivery] = []
-        options = ["--format=json", "--topic", topic]
+        options = ["--format=json", "--topic", topic, *more]
         pairs = [f"--property={key}={value}" for key, value in config.items()]
         self.process = subprocess.Popen(
             [Path(sys.executable).with_name("zkconsumer"), "consume", *options, *pairs],
@@ -188,6 +197,13 @@ class OurProcess:
             self.deliveries.append(
                 Delivery(0.0, found["partition"], found["offset"], value, found["topic"])
             )
+
+    def stop(self) -> int:
+        """Ask it to leave (SIGTERM); return its exit status."""
+        self.process.terminate()
+        status = self.process.wait(30.0)
+        self._thread.join(10.0)
+        return status
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""
@@ -245,14 +261,14 @@ class MixedGroup:
     def close(self) -> None:
         """Let all members leave."""
         try:
-            for name in list(self.members):
+            for name in sorted(self.members):  # KAFKA-1848: 0.8.2 cannot stop while it rebalances
                 self.members.pop(name).leave()
         finally:
             self.watch.close()
 
-    def create(self, letter: str, partitions: int, **config: str) -> str:
-        """Create a topic; return its name."""
-        name = f"{self.group}-{letter}"
+    def create(self, end: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic named ``<group>-<end>``; return its name."""
+        name = f"{self.group}-{end}"
         self.cluster.create_topic(name, partitions, config=config)
         self.partitions[name] = partitions
         return name
@@ -273,14 +289,14 @@ class MixedGroup:
             "white_list": {"whitelist": f"{self.group}-[a-z]", "streams": streams},
             "black_list": {"blacklist": f"(?!{self.group}-).*", "streams": streams},
         }[kind]
-        self.join(f"{side}{number}", subscription)
+        self.join(f"{side}{number}", **subscription)
 
-    def join(self, name: str, subscription: Mapping[str, Any], **config: object) -> Member:
-        """Have a member join with the given subscription and more configuration."""
-        config = {"consumer.id": name} | {k.replace("_", "."): v for k, v in config.items()}
+    def join(self, name: str, jvm: JvmMembers | None = None, **subscription: Any) -> Member:
+        """Have a member join with the given subscription; ``jvm``: in that process."""
+        config = {"consumer.id": name}
         member: Member
         if name.startswith("j"):
-            member = TheirMember(self.jvm, self.theirs | config, **subscription)
+            member = TheirMember(jvm or self.jvm, self.theirs | config, **subscription)
         else:
             member = OurMember(self.ours | config, **subscription)
         self.members[name] = member
@@ -297,6 +313,29 @@ class MixedGroup:
         self._gone.append((name, self.members.pop(name)))
         kill()
 
+    @contextmanager
+    def traffic(self) -> Iterator[None]:
+        """Send messages to all partitions all the time, in a thread of its own."""
+        ended = threading.Event()
+        faults: list[BaseException] = []
+
+        def run() -> None:
+            while not ended.wait(0.02):
+                try:
+                    self.send(1)
+                except BaseException as error:  # noqa: BLE001
+                    faults.append(error)
+                    return
+
+        thread = threading.Thread(target=run, name="traffic", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(40.0)
+        assert faults == []
+
     def send(self, count: int = 5) -> None:
         """Send ``count`` messages to each partition, and wait until they are acknowledged."""
         sent = []
@@ -304,7 +343,7 @@ class MixedGroup:
         producer = KafkaProducer(  # a new one each time, for it knows of no new partitions
             bootstrap_servers=self.cluster.bootstrap, api_version=(0, 8, 2) if old else None
         )
-        for topic, partitions in self.partitions.items():
+        for topic, partitions in list(self.partitions.items()):
             for partition in range(partitions):
                 for _ in range(count):
                     value = f"{topic}/{partition}/{len(self.acked) + len(sent)}".encode()

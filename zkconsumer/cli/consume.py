@@ -162,7 +162,8 @@ def configure(
     }
     agreed = _agreed_group(groups)
     overrides: dict[str, object] = dict(given)
-    overrides["group.id"] = agreed or f"console-consumer-{_RANDOM.randrange(100_000):05d}"
+    if "group.id" not in in_file:  # else a fault in it is named with the file's line
+        overrides["group.id"] = agreed or f"console-consumer-{_RANDOM.randrange(100_000):05d}"
     if zookeeper is not None:
         overrides["zookeeper.connect"] = zookeeper
     if timeout_ms is not None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from zkconsumer.config.properties import read_properties
 from zkconsumer.core.types import Pattern, TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing.groups import Delivery
@@ -233,9 +234,12 @@ class JvmMember:
 
     Args:
         jvm: the process to run in.
-        config: the original consumer's properties, with ``group.id`` and ``consumer.id``.
+        config: the original consumer's properties.
         topics: topic to number of streams; or instead
         whitelist, blacklist: a regex, with ``streams`` streams.
+        file: a ``.properties`` file that Java reads; what ``config`` holds wins over it.
+
+    ``group.id`` and ``consumer.id`` must be given, in ``config`` or ``file``.
 
     Each stream is read by a thread of its own; a message counts as consumed when it is read. The
     constructor returns before the first rebalance has ended: ``wait_joined``.
@@ -249,9 +253,12 @@ class JvmMember:
         whitelist: str | None = None,
         blacklist: str | None = None,
         streams: int = 1,
+        file: str | Path | None = None,
     ) -> None:
         self.jvm = jvm
-        self.consumer_id = f"{config['group.id']}_{config['consumer.id']}"
+        named = {entry.key: entry.value for entry in read_properties(file)[0]} if file else {}
+        named |= {key: str(value) for key, value in config.items()}
+        self.consumer_id = f"{named['group.id']}_{named['consumer.id']}"
         self.deliveries: list[Delivery] = []
         """Every message its streams gave out."""
         self.failures: list[str] = []
@@ -267,6 +274,8 @@ class JvmMember:
             raise ClusterError("give topics, whitelist or blacklist")
         jvm._add(self)
         pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
+        if file is not None:
+            pairs.insert(0, f"={file}")
         subscribed = [f"{name}={count}" for name, count in wanted.items()]
         jvm._order("join", self.consumer_id, kind.value, *pairs, "--", *subscribed)
 

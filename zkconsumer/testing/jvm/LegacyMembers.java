@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.FileDescriptor;
+import java.io.FileInputStream;
 import java.io.FileOutputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Method;
@@ -39,7 +41,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * against Kafka 0.8.2 and 1.1. Ends, without leaving its groups, at the end of stdin.
  *
  * Orders: join NAME KIND KEY=VALUE... -- TOPIC_OR_REGEX=STREAMS... (KIND static, white_list or
- * black_list); commit NAME; leave NAME; assign TAG ZOOKEEPER GROUP STRATEGY EXCLUDE_INTERNAL
+ * black_list; =FILE stands for the properties in a file); commit NAME; leave NAME; assign TAG ZOOKEEPER GROUP STRATEGY EXCLUDE_INTERNAL
  * MEMBER... (what the original assignor of these members gives to whom); produce TAG BOOTSTRAP TOPIC
  * PARTITION CODEC VALUE... (base64).
  *
@@ -85,7 +87,8 @@ public final class LegacyMembers {
                 report("committed", name);
                 return;
             case "leave":
-                MEMBERS.remove(name).leave();
+                Member leaving = MEMBERS.remove(name);
+                if (leaving != null) leaving.leave(); // null: it never came to be
                 report("left", name);
                 return;
             case "assign":
@@ -121,13 +124,19 @@ public final class LegacyMembers {
         private final Map<String, Integer> wanted = new HashMap<>();
         private final List<Thread> threads = new ArrayList<>();
 
-        Member(String name, List<String> words) {
+        Member(String name, List<String> words) throws IOException {
             this.name = name;
             this.kind = words.get(2);
             Properties properties = new Properties();
             int end = words.indexOf("--");
             for (String pair : words.subList(3, end)) {
                 int at = pair.indexOf('=');
+                if (at == 0) {
+                    try (FileInputStream file = new FileInputStream(pair.substring(1))) {
+                        properties.load(file);
+                    }
+                    continue;
+                }
                 properties.setProperty(pair.substring(0, at), pair.substring(at + 1));
             }
             for (String pair : words.subList(end + 1, words.size())) {

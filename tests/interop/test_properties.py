@@ -1,0 +1,106 @@
+"""Properties files of original consumers, read by Java and by ours, unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.keys import KEYS
+from zkconsumer.config.properties import read_properties
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import wait_until
+from zkconsumer.testing.groups import Delivery, GroupWatch
+from zkconsumer.testing.legacy_jvm import JvmMember
+
+FILES = sorted((Path(__file__).parent / "properties").glob("*.properties"))
+WRONG = sorted((Path(__file__).parent / "properties" / "wrong").glob("*.properties"))
+ROWS = {row.name: row for row in KEYS}
+COMMAND = Path(sys.executable).with_name("zkconsumer")
+
+
+def test_the_files_hold_every_key() -> None:
+    """What is tested here covers the original consumer's whole table of keys."""
+    used = {entry.key for path in FILES for entry in read_properties(path)[0]}
+    assert {row.name for row in KEYS if row.since != "zkconsumer"} - used == set()
+
+
+@pytest.mark.sampled("etl", "kafka-offsets", "mirror")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_file(
+    clusters: Callable,
+    jvms: Callable,
+    process: Callable,
+    unique: str,
+    path: Path,
+) -> None:
+    """The ``consume`` command joins, with the file as it is, an original member that was started
+    with the same file. Keys that it does not know, or that have no effect, are told."""
+    cluster = clusters("1.1.1")
+    config = ConsumerConfig.from_properties(path)
+    for entry in read_properties(path)[0]:
+        row = ROWS.get(entry.key)
+        told = any(f":{entry.line}: {entry.key}" in warning for warning in config.warnings)
+        assert told or (row is not None and row.ignored is None)
+    topic, group = unique, config.group_id
+    cluster.create_topic(topic, 4)
+    jvm = jvms("1.1.1")
+    with GroupWatch(cluster.zookeeper, group) as watch:
+        watch.client.delete(watch.paths.root, recursive=True)
+        for partition in range(4):
+            path_ = f"{watch.paths.offsets_topic(topic)}/{partition}"
+            watch.client.create(path_, b"0", makepath=True)
+        own = {"zookeeper.connect": cluster.zookeeper, "group.id": group, "consumer.id": "original"}
+        theirs = JvmMember(jvm, own, topics={topic: 1}, file=path)
+        options = [f"--consumer-config={path}", f"--zookeeper={cluster.zookeeper}"]
+        ours = process({}, topic, *options)
+        try:
+            watch.wait_owners(
+                topic,
+                lambda found: len(found) == 4 and len(set(found.values())) == 2,
+                30,
+                "both have their share",
+            )
+            values = jvm.produce(cluster.bootstrap, topic, 0, [b"0"])
+            for partition in (1, 2, 3):
+                values += jvm.produce(cluster.bootstrap, topic, partition, [b"%d" % partition])
+            assert values == [0, 0, 0, 0]
+
+            def read(member: JvmMember | object) -> set[bytes | None]:
+                deliveries: list[Delivery] = member.deliveries
+                return {delivery.value for delivery in deliveries}
+
+            wait_until(lambda: len(read(ours)) == len(read(theirs)) == 2, 30, "each reads its half")
+            assert read(ours) | read(theirs) == {b"0", b"1", b"2", b"3"}
+            assert ours.stop() == 143
+            watch.wait_owners(
+                topic,
+                lambda found: list(found.values()) == [f"{theirs.consumer_id}-0"] * 4,
+                30,
+                "the original one has all",
+            )
+        finally:
+            ours.kill()
+            theirs.shutdown()
+        stored = watch.offsets(topic)
+        assert sorted(stored.values()) == ([1, 1, 1, 1] if config.auto_commit_enable else [0] * 4)
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
+def test_wrong_file(jvms: Callable, path: Path) -> None:
+    """What the original consumer refuses, so does ours, and names the file, the line and the key
+    (each file is named after the key that is wrong)."""
+    own = {"consumer.id": path.stem}
+    with pytest.raises(ClusterError, match="Exception"):
+        JvmMember(jvms("1.1.1"), own, topics={"t": 1}, file=path).wait_joined()
+    argv = [COMMAND, "consume", "--topic=t", f"--consumer-config={path}"]
+    told = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 2
+    lines = {entry.key: f":{entry.line}" for entry in read_properties(path)[0]}
+    # Without a line: a key that is missing, and one that is wrong beside another one.
+    line = "" if path.stem == "fetch.wait.max.ms" else lines.get(path.stem, "")
+    assert f"{path}{line}: {path.stem}" in told.stderr
