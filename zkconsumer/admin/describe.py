@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from zkconsumer.admin.snapshot import (
@@ -68,12 +69,11 @@ def group_rows(
     for topic in topics_of(snapshot, registrations):
         offset_nodes = snapshot.offsets.get(topic, {})
         owner_nodes = snapshot.owners.get(topic, {})
-        numbers = set(topics[topic].replicas) if topic in topics else set()
-        for name in (*offset_nodes, *owner_nodes):
+        numbers = {str(n): n for n in topics[topic].replicas} if topic in topics else {}
+        for name in (offset_nodes.keys() | owner_nodes.keys()) - numbers.keys():
             if (number := partition_number(name)) is not None:
-                numbers.add(number)
-        for number in sorted(numbers):
-            name = str(number)
+                numbers[name] = number
+        for name, number in sorted(numbers.items(), key=itemgetter(1)):
             offset = None
             if (node := offset_nodes.get(name)) is not None:
                 offset = _offset(snapshot, topic, name, node, notes)
