@@ -33,7 +33,12 @@ def cli_page() -> str:
 
     def visit(command: click.Command, name: str, parent: click.Context | None) -> None:
         context = click.Context(
-            command, info_name=name, parent=parent, terminal_width=90, max_content_width=90
+            command,
+            info_name=name,
+            parent=parent,
+            terminal_width=90,
+            max_content_width=90,
+            help_option_names=["-h", "--help"],
         )
         help_text = command.get_help(context)
         parts.append(f"## `{context.command_path}`\n\n```text\n{help_text}\n```\n")

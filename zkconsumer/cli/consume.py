@@ -6,8 +6,6 @@ writes. A line is written under one lock, flushed, and only then counted as cons
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import queue
 import random
@@ -18,10 +16,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
 
 import click
 
+from zkconsumer.cli.consume_output import Printer, as_json, as_value
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
 from zkconsumer.config.properties import read_properties
@@ -34,7 +32,6 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     ZooKeeperError,
 )
-from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.group_tree import GroupTree
 
@@ -42,8 +39,6 @@ EXIT_SIGNAL = 128
 """Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 
 _RANDOM = random.SystemRandom()
-
-Format = Callable[[MessageAndMetadata], bytes]
 
 
 @click.command()
@@ -208,74 +203,6 @@ def _agreed_group(places: Mapping[str, str | None]) -> str | None:
         told = ", ".join(f"{place} says {name!r}" for place, name in found.items())
         raise ConfigError([f"group.id is not the same everywhere: {told}; give it once"])
     return next(iter(found.values()), None)
-
-
-def as_value(message: MessageAndMetadata) -> bytes:
-    """The value's bytes; ``null`` for a tombstone, as the JVM's tool prints it."""
-    value = message.raw_value
-    return b"null\n" if value is None else value + b"\n"
-
-
-def as_json(message: MessageAndMetadata) -> bytes:
-    """One JSON object. Text is a string; bytes that are not UTF-8 are ``{"base64": ...}``."""
-    document = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "timestamp": message.timestamp if message.timestamp >= 0 else None,
-        "key": _shown(message.raw_key),
-        "value": _shown(message.raw_value),
-    }
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
-
-
-def _shown(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-class Printer:
-    """Writes messages of all streams to one output, up to ``limit``."""
-
-    def __init__(self, out: BinaryIO, form: Format, limit: int | None) -> None:
-        self.count = 0
-        self.last = time.monotonic()
-        """When a message was written last, or writing began."""
-        self._out = out
-        self._form = form
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def write(self, stream: KafkaStream, message: MessageAndMetadata) -> bool:
-        """Write a message and count it as consumed; whether there is more to write.
-
-        After ``close`` nothing is written, and the message counts as not consumed.
-        """
-        line = self._form(message)
-        with self._lock:
-            if self._closed:
-                return False
-            try:
-                self._out.write(line)
-                self._out.flush()
-            except BaseException:
-                self._closed = True
-                raise
-            stream.mark_consumed()
-            self.count += 1
-            self.last = time.monotonic()
-            self._closed = self.count == self._limit
-            return not self._closed
-
-    def close(self) -> None:
-        """Write nothing from now on."""
-        with self._lock:
-            self._closed = True
 
 
 def _consume(

@@ -1,0 +1,86 @@
+"""What ``zkconsumer consume`` writes: the two formats, and the one place that writes them.
+
+Each stream's thread calls ``Printer.write``; one lock keeps lines whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.streams import KafkaStream
+
+Format = Callable[[MessageAndMetadata], bytes]
+
+
+def as_value(message: MessageAndMetadata) -> bytes:
+    """The value's bytes; ``null`` for a tombstone, as the JVM's tool prints it."""
+    value = message.raw_value
+    return b"null\n" if value is None else value + b"\n"
+
+
+def as_json(message: MessageAndMetadata) -> bytes:
+    """One JSON object. Text is a string; bytes that are not UTF-8 are ``{"base64": ...}``."""
+    document = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp if message.timestamp >= 0 else None,
+        "key": _shown(message.raw_key),
+        "value": _shown(message.raw_value),
+    }
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _shown(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+class Printer:
+    """Writes messages of all streams to one output, up to ``limit``."""
+
+    def __init__(self, out: BinaryIO, form: Format, limit: int | None) -> None:
+        self.count = 0
+        self.last = time.monotonic()
+        """When a message was written last, or writing began."""
+        self._out = out
+        self._form = form
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def write(self, stream: KafkaStream, message: MessageAndMetadata) -> bool:
+        """Write a message and count it as consumed; whether there is more to write.
+
+        After ``close`` nothing is written, and the message counts as not consumed.
+        """
+        line = self._form(message)
+        with self._lock:
+            if self._closed:
+                return False
+            try:
+                self._out.write(line)
+                self._out.flush()
+            except BaseException:
+                self._closed = True
+                raise
+            stream.mark_consumed()
+            self.count += 1
+            self.last = time.monotonic()
+            self._closed = self.count == self._limit
+            return not self._closed
+
+    def close(self) -> None:
+        """Write nothing from now on."""
+        with self._lock:
+            self._closed = True
