@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit check demo bench clean
+.PHONY: help setup system jars test test-unit interop check demo bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -19,6 +19,11 @@ test: check ## everything CI runs: checks and all tests but the long ones
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property tests/sim
+
+interop: setup ## our members beside the original consumer, every case (about 15 minutes)
+	rm -f build/interop.jsonl
+	INTEROP=all $(BIN)/pytest tests/interop
+	$(BIN)/python -m tests.interop.table
 
 check: setup ## lint, format, types, import contracts
 	$(BIN)/ruff check

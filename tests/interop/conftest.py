@@ -246,11 +246,11 @@ class MixedGroup:
             "zookeeper.connect": cluster.zookeeper,
             "group.id": group,
             "zookeeper.session.timeout.ms": 4000,
-            "rebalance.backoff.ms": 300,
-            "rebalance.max.retries": 20,
+            "rebalance.backoff.ms": 150,
+            "rebalance.max.retries": 40,
             "auto.offset.reset": "smallest",
             "auto.commit.interval.ms": 60_000,
-            "refresh.leader.backoff.ms": 100,
+            "refresh.leader.backoff.ms": 50,
             "partition.assignment.strategy": strategy,
         }
         self.theirs = common

@@ -65,7 +65,7 @@ def test_killed_member(
     assert group.stored() == group.ends()
 
 
-@pytest.mark.sampled("default-1.1.1-1.1.1", "scala-0.8.2.2-1.1.1")
+@pytest.mark.sampled("default-0.8.2.2-3.9.1")
 @pytest.mark.parametrize(
     ("profile", "jvm", "broker"),
     [*(("default", *pair) for pair in PAIRS), *(("scala", jvm, "1.1.1") for jvm in JVMS)],
@@ -100,6 +100,7 @@ def test_traffic(
     assert group.stored() == group.ends()
 
 
+@pytest.mark.sampled("roundrobin-1.1.1")
 @pytest.mark.parametrize(
     ("strategy", "jvm"), [("range", "1.1.1"), ("range", "0.8.2.2"), ("roundrobin", "1.1.1")]
 )
@@ -181,6 +182,7 @@ def test_escaped_dot(clusters: Callable, jvms: Callable, groups: Callable, jvm: 
     group.delivered()
 
 
+@pytest.mark.sampled("1.1.1")
 @pytest.mark.parametrize("jvm", JVMS)
 def test_default_settings(
     clusters: Callable,
