@@ -20,7 +20,17 @@ from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verify import Kind
 from zkconsumer.cli.main import run
-from zkconsumer.core.ops import Failed, Multi, Ok, Reply, ZkOp
+from zkconsumer.core.ops import (
+    Code,
+    Delete,
+    Exists,
+    Failed,
+    GetChildren,
+    Multi,
+    Ok,
+    Reply,
+    ZkOp,
+)
 from zkconsumer.core.scripts.common import Script
 from zkconsumer.errors import (
     ChrootMissingError,
@@ -541,8 +551,6 @@ def test_scripts_run_at_once_and_in_order(zk: KazooClient, chroot: str) -> None:
         fill(zk, f"g{number:02}", partitions=number % 7)
 
     def count(group: str, reads: int) -> Script[tuple[str, int]]:
-        from zkconsumer.core.ops import GetChildren
-
         found = 0
         for _ in range(reads):
             reply = yield GetChildren(f"/consumers/{group}/offsets/orders")
@@ -554,4 +562,6 @@ def test_scripts_run_at_once_and_in_order(zk: KazooClient, chroot: str) -> None:
     with BlockingZk(chroot, 15) as blocking:
         scripts = (count(f"g{number:02}", 1 + (number * 5) % 9) for number in range(30))
         results = list(blocking.run_all(scripts))
+        assert blocking.do(Exists("/consumers/missing")) == Ok(None)
+        assert blocking.do(Delete("/consumers/g00")) == Failed(Code.NOT_EMPTY)
     assert results == [(f"g{number:02}", number % 7) for number in range(30)]

@@ -45,7 +45,7 @@ def group(**parts: object) -> GroupSnapshot:
         "owners": {"t": {"0": node("g_a-0", 1), "1": node("g_b-0", 2)}},
         "offsets": {"t": {"0": node("10"), "1": node("20")}},
     }
-    return GroupSnapshot("g", True, **{**healthy, **parts})  # type: ignore[arg-type]
+    return GroupSnapshot("g", **{**healthy, **parts})  # type: ignore[arg-type]
 
 
 def found(

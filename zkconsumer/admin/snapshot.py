@@ -30,12 +30,10 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``has_ids`` says whether there is an ``ids`` znode. ``strange`` are children of the group's
-    znode that no JVM version makes.
+    ``strange`` are children of the group's znode that no JVM version makes.
     """
 
     group: str
-    has_ids: bool = False
     members: Mapping[str, Node] = field(default_factory=dict)
     owners: Nodes = field(default_factory=dict)
     offsets: Nodes = field(default_factory=dict)
@@ -99,7 +97,7 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
             break
     known = {"ids", "owners", "offsets", SLIP}
     strange = tuple(name for name in parts if name not in known)
-    return GroupSnapshot(group, ids is not None, members, owners, offsets, slipped, strange)
+    return GroupSnapshot(group, members, owners, offsets, slipped, strange)
 
 
 def read_offsets(group: str) -> Script[Nodes]:
