@@ -1,1 +1,1 @@
-"""zkmigrate: moves a group's offsets between ZooKeeper and the broker's coordinator (not built yet)."""
+"""zkmigrate: moves offsets between ZooKeeper and the broker's coordinator (not built yet)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.reads import children, read_nodes
+from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import CONSUMERS, list_members
 from zkconsumer.admin.text import printable
 from zkconsumer.core.ops import (
@@ -28,7 +28,7 @@ from zkconsumer.core.ops import (
     Ok,
     SetData,
 )
-from zkconsumer.core.scripts.common import Script, attempt, op_bytes, read
+from zkconsumer.core.scripts.common import Script, attempt, op_bytes, read, read_many
 from zkconsumer.core.znodes import GroupPaths, encode_offset
 from zkconsumer.errors import (
     GroupActiveError,
@@ -190,7 +190,7 @@ def active(group: str, members: list[str]) -> GroupActiveError:
 def read_stored(keys: Iterable[OffsetKey]) -> Script[dict[OffsetKey, Node]]:
     """Read the offset znodes of these partitions; those that do not exist are left out."""
     wanted = list(keys)
-    nodes = yield from read_nodes([key.path for key in wanted])
+    nodes = yield from read_many([key.path for key in wanted])
     return {key: node for key, node in zip(wanted, nodes, strict=True) if node is not None}
 
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from zkconsumer.admin.reads import children, read_nodes
+from zkconsumer.admin.reads import children
 from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS, expand
 from zkconsumer.core.types import Pattern, Subscription
 from zkconsumer.core.znodes import GroupPaths, decode_registration, is_legal_topic
@@ -106,7 +106,7 @@ def read_offsets(group: str) -> Script[Nodes]:
 
 
 def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:
-    nodes = yield from read_nodes([f"{parent}/{name}" for name in names])
+    nodes = yield from read_many([f"{parent}/{name}" for name in names])
     return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
 
 
@@ -116,7 +116,7 @@ def _read_tree(root: str, there: bool) -> Script[Nodes]:
     for topic in topics:
         below = (yield from children(f"{root}/{topic}")) or []
         names += [(topic, name) for name in below]
-    nodes = yield from read_nodes([f"{root}/{topic}/{name}" for topic, name in names])
+    nodes = yield from read_many([f"{root}/{topic}/{name}" for topic, name in names])
     tree: dict[str, dict[str, Node]] = {topic: {} for topic in topics}
     for (topic, name), node in zip(names, nodes, strict=True):
         if node is not None:

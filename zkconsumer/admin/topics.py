@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zkconsumer.admin.reads import children, json_object, read_nodes
+from zkconsumer.admin.reads import children, json_object
 from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.znodes import (
     BROKER_IDS,
@@ -82,7 +82,7 @@ def list_topics() -> Script[list[str]]:
 def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     """Read a topic and the states of its partitions; ``None`` when there is no such topic."""
     path = topic_path(topic)
-    (node,) = yield from read_nodes([path])
+    (node,) = yield from read_many([path])
     if node is None:
         return None
     try:
@@ -90,7 +90,7 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     except ZnodeFormatError as fault:
         return TopicSnapshot(topic, {}, {}, (str(fault),))
     paths = [f"{path}/partitions/{number}/state" for number in replicas]
-    nodes = yield from read_nodes(paths)
+    nodes = yield from read_many(paths)
     states: dict[int, PartitionState] = {}
     faults: list[str] = []
     for number, where, found in zip(replicas, paths, nodes, strict=True):
@@ -108,7 +108,7 @@ def read_brokers() -> Script[BrokersSnapshot]:
     """Read where the brokers are."""
     names = [name for name in (yield from children(BROKER_IDS)) or [] if name.isdecimal()]
     paths = [broker_path(int(name)) for name in names]
-    nodes = yield from read_nodes(paths)
+    nodes = yield from read_many(paths)
     endpoints: dict[int, BrokerEndpoint] = {}
     faults: list[str] = []
     for name, path, node in zip(names, paths, nodes, strict=True):

@@ -97,15 +97,26 @@ def read(op: ZkOp) -> Script[Reply]:
 
 
 def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | None]]:
-    """Read all ``paths``, in batches."""
-    wanted = list(paths)
+    """Read many znodes, ``None`` for each that does not exist, in batches bounded by size."""
     nodes: list[Node | None] = []
-    for start in range(0, len(wanted), READ_BATCH):
-        reply = yield from read(GetMany(tuple(wanted[start : start + READ_BATCH]), watch))
-        assert isinstance(reply, Ok)
-        assert isinstance(reply.value, tuple)
-        nodes.extend(node if isinstance(node, Node) else None for node in reply.value)
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        if batch and (len(batch) == READ_BATCH or size + len(path) > PACKET_BYTES):
+            nodes += yield from _read_batch(batch, watch)
+            batch, size = [], 0
+        batch.append(path)
+        size += len(path)
+    if batch:
+        nodes += yield from _read_batch(batch, watch)
     return nodes
+
+
+def _read_batch(paths: list[str], watch: bool) -> Script[list[Node | None]]:
+    reply = yield from read(GetMany(tuple(paths), watch))
+    assert isinstance(reply, Ok)
+    assert isinstance(reply.value, tuple)
+    return [node if isinstance(node, Node) else None for node in reply.value]
 
 
 def ensure_path(ctx: ScriptContext, path: str) -> Script[None]:
