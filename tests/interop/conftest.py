@@ -13,29 +13,20 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from kafka import KafkaProducer
-from kazoo.exceptions import NoNodeError
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
-from zkconsumer.core.topic_filter import Blacklist, Whitelist, expand
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.znodes import decode_registration, decode_topic, topic_path
-from zkconsumer.testing import KAFKA_LINES, LocalCluster, wait_until
-from zkconsumer.testing.groups import Delivery, GroupWatch, Reader
-from zkconsumer.testing.legacy_jvm import LEGACY_LINES, JvmMember, JvmMembers
+from zkconsumer.core.topic_filter import Blacklist, Whitelist
+from zkconsumer.testing import KAFKA_LINES, LocalCluster
+from zkconsumer.testing.groups import Delivery, Reader
+from zkconsumer.testing.legacy_jvm import LEGACY_LINES, JvmMembers
+from zkconsumer.testing.legacy_jvm_group import MixedGroup
 
 RESULTS = Path(__file__).parents[2] / "build" / "interop.jsonl"
-SETTLE_SECONDS = 30.0
-STABLE_SECONDS = 0.3
 LINES = {version: line for line, version in KAFKA_LINES.items()}
 
 
@@ -45,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a short run does not take; sort by broker, so that few servers run at once."""
+    """Leave out what a short run does not take."""
     here = [item for item in items if item.path.parent == Path(__file__).parent]
     if os.environ.get("INTEROP") != "all":
         left_out = [item for item in here if not _in_sample(item)]
@@ -119,15 +110,6 @@ def jvms() -> Iterator[Callable[[str], JvmMembers]]:
         jvm.close()
 
 
-class Member(Protocol):
-    """What both sides' members have in common."""
-
-    @property
-    def deliveries(self) -> list[Delivery]: ...
-
-    def leave(self) -> None: ...
-
-
 class OurMember:
     """One of ours in this process."""
 
@@ -162,15 +144,6 @@ class OurMember:
         """Leave cleanly."""
         self.connector.shutdown()
         self.reader.join()
-
-
-class TheirMember(JvmMember):
-    """One of the original consumer."""
-
-    def leave(self) -> None:
-        """Leave cleanly."""
-        self.shutdown()
-        assert self.failures == []
 
 
 class OurProcess:
@@ -214,320 +187,13 @@ class OurProcess:
     leave = kill
 
 
-class MixedGroup:
-    """One group with members of both kinds, its topics, and the checks of each step.
-
-    Topics are named ``<prefix>-a``, ``<prefix>-b``...; members ``j1``, ``p1``...
-    """
-
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        jvm: JvmMembers,
-        group: str,
-        strategy: str = "range",
-        profile: str = "default",
-    ) -> None:
-        self.cluster = cluster
-        self.jvm = jvm
-        self.group = group
-        self.strategy = strategy
-        self.members: dict[str, Member] = {}
-        self.acked: dict[tuple[str, int, int], bytes] = {}
-        """Value of every message acknowledged, by topic, partition and offset."""
-        self.watch = GroupWatch(cluster.zookeeper, group)
-        self.hash = RoundRobinHash.DASH if jvm.kafka == "1.1" else RoundRobinHash.BRACKETS
-        self.partitions: dict[str, int] = {}
-        self.profile = profile
-        self.reread = 0
-        self._claims: dict[TopicPartition, int] = {}
-        self._gone: list[tuple[str, Member]] = []
-        common: dict[str, object] = {
-            "zookeeper.connect": cluster.zookeeper,
-            "group.id": group,
-            "zookeeper.session.timeout.ms": 4000,
-            "rebalance.backoff.ms": 150,
-            "rebalance.max.retries": 40,
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": 60_000,
-            "refresh.leader.backoff.ms": 50,
-            "partition.assignment.strategy": strategy,
-        }
-        self.theirs = common
-        self.ours = common | {"zkconsumer.profile": profile}
-        if strategy == "roundrobin":
-            self.ours["zkconsumer.roundrobin.hash"] = self.hash.value
-
-    def close(self) -> None:
-        """Let all members leave."""
-        try:
-            for name in sorted(self.members):  # KAFKA-1848: 0.8.2 cannot stop while it rebalances
-                self.members.pop(name).leave()
-        finally:
-            self.watch.close()
-
-    def create(self, end: str, partitions: int, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic named ``<group>-<end>``; return its name."""
-        name = f"{self.group}-{end}"
-        self.cluster.create_topic(name, partitions, config=config)
-        self.partitions[name] = partitions
-        return name
-
-    def grow(self, topic: str, total: int) -> None:
-        """Add partitions to a topic."""
-        self.cluster.add_partitions(topic, total)
-        self.partitions[topic] = total
-
-    def start(self, side: str, number: int, streams: int, kind: str, topics: list[str]) -> None:
-        """Have member ``<side><number>`` join; ``side`` is ``p`` (ours) or ``j``.
-
-        ``kind`` says how it subscribes to the topics of this group: by name, or by a filter that
-        allows all of them.
-        """
-        subscription: dict[str, Any] = {
-            "static": {"topics": dict.fromkeys(topics, streams)},
-            "white_list": {"whitelist": f"{self.group}-[a-z]", "streams": streams},
-            "black_list": {"blacklist": f"(?!{self.group}-).*", "streams": streams},
-        }[kind]
-        self.join(f"{side}{number}", **subscription)
-
-    def join(self, name: str, jvm: JvmMembers | None = None, **subscription: Any) -> Member:
-        """Have a member join with the given subscription; ``jvm``: in that process."""
-        config = {"consumer.id": name}
-        member: Member
-        if name.startswith("j"):
-            member = TheirMember(jvm or self.jvm, self.theirs | config, **subscription)
-        else:
-            member = OurMember(self.ours | config, **subscription)
-        self.members[name] = member
-        return member
-
-    def leave(self, name: str) -> None:
-        """Have a member leave cleanly."""
-        member = self.members.pop(name)
-        self._gone.append((name, member))
-        member.leave()
-
-    def lose(self, name: str, kill: Callable[[], object]) -> None:
-        """Kill a member."""
-        self._gone.append((name, self.members.pop(name)))
-        kill()
-
-    @contextmanager
-    def traffic(self) -> Iterator[None]:
-        """Send messages to all partitions all the time, in a thread of its own."""
-        ended = threading.Event()
-        faults: list[BaseException] = []
-
-        def run() -> None:
-            while not ended.wait(0.02):
-                try:
-                    self.send(1)
-                except BaseException as error:  # noqa: BLE001
-                    faults.append(error)
-                    return
-
-        thread = threading.Thread(target=run, name="traffic", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(40.0)
-        assert faults == []
-
-    def send(self, count: int = 5) -> None:
-        """Send ``count`` messages to each partition, and wait until they are acknowledged."""
-        sent = []
-        old = self.cluster.kafka == "0.8.2"
-        producer = KafkaProducer(  # a new one each time, for it knows of no new partitions
-            bootstrap_servers=self.cluster.bootstrap, api_version=(0, 8, 2) if old else None
-        )
-        for topic, partitions in list(self.partitions.items()):
-            for partition in range(partitions):
-                for _ in range(count):
-                    value = f"{topic}/{partition}/{len(self.acked) + len(sent)}".encode()
-                    future = producer.send(topic, value, partition=partition)
-                    sent.append((topic, partition, value, future))
-        for topic, partition, value, future in sent:
-            self.acked[topic, partition, future.get(30).offset] = value
-        producer.close(5)
-
-    def deliveries(self) -> Counter[tuple[str, int, int]]:
-        """How often each message was delivered, to all members of all times together."""
-        found: Counter[tuple[str, int, int]] = Counter()
-        for _, member in [*self._gone, *self.members.items()]:
-            for delivery in list(member.deliveries):
-                place = (delivery.topic, delivery.partition, delivery.offset)
-                found[place] += 1
-                assert place not in self.acked or self.acked[place] == delivery.value
-        return found
-
-    def delivered(self) -> None:
-        """Wait until every acknowledged message has been delivered at least once."""
-
-        def missing() -> set[tuple[str, int, int]]:
-            return set(self.acked) - set(self.deliveries())
-
-        try:
-            wait_until(lambda: not missing(), SETTLE_SECONDS, "every message is delivered")
-        except Exception as error:
-            error.add_note(f"missing: {sorted(missing())[:20]}; {self.told()}")
-            raise
-
-    def once(self) -> None:
-        """Every acknowledged message has been delivered, and by ours none that came before.
-
-        An original member (or ours with the ``scala`` profile) reads the stored offset before it
-        claims a partition, so it may start from one that the last owner has replaced meanwhile:
-        what it reads again is counted in ``reread``.
-        """
-        self.delivered()
-        found = [
-            (delivery.at, name, (delivery.topic, delivery.partition, delivery.offset))
-            for name, member in [*self._gone, *self.members.items()]
-            for delivery in list(member.deliveries)
-        ]
-        seen: set[tuple[str, int, int]] = set()
-        again = []
-        for _, name, place in sorted(found):
-            if place in seen:
-                again.append((name, *place))
-            seen.add(place)
-        self.reread = len(again)
-        if self.profile == "default":
-            ours = [each for each in again if each[0].startswith("p")]
-            assert ours == [], f"ours delivered again what had been delivered; {self.told()}"
-
-    def settled(self) -> dict[TopicPartition, str]:
-        """Wait until the owners are right and stay so; return them.
-
-        Right: each partition that anyone subscribes to has one owner, which is what both sides'
-        assignors say, registered by the same session that holds the owner znode.
-        """
-        last: object = None
-        unchanged = (0.0, {})
-
-        def right() -> bool:
-            nonlocal last, unchanged
-            ids = self.watch.members()
-            expected, owners, claims = self.expected(), self.owners(), self.claims()
-            last = (ids, expected, owners, claims)
-            members = sorted(f"{self.group}_{name}" for name in self.members)
-            if ids != members or owners != expected or claims.keys() != owners.keys():
-                claims = {}
-            if claims != unchanged[1] or not claims:
-                unchanged = (time.monotonic(), claims)
-            return bool(claims) and time.monotonic() - unchanged[0] >= STABLE_SECONDS
-
-        try:
-            wait_until(right, SETTLE_SECONDS, "each partition is owned by whom it should be")
-        except Exception as error:
-            error.add_note(f"members, expected, owners, claims: {last}; {self.told()}")
-            raise
-        owners = self.owners()
-        ids = self.watch.members()
-        theirs = self.jvm.assignment(self.cluster.zookeeper, self.group, self.strategy, ids)
-        mine = {tp: thread for tp, thread in theirs.items() if tp.topic in self.partitions}
-        assert mine == owners, "the original assignor agrees"
-        return owners
-
-    def handed_over(self) -> None:
-        """Each partition claimed since the last call was committed to its end before.
-
-        To be called when all was delivered before the change, and nothing was sent after it.
-        """
-        client, paths, ends, claims = (
-            self.watch.client,
-            self.watch.paths,
-            self.ends(),
-            self.claims(),
-        )
-        for tp, claimed in claims.items():
-            if tp in self._claims and claimed != self._claims[tp]:
-                data, stat = client.get(paths.offset(tp))
-                assert int(data) == ends[tp], f"{tp} is committed before it changes hands"
-                assert stat.mzxid <= claimed, f"{tp} is committed before it is claimed"
-        self._claims = claims
-
-    def expected(self) -> dict[TopicPartition, str]:
-        """What our assignors make of the registrations."""
-        client, paths = self.watch.client, self.watch.paths
-        names = client.get_children("/brokers/topics")
-        threads: dict[str, list[ConsumerThreadId]] = {}
-        for member in self.watch.members():
-            path = paths.member(member)
-            try:
-                subscription = decode_registration(path, client.get(path)[0])
-            except NoNodeError:
-                return {}
-            wanted = expand(path, subscription, names, exclude_internal=True)
-            for topic, ids in thread_ids(member, wanted).items():
-                threads.setdefault(topic, []).extend(ids)
-        assert set(threads) <= set(self.partitions), "filters allow this group's topics only"
-        partitions = {t: decode_topic(topic_path(t), client.get(topic_path(t))[0]) for t in threads}
-        assert {t: len(numbers) for t, numbers in partitions.items()}.items() <= (
-            self.partitions.items()
-        )
-        if self.strategy == "range":
-            result = assign_range(threads, partitions)
-        else:
-            result = assign_roundrobin(threads, partitions, self.hash)
-        return {tp: str(thread) for tp, thread in result.items()}
-
-    def owners(self) -> dict[TopicPartition, str]:
-        """The owner znodes."""
-        return {
-            TopicPartition(topic, partition): thread
-            for topic in self.partitions
-            for partition, thread in self.watch.owners(topic).items()
-        }
-
-    def claims(self) -> dict[TopicPartition, int]:
-        """The transaction that made each owner znode whose session registered its owner."""
-        client, paths = self.watch.client, self.watch.paths
-        found: dict[TopicPartition, int] = {}
-        for tp, thread in self.owners().items():
-            owner = client.exists(paths.owner(tp))
-            member = client.exists(paths.member(ConsumerThreadId.parse(thread).consumer))
-            if owner and member and owner.ephemeralOwner == member.ephemeralOwner:
-                found[tp] = owner.czxid
-        return found
-
-    def stored(self) -> dict[TopicPartition, int]:
-        """The committed offsets of the group's topics."""
-        return {
-            TopicPartition(topic, partition): offset
-            for topic in self.partitions
-            for partition, offset in self.watch.offsets(topic).items()
-        }
-
-    def ends(self) -> dict[TopicPartition, int]:
-        """The offset after the last acknowledged message of each partition."""
-        found: dict[TopicPartition, int] = {}
-        for topic, partition, offset in self.acked:
-            tp = TopicPartition(topic, partition)
-            found[tp] = max(found.get(tp, 0), offset + 1)
-        return found
-
-    def told(self) -> str:
-        """What the original members complain about, and whether they gave up."""
-        failures = {
-            name: member.failures
-            for name, member in self.members.items()
-            if isinstance(member, JvmMember) and member.failures
-        }
-        log = [line for line in self.jvm.log_text().splitlines() if self.group in line]
-        return f"failures: {failures}; log: {[line[:300] for line in log[-15:]]}"
-
-
 @pytest.fixture
 def groups(request: pytest.FixtureRequest, group: str) -> Iterator[Callable[..., MixedGroup]]:
     """Makes mixed groups; their members leave at the end."""
     made: list[MixedGroup] = []
 
     def make(*args: Any, **kwargs: Any) -> MixedGroup:
-        made.append(MixedGroup(*args, group, **kwargs))
+        made.append(MixedGroup(*args, OurMember, group, **kwargs))
         return made[-1]
 
     yield make

@@ -30,7 +30,8 @@ def live(group, first: str, second: str, kind: str) -> None:
     Between any two changes messages are sent and delivered, so that each change hands over what
     was read to its end.
     """
-    topics = [group.create("a", 4), group.create("b", 3)]
+    topics = [group.create("a", 4)]
+    topics.append(group.create(group.telling_end(topics[0]), 3))
 
     def step() -> None:
         group.settled()
@@ -87,7 +88,7 @@ def test_life(
     """Whoever comes first and whatever they subscribe to, both sides agree after each step, every
     message is delivered, and the offsets of one side are where the other goes on: a partition that
     changes hands was committed to its end before, so ours deliver nothing a second time."""
-    group = groups(clusters(broker), jvms(jvm), strategy=strategy)
+    group = groups(clusters(broker), jvms(jvm), strategy=strategy, store=store)
     live(group, *("jp" if order == "jvm_first" else "pj"), kind)
 
 
