@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         long_decoder,
         string_decoder,
     )
+    from zkconsumer.runtime.metrics import Metrics
     from zkconsumer.runtime.streams import ConsumerIterator, KafkaStream
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "LeaderUnavailableError",
     "MessageAndMetadata",
     "MessageSizeTooLargeError",
+    "Metrics",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
     "RebalanceFailedError",
@@ -116,6 +118,7 @@ _HOMES = {
         "long_decoder",
         "string_decoder",
     ),
+    "zkconsumer.runtime.metrics": ("Metrics",),
     "zkconsumer.runtime.streams": ("ConsumerIterator", "KafkaStream"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

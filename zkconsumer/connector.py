@@ -39,12 +39,14 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
+from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import ConnectorLoop, ConsumerRebalanceListener
 from zkconsumer.runtime.messages import Decode, bytes_decoder
+from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
@@ -301,6 +303,24 @@ class ZookeeperConsumerConnector:
         if faults:
             raise CommitFailedError("; ".join(faults))
 
+    # -- metrics -------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """What there is to count and measure, at this moment.
+
+        Cheap; may be called from any thread at any time. Before streams are created almost all is
+        0; after ``shutdown`` counters keep their last value.
+        """
+        loop, plane = self._loop, self._plane
+        if loop is None or plane is None:
+            return snapshot.before_streams(self._zk, self._closed)
+        return snapshot.of_member(self._zk, self._gate, loop, plane)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``shutdown`` was called."""
+        return self._closed
+
     # -- the end -------------------------------------------------------------------------------
 
     def shutdown(self, timeout: float = 30.0) -> None:
@@ -324,7 +344,7 @@ class ZookeeperConsumerConnector:
         try:
             faults = loop.closed.result(timeout)
         except FutureTimeoutError:
-            self._gate.close()
+            self._gate.end()
             plane.close()
             self._zk.close()
             raise CommitFailedError(

@@ -32,6 +32,7 @@ from zkconsumer.errors import (
     ConsumerTimeoutError,
     ZooKeeperError,
 )
+from zkconsumer.prometheus import start_http_server
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.zk.group_tree import GroupTree
 
@@ -63,6 +64,12 @@ _RANDOM = random.SystemRandom()
     show_default=True,
     help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Offer Prometheus metrics on this port of 127.0.0.1; 0 takes a free one.",
+)
 @click.option("--strict", is_flag=True, help="Unknown configuration keys are errors.")
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
 def consume(
@@ -78,6 +85,7 @@ def consume(
     file: str | None,
     properties: tuple[str, ...],
     form: str,
+    metrics_port: int | None,
     strict: bool,
     verbose: int,
 ) -> int:
@@ -120,7 +128,7 @@ def consume(
         with _signals_raise() as check_signals:
             _check_group(config, from_beginning)
             check_signals()
-            return _consume(config, open_streams, printer, check_signals)
+            return _consume(config, open_streams, printer, check_signals, metrics_port)
     except _SignalledError as signalled:
         for note in getattr(signalled, "__notes__", ()):
             click.echo(f"error: interrupted, {note}", err=True)
@@ -210,6 +218,7 @@ def _consume(
     open_streams: Callable[[ZookeeperConsumerConnector], list[KafkaStream]],
     printer: Printer,
     check_signals: Callable[[], None],
+    metrics_port: int | None,
 ) -> int:
     """Print until the end; leave the group; the exit status. Raises what ended it early."""
     with warnings.catch_warnings():
@@ -219,6 +228,9 @@ def _consume(
     patience = config.zookeeper_session_timeout_ms / 1000 + 3
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     try:
+        if metrics_port is not None:
+            server = start_http_server(connector, metrics_port)
+            click.echo(f"metrics: {server.url}", err=True)
         streams = open_streams(connector)
         printer.last = time.monotonic()
         for stream in streams:

@@ -53,7 +53,8 @@ class RebalanceMachine(Committing):
 
     Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
     ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
-    text), ``view`` (the last one), ``decision``, ``attempts``, ``stale_answers``.
+    text), ``view`` (the last one), ``quarantined`` (registrations left out: path and reason),
+    ``decision``, ``attempts``, ``failed_attempts``, ``stale_answers``.
     """
 
     def __init__(self, spec: MemberSpec) -> None:
@@ -62,6 +63,7 @@ class RebalanceMachine(Committing):
         self.view: GroupView | None = None
         self.decision = Decision({}, {})
         self.attempts = 0
+        self.failed_attempts = 0
         self._brokers: tuple[BrokerEndpoint, ...] | None = None
         self._brokers_token: int | None = None
         self._brokers_changed = False  # since the view under way was asked for
@@ -74,7 +76,7 @@ class RebalanceMachine(Committing):
         self._positions: Mapping[TopicPartition, int] = {}
         self._remembered: dict[TopicPartition, Remembered] = {}
         self._committed_at_loss: dict[TopicPartition, int | None] = {}
-        self._quarantined: Mapping[str, str] = {}
+        self.quarantined: Mapping[str, str] = {}
         self._start_answered = False
         self._close_wanted = False
         self._closing_faults: list[str] = []
@@ -266,9 +268,9 @@ class RebalanceMachine(Committing):
 
     def _report_quarantined(self, view: GroupView) -> None:
         for path, reason in view.quarantined.items():
-            if self._quarantined.get(path) != reason:
+            if self.quarantined.get(path) != reason:
                 self._emit(orders.Report("quarantined", reason))
-        self._quarantined = view.quarantined
+        self.quarantined = view.quarantined
 
     def _owners_checked(self, fact: facts.OwnersChecked) -> None:
         self._take_away(fact.foreign, "lost-owner", "the owner znode is gone or somebody else's")
@@ -455,6 +457,7 @@ class RebalanceMachine(Committing):
             self._attempt_failed()
 
     def _attempt_failed(self) -> None:
+        self.failed_attempts += 1
         # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
         if self.spec.scala and self._attempt >= self.spec.max_attempts:
             self.state = State.FAILED
@@ -535,6 +538,8 @@ class RebalanceMachine(Committing):
     def _close(self) -> None:
         self._refuse_commits()
         self.state = State.CLOSED
+        self.blocked = {}
+        self.quarantined = {}
         self.held.clear()
         self.fetching.clear()
         self._emit(orders.CloseSession(tuple(self._closing_faults)))

@@ -1,7 +1,7 @@
 """DataPlane: which stream gets which partition, and how far each partition got.
 
 Owns the partition infos of everything this member holds or has just stopped. Called by the
-connector's loop; ``positions`` and ``lags`` by any thread.
+connector's loop; ``positions``, ``lags`` and what is measured by any thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from time import monotonic
 
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.metrics import Meter
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
@@ -37,6 +38,11 @@ class DataPlane:
         self._release_wait = release_wait
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         """The registered brokers; written by the loop's thread."""
+        self.fetch_counts = manager.counts
+        every = [stream for group in streams.values() for stream in group]
+        self._every_stream = every
+        self.messages = Meter(lambda: sum(stream.delivered for stream in every))
+        self.bytes = Meter(lambda: sum(stream.bytes_begun for stream in every))
         self._lock = threading.Lock()
         self._held: dict[TopicPartition, tuple[PartitionTopicInfo, KafkaStream]] = {}
         self._stopped: dict[TopicPartition, PartitionTopicInfo] = {}
@@ -132,12 +138,21 @@ class DataPlane:
             infos = [info for info, _ in self._held.values()]
         return {info.topic_partition: lag for info in infos if (lag := info.lag) is not None}
 
+    @property
+    def queued_chunks(self) -> int:
+        """Chunks in the queues of all streams."""
+        return sum(len(stream.queue) for stream in self._every_stream)
+
+    def measure(self) -> None:
+        """Take a sample for the rates."""
+        self.messages.rate()
+        self.bytes.rate()
+
     def close(self) -> None:
         """End fetchers and all streams."""
         self._manager.shutdown()
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.shutdown()
+        for stream in self._every_stream:
+            stream.shutdown()
 
 
 def _by_stream(

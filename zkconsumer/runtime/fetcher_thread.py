@@ -167,11 +167,21 @@ class FetcherThread(threading.Thread):
         connection, fetch = self._connected()
         used = connection.is_open
         try:
-            return fetch.fetch(wanted, max_wait, self._config.fetch_min_bytes, max_bytes)
+            return self._send(fetch, wanted, max_wait, max_bytes)
         except BrokerUnavailableError:
             if not used or self._closing:
                 raise
-        return fetch.fetch(wanted, max_wait, self._config.fetch_min_bytes, max_bytes)
+        return self._send(fetch, wanted, max_wait, max_bytes)
+
+    def _send(
+        self, fetch: Fetcher, wanted: Sequence[Want], max_wait: int, max_bytes: int
+    ) -> list[Got]:
+        counts = self._manager.counts
+        counts.sent()
+        begun = time.monotonic()
+        answer = fetch.fetch(wanted, max_wait, self._config.fetch_min_bytes, max_bytes)
+        counts.answered(time.monotonic() - begun, sum(len(got.data) for got in answer))
+        return answer
 
     def _connected(self) -> tuple[BrokerConnection, Fetcher]:
         with self._condition:

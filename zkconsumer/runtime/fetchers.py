@@ -21,6 +21,7 @@ from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.fetch_events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
 from zkconsumer.runtime.fetcher_thread import Feed, FetcherThread
 from zkconsumer.runtime.leader_finder import LeaderFinder
+from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
@@ -42,6 +43,7 @@ class ConsumerFetcherManager:
         self, config: FetchConfig, client_id: str, on_event: OnEvent | None = None
     ) -> None:
         self.config = config
+        self.counts = FetchCounts()
         self.backoff = config.refresh_leader_backoff_ms / 1000
         self._client_id = client_id
         self._on_event = on_event

@@ -31,6 +31,7 @@ class DeliveryGate:
         self._waiters: set[Callable[[], None]] = set()
         self._shut_since: float | None = None
         self._suspended = 0.0
+        self._ended = False
 
     def extend(self, until: float) -> None:
         """Open the gate until ``until`` (CLOCK_BOOTTIME seconds), also after ``close``.
@@ -41,7 +42,7 @@ class DeliveryGate:
             return
         with self._lock:
             now = time.clock_gettime(CLOCK)
-            if until <= self.valid_until or until <= now:
+            if self._ended or until <= self.valid_until or until <= now:
                 return
             self._suspended += self._shut_for(now)
             self._shut_since = None
@@ -61,6 +62,14 @@ class DeliveryGate:
             # DEVIATION-09: the JVM delivers on without a session.
             self.valid_until = -math.inf
 
+    def end(self) -> None:
+        """Close for ever; the time from now on does not count as suspended."""
+        self.close()
+        with self._lock:
+            if not self._ended:
+                self._suspended += self._shut_for(time.clock_gettime(CLOCK))
+                self._ended = True
+
     @property
     def is_open(self) -> bool:
         """Whether a message may be delivered now."""
@@ -68,7 +77,7 @@ class DeliveryGate:
 
     @property
     def suspended_seconds(self) -> float:
-        """Seconds the gate was shut since it was first opened, the present time included."""
+        """Seconds the gate was shut from its first opening until now, or until its end."""
         with self._lock:
             return self._suspended + self._shut_for(time.clock_gettime(CLOCK))
 
@@ -84,6 +93,8 @@ class DeliveryGate:
             return False
 
     def _shut_for(self, now: float) -> float:
+        if self._ended:
+            return 0.0
         if self._shut_since is not None:
             return now - self._shut_since
         if math.isinf(self.valid_until):

@@ -31,9 +31,13 @@ from zkconsumer.core.scripts.table import script_for
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import MemberSpec
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.metrics import MemberCounts
 from zkconsumer.zk.driver import SessionEvent
 
 logger = logging.getLogger("zkconsumer.member")
+
+#: Seconds between the samples of rates, as in the JVM's meters.
+_SAMPLE_INTERVAL = 5.0
 
 #: Reports that tell of something going wrong; the rest is logged as information.
 WARNINGS = frozenset(
@@ -89,6 +93,9 @@ class DataPort(Protocol):
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of all partitions held."""
 
+    def measure(self) -> None:
+        """Take a sample for the rates."""
+
     def close(self) -> None:
         """End all streams and fetchers."""
 
@@ -125,6 +132,9 @@ class _Running:
 
     script: MemberScript[Fact]
     session_id: int
+    commits: bool
+    op: ZkOp | OffsetOp | None = None
+    """Waits for its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +171,7 @@ class ConnectorLoop:
         self.closed: Future[tuple[str, ...]] = Future()
         self.reports: Counter[str] = Counter()
         """How often each event was reported; written by the loop's thread."""
+        self.counts = MemberCounts(spec.paths.offsets)
         self._zk = zk
         self._data = data
         self._gate = gate
@@ -209,6 +220,7 @@ class ConnectorLoop:
     def _run(self) -> None:
         try:
             self._every(self._session_timeout / 6, self._ping)
+            self._every(_SAMPLE_INTERVAL, self._data.measure)
             if self._auto_commit_interval is not None:
                 self._every(self._auto_commit_interval, self._auto_commit)
             while not self.closed.done():
@@ -242,7 +254,7 @@ class ConnectorLoop:
     def _crashed(self, error: BaseException) -> None:
         """A fault in this library: leave the group rather than be a member that does nothing."""
         logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
-        self._gate.close()
+        self._gate.end()
         self._data.close()
         self._close_ports()
         for future in (self.started, self.closed):
@@ -298,7 +310,9 @@ class ConnectorLoop:
         self._take(facts.CommitRequested(None, self._data.positions()))
 
     def _take(self, fact: Fact) -> None:
-        for order in self.machine.on(fact):
+        following = self.machine.on(fact)
+        self.counts.stepped(self.machine.state, following)
+        for order in following:
             self._carry_out(order)
 
     def _run_script(self, order: Any) -> None:
@@ -306,18 +320,22 @@ class ConnectorLoop:
         if context is None:
             return
         number = next(self._numbers)
-        running = _Running(script_for(order, context), context.session_id)
+        commits = isinstance(order, orders.Commit)
+        running = _Running(script_for(order, context), context.session_id, commits)
         self._scripts[number] = running
         self._step(number, running, None)
 
     def _resume(self, answer: _Answered) -> None:
         running = self._scripts.get(answer.number)
         if running is not None:
+            if running.commits:
+                self.counts.committing(running.op, answer.reply)
             self._step(answer.number, running, answer.reply)
 
     def _step(self, number: int, running: _Running, reply: Reply | None) -> None:
         try:
             op = next(running.script) if reply is None else running.script.send(reply)
+            running.op = op
         except StopIteration as end:
             del self._scripts[number]
             self._mailbox.put(end.value)
@@ -360,7 +378,7 @@ class ConnectorLoop:
                     logging.WARNING if event in WARNINGS else logging.INFO, "%s: %s", event, text
                 )
             case orders.CloseSession(faults):
-                self._gate.close()
+                self._gate.end()
                 self._data.close()
                 self._close_ports()
                 self.closed.set_result(faults)

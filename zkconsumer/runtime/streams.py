@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Set
+from operator import length_hint
 from threading import get_ident
 from time import clock_gettime, monotonic
 
@@ -87,6 +88,16 @@ class KafkaStream:
         """Count the message in hand as consumed now, without asking for the next one."""
         self._iterator.mark_consumed()
 
+    @property
+    def delivered(self) -> int:
+        """Messages handed to the application so far."""
+        return self._iterator.delivered
+
+    @property
+    def bytes_begun(self) -> int:
+        """Record bytes of the chunks that messages were taken from so far."""
+        return self._iterator.bytes_begun
+
     def revoke(self, infos: Iterable[PartitionTopicInfo]) -> None:
         """Deliver nothing more of ``infos``: once this returns, none of their messages is handed
         out (scala profile: save one that ``has_next`` has prefetched). Never blocks."""
@@ -150,6 +161,10 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._info = PartitionTopicInfo("", 0, None)
         self._lists: Iterator[list[Record]] = iter(())
         self._messages: Iterator[MessageAndMetadata] = iter(())
+        self._records: Iterator[Record] = iter(())  # what _messages takes from
+        self._taken_up = 0  # messages of all lists so far, less those that were dropped
+        self.bytes_begun = 0
+        """See ``KafkaStream.bytes_begun``."""
         self._peeked: MessageAndMetadata | None = None
         self._held: MessageAndMetadata | None = None
         self._holder = 0
@@ -224,6 +239,16 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             return released
 
     @property
+    def delivered(self) -> int:
+        """See ``KafkaStream.delivered``. Costs nothing for a message: a list knows its rest."""
+        with self._lock:
+            return self._taken_up - self._left
+
+    @property
+    def _left(self) -> int:
+        return length_hint(self._records) + (self._peeked is not None)
+
+    @property
     def held_by_caller(self) -> bool:
         """See ``KafkaStream.held_by_caller``."""
         with self._lock:
@@ -282,6 +307,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         """Make ``chunk`` the one that messages are taken from."""
         info = chunk.info
         self._chunk, self._info = chunk, info
+        self.bytes_begun += len(chunk.data)
         # Normally they are equal. After an offset out of range the log begins anew elsewhere.
         info.consumed_offset = chunk.fetch_offset
         if chunk.data and chunk.next_offset == chunk.fetch_offset and not chunk.damaged:
@@ -322,7 +348,9 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                     f"{chunk.next_offset - 1}"
                 )
         else:
-            self._messages = self._make(records)
+            self._taken_up += len(records)
+            self._records = iter(records)
+            self._messages = self._make(self._records)
 
     def _again(self, chunk: Chunk) -> None:
         start = chunk.info.consumed_offset
@@ -338,9 +366,11 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             chunk.info.consumed_offset = chunk.next_offset
 
     def _drop_chunk(self) -> None:
+        self._taken_up -= self._left
         self._chunk = None
         self._lists = iter(())
         self._messages = iter(())
+        self._records = iter(())
         self._peeked = None
 
     def _end_now(self) -> None:
@@ -390,7 +420,7 @@ class _ScalaConsumerIterator(ConsumerIterator):
         self._drop_chunk()
 
     def _drop_chunk(self) -> None:
-        prefetched = self._peeked
+        prefetched, self._peeked = self._peeked, None
         super()._drop_chunk()
         self._peeked = prefetched
 

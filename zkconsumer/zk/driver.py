@@ -127,6 +127,11 @@ class ZkDriver:
         """The current session; 0 while there is none. As signed as in ``Stat.ephemeral_owner``."""
         return self._session_id
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at this moment."""
+        return bool(self._client.connected)
+
     def start(self, connection_timeout: float) -> None:
         """Connect. Raises ZkUnavailableError, or ChrootMissingError."""
         try:

@@ -1,0 +1,165 @@
+"""Metrics for Prometheus, through prometheus_client (``pip install 'zkconsumer[prometheus]'``).
+
+``start_http_server`` answers scrapes on a port; ``ConnectorCollector`` fits into a registry of the
+application's own. Values are read when a scrape comes, on the server's thread; nothing runs
+between scrapes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.states import State
+from zkconsumer.errors import UsageError
+from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import CollectorRegistry
+
+PREFIX = "zkconsumer_"
+LABELS = ("client_id", "group", "member")
+
+
+class ConnectorCollector:
+    """Exports the metrics of connectors, each labelled with client id, group and member.
+
+    Register one for each registry: ``REGISTRY.register(ConnectorCollector([connector]))``. A
+    connector that was shut down is left out and forgotten. Any thread may call it.
+
+    Raises UsageError when prometheus_client is not installed.
+    """
+
+    def __init__(self, connectors: Iterable[ZookeeperConsumerConnector] = ()) -> None:
+        _require()
+        self._lock = threading.Lock()
+        self._connectors = list(connectors)
+
+    def add(self, connector: ZookeeperConsumerConnector) -> None:
+        """Export this one too. Adding it again changes nothing."""
+        with self._lock:
+            if connector not in self._connectors:
+                self._connectors.append(connector)
+
+    def describe(self) -> Sequence[Metric]:
+        """The families without samples; prometheus_client asks when a collector is registered."""
+        return [_family(metric) for metric in declared()]
+
+    def collect(self) -> Iterator[Metric]:
+        """All families with the values of this moment."""
+        with self._lock:
+            self._connectors = [found for found in self._connectors if not found.closed]
+            connectors = list(self._connectors)
+        read = [
+            (
+                (found.config.client_id, found.config.group_id, found.consumer_id),
+                found.metrics(),
+            )
+            for found in connectors
+        ]
+        for metric in declared():
+            family = _family(metric)
+            for labels, values in read:
+                _add(family, metric, labels, getattr(values, metric.name))
+            yield family
+
+
+class MetricsServer:
+    """A running endpoint. ``close`` it, or use it in a ``with`` statement."""
+
+    def __init__(self, collector: ConnectorCollector, server: Any, thread: Any) -> None:
+        self.collector = collector
+        """More connectors can be added to it."""
+        self.port: int = server.server_port
+        address = server.server_address[0]
+        host = f"[{address}]" if ":" in address else address
+        self.url = f"http://{host}:{self.port}/metrics"
+        self._server = server
+        self._thread = thread
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and its thread. May be repeated."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def start_http_server(
+    connectors: ZookeeperConsumerConnector | Iterable[ZookeeperConsumerConnector],
+    port: int,
+    addr: str = "127.0.0.1",
+) -> MetricsServer:
+    """Answer scrapes of ``http://addr:port/metrics`` on a thread of the server's own.
+
+    Args:
+        connectors: one, or several of this process; more may be added to the result's
+            ``collector``.
+        port: 0 takes a free one; the result's ``port`` tells which.
+        addr: where to listen: this machine only, unless told otherwise.
+
+    The server goes on after the connectors' shutdown; ``close`` ends it.
+
+    Raises UsageError when prometheus_client is not installed, or the address cannot be used.
+    """
+    _require()
+    from prometheus_client import start_http_server as serve
+    from prometheus_client.registry import CollectorRegistry
+
+    if isinstance(connectors, ZookeeperConsumerConnector):
+        connectors = (connectors,)
+    collector = ConnectorCollector(connectors)
+    registry: CollectorRegistry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, thread = serve(port, addr, registry)
+    except OSError as error:
+        raise UsageError(
+            f"metrics cannot be offered on {addr}, port {port}: {error.strerror or error}; "
+            "choose another port"
+        ) from error
+    return MetricsServer(collector, server, thread)
+
+
+def _require() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "Prometheus metrics need prometheus_client: pip install 'zkconsumer[prometheus]'"
+        ) from error
+
+
+def _family(metric: Declared) -> Any:
+    from prometheus_client import core
+
+    kinds = {Kind.COUNTER: core.CounterMetricFamily, Kind.HISTOGRAM: core.HistogramMetricFamily}
+    labels: tuple[str, ...] = LABELS
+    if metric.name == "lag":
+        labels = (*LABELS, "topic", "partition")
+    elif metric.kind is Kind.STATE:
+        labels = (*LABELS, "state")
+    kind = kinds.get(metric.kind, core.GaugeMetricFamily)
+    return kind(PREFIX + metric.name, metric.help, labels=labels)
+
+
+def _add(family: Any, metric: Declared, labels: tuple[str, ...], value: Any) -> None:
+    if isinstance(value, HistogramValue):
+        buckets = [(str(bound), count) for bound, count in value.buckets.items()]
+        family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum)
+    elif isinstance(value, Mapping):
+        for tp, lag in value.items():
+            family.add_metric((*labels, tp.topic, str(tp.partition)), lag)
+    elif metric.kind is Kind.STATE:
+        for state in State:
+            family.add_metric((*labels, state.name), int(state.name == value))
+    else:
+        family.add_metric(labels, value)

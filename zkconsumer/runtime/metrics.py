@@ -1,0 +1,381 @@
+"""The metrics: each declared once, as a field of ``Metrics``; and the instruments behind them.
+
+From the fields follow the snapshot, the Prometheus exporter and the reference page. No thread of
+its own: each instrument says who writes it; any thread may read any of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import expm1
+from typing import Any
+
+from zkconsumer.core import orders
+from zkconsumer.core.ops import Create, Multi, Ok, Reply, SetData, StoreOffsets
+from zkconsumer.core.orders import Order
+from zkconsumer.core.states import CLOSING, IDLE, State
+from zkconsumer.core.types import TopicPartition
+
+_MINUTE = 60.0
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Kind(Enum):
+    """What a metric's value does."""
+
+    COUNTER = "counter"
+    """Starts at 0 with the connector and never goes down."""
+    GAUGE = "gauge"
+    """The value of the moment."""
+    HISTOGRAM = "histogram"
+    """A ``HistogramValue``: how often a value was at most so large."""
+    STATE = "state"
+    """A name out of ``zkconsumer.core.states.State``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """What a histogram counted so far."""
+
+    count: int
+    sum: float
+    buckets: Mapping[float, int]
+    """Upper bound to the number of values at or below it, ascending; ``count`` has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is known of a metric besides its value."""
+
+    name: str
+    kind: Kind
+    unit: str
+    meaning: str
+    jvm: str | None
+    """``domain:type=T,name=N`` of the JVM consumer's MBean that it stands for; else it is ours."""
+
+    @property
+    def help(self) -> str:
+        """The meaning in one line of plain text, with the unit."""
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", self.meaning).replace("`", "")
+        return f"{text} Unit: {self.unit}."
+
+
+def _metric(
+    kind: Kind, unit: str, meaning: str, jvm: str | None = None, start: Callable[[], Any] = int
+) -> Any:
+    return field(default_factory=start, metadata={"declared": (kind, unit, meaning, jvm)})
+
+
+_CONNECTOR = "kafka.consumer:type=ZookeeperConsumerConnector,name="
+_TOPICS = "kafka.consumer:type=ConsumerTopicMetrics,name="
+_FETCHER = "kafka.server:type=FetcherStats,name="
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A connector's metrics at one moment. ``declared()`` tells kind, unit and meaning of each.
+
+    Source of those with a JVM name: Scala 1.1.1 ``KafkaMetricsGroup.consumerMetricNameList``.
+    """
+
+    messages: int = _metric(
+        Kind.COUNTER, "messages", "Handed to the application.", _TOPICS + "MessagesPerSec"
+    )
+    bytes: int = _metric(
+        Kind.COUNTER,
+        "bytes",
+        "Record bytes, as the broker sent them, that streams began to read. "
+        "(The JVM counts them when they are queued.)",
+        _TOPICS + "BytesPerSec",
+    )
+    messages_per_second: float = _metric(
+        Kind.GAUGE,
+        "messages/s",
+        "Mean of `messages` in which a minute ago weighs 1/e, as the JVM's one-minute rate.",
+        _TOPICS + "MessagesPerSec",
+    )
+    bytes_per_second: float = _metric(
+        Kind.GAUGE, "bytes/s", "The same mean of `bytes`.", _TOPICS + "BytesPerSec"
+    )
+    max_lag: int = _metric(
+        Kind.GAUGE,
+        "messages",
+        "The largest `lag`; 0 when none is known. (The JVM counts from the fetched offset.)",
+        "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag",
+    )
+    lag: Mapping[TopicPartition, int] = _metric(
+        Kind.GAUGE,
+        "messages",
+        "For each owned partition: from the consumed offset to the log's end, as the last answer "
+        "of the broker told it. A partition is missing until both are known.",
+        "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
+        dict,
+    )
+    owned_partitions: int = _metric(
+        Kind.GAUGE,
+        "partitions",
+        "Whose owner znode this member holds.",
+        _CONNECTOR + "OwnedPartitionsCount",
+    )
+    blocked_partitions: int = _metric(
+        Kind.GAUGE, "partitions", "Assigned to this member, but still owned by another."
+    )
+    rebalances: int = _metric(
+        Kind.COUNTER,
+        "rebalances",
+        "Ended ones in which this member stopped or started partitions. (The JVM counts every "
+        "look at the group, which stops all of them.)",
+        _CONNECTOR + "RebalanceRateAndTime",
+    )
+    rebalance_seconds: float = _metric(
+        Kind.COUNTER,
+        "seconds",
+        "Time of all `rebalances`, pauses between attempts included.",
+        _CONNECTOR + "RebalanceRateAndTime",
+    )
+    last_rebalance_seconds: float = _metric(
+        Kind.GAUGE, "seconds", "Time of the last one; 0 before the first."
+    )
+    failed_attempts: int = _metric(
+        Kind.COUNTER, "attempts", "Rebalance attempts that were given up and made again."
+    )
+    quarantined_registrations: int = _metric(
+        Kind.GAUGE, "members", "Malformed registrations in the group, which are left out."
+    )
+    lost_owners: int = _metric(
+        Kind.COUNTER,
+        "partitions",
+        "Whose owner znode turned out to be gone or somebody else's while this member held them.",
+    )
+    fenced_commits: int = _metric(
+        Kind.COUNTER,
+        "partitions",
+        "Commits refused because another member owns the partition by now.",
+    )
+    foreign_commits: int = _metric(
+        Kind.COUNTER,
+        "partitions",
+        "Offsets that somebody else wrote while this member owned the partition.",
+    )
+    zookeeper_commits: int = _metric(
+        Kind.COUNTER,
+        "offsets",
+        "Stored in ZooKeeper; one for each partition that a commit changes.",
+        _CONNECTOR + "ZooKeeperCommitsPerSec",
+    )
+    kafka_commits: int = _metric(
+        Kind.COUNTER,
+        "offsets",
+        "Stored in Kafka; one for each partition of each commit, changed or not.",
+        _CONNECTOR + "KafkaCommitsPerSec",
+    )
+    zookeeper_operations: int = _metric(
+        Kind.COUNTER,
+        "operations",
+        "Sent to ZooKeeper; a multi, or a read of many znodes, is one. Pings are not counted.",
+    )
+    fetch_requests: int = _metric(
+        Kind.COUNTER,
+        "requests",
+        "Fetch requests sent to brokers, failed ones included.",
+        _FETCHER + "RequestsPerSec",
+    )
+    fetch_bytes: int = _metric(
+        Kind.COUNTER, "bytes", "Record bytes in the answers.", _FETCHER + "BytesPerSec"
+    )
+    fetch_seconds: HistogramValue = _metric(  # noqa: RUF009 - not a value but a field
+        Kind.HISTOGRAM,
+        "seconds",
+        "From a fetch request to its answer, the broker's wait of up to `fetch.wait.max.ms` "
+        "included; requests without an answer are not.",
+        "kafka.consumer:type=FetchRequestAndResponseMetrics,name=FetchRequestRateAndTimeMs",
+        lambda: Histogram(_SECONDS).value,
+    )
+    fetch_queue_chunks: int = _metric(
+        Kind.GAUGE,
+        "chunks",
+        "Fetched and not begun, in all streams.",
+        _CONNECTOR + "FetchQueueSize",
+    )
+    suspended_seconds: float = _metric(
+        Kind.COUNTER,
+        "seconds",
+        "Since the first session, until shutdown: time in which nothing was delivered because the "
+        "ZooKeeper session was not surely alive.",
+    )
+    zookeeper_connected: int = _metric(
+        Kind.GAUGE, "0 or 1", "Whether there is a connection to ZooKeeper."
+    )
+    state: str = _metric(
+        Kind.STATE, "name", "Where the member stands: see [the states](states.md).", start=str
+    )
+
+    def as_dict(self) -> dict[str, int | float | str]:
+        """Flat, for JSON and logs: ``lag.TOPIC-PARTITION``; of a histogram ``.count``, ``.sum``."""
+        flat: dict[str, int | float | str] = {}
+        for metric in declared():
+            value = getattr(self, metric.name)
+            if isinstance(value, HistogramValue):
+                flat[f"{metric.name}.count"] = value.count
+                flat[f"{metric.name}.sum"] = value.sum
+            elif isinstance(value, Mapping):
+                flat.update({f"{metric.name}.{tp}": lag for tp, lag in value.items()})
+            else:
+                flat[metric.name] = value
+        return flat
+
+
+def declared() -> Sequence[Declared]:
+    """All metrics, in the order of the fields of ``Metrics``."""
+    return [
+        Declared(found.name, *found.metadata["declared"]) for found in dataclasses.fields(Metrics)
+    ]
+
+
+class Meter:
+    """A total and its one-minute rate. Any thread may call it.
+
+    ``rate`` takes a sample; the more often that happens the closer it follows. Counts between two
+    samples are taken to have come evenly.
+
+    Args:
+        count: returns the total, which never goes down; may take a stream's lock.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count = count
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._total = count()
+        self._at = clock()
+        self._mean = 0.0
+        self._weight = 0.0
+
+    @property
+    def total(self) -> int:
+        """The total of this moment."""
+        return self._count()
+
+    def rate(self) -> float:
+        """Counts per second; in the first minute, the mean since the beginning."""
+        with self._lock:
+            now, total = self._clock(), self._count()
+            passed = now - self._at
+            if passed > 0:
+                fresh = -expm1(-passed / _MINUTE)
+                self._mean += ((total - self._total) / passed - self._mean) * fresh
+                self._weight += (1 - self._weight) * fresh
+                self._total, self._at = total, now
+            return self._mean / self._weight if self._weight else 0.0
+
+
+class Histogram:
+    """Counts values by size. Any thread may call it."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._lock = threading.Lock()
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count ``value``."""
+        with self._lock:
+            self._counts[bisect_left(self._bounds, value)] += 1
+            self._sum += value
+
+    @property
+    def value(self) -> HistogramValue:
+        """What was counted so far."""
+        with self._lock:
+            counts, total = list(self._counts), self._sum
+        buckets: dict[float, int] = {}
+        so_far = 0
+        for bound, count in zip(self._bounds, counts, strict=False):
+            so_far += count
+            buckets[bound] = so_far
+        return HistogramValue(sum(counts), total, buckets)
+
+
+class FetchCounts:
+    """What fetcher threads sent and got; they call ``sent`` and ``answered``."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.bytes = 0
+        self.seconds = Histogram(_SECONDS)
+        self._lock = threading.Lock()
+
+    def sent(self) -> None:
+        """A request is about to be sent."""
+        with self._lock:
+            self.requests += 1
+
+    def answered(self, seconds: float, size: int) -> None:
+        """Its answer came after ``seconds``, with ``size`` record bytes."""
+        self.seconds.add(seconds)
+        with self._lock:
+            self.bytes += size
+
+
+class MemberCounts:
+    """Rebalances and commits; written by the loop's thread."""
+
+    def __init__(self, offsets_root: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rebalances = 0
+        self.rebalance_seconds = 0.0
+        self.last_rebalance_seconds = 0.0
+        self.zookeeper_commits = 0
+        self.kafka_commits = 0
+        self._offsets_root = offsets_root
+        self._clock = clock
+        self._begun: float | None = None
+        self._moved = False
+
+    def stepped(self, state: State, following: Sequence[Order]) -> None:
+        """The machine is in ``state`` now; its last step gave these orders."""
+        if state in _NO_REBALANCE:
+            self._begun = None
+        elif state in IDLE:
+            if self._begun is not None and self._moved:
+                seconds = self._clock() - self._begun
+                self.rebalances += 1
+                self.rebalance_seconds += seconds
+                self.last_rebalance_seconds = seconds
+            self._begun = None
+        elif self._begun is None and state is not State.REGISTERING:
+            self._begun, self._moved = self._clock(), False
+        if any(isinstance(order, _MOVES) for order in following):
+            self._moved = True
+
+    def committing(self, op: object, reply: Reply) -> None:
+        """An operation of a commit is answered."""
+        if not isinstance(reply, Ok):
+            return
+        if isinstance(op, StoreOffsets):
+            assert isinstance(reply.value, tuple)
+            self.kafka_commits += sum(fault is None for fault in reply.value)
+            return
+        depth = self._offsets_root.count("/") + 2  # topic and partition
+        for part in op.ops if isinstance(op, Multi) else (op,):
+            if (
+                isinstance(part, Create | SetData)
+                and part.path.startswith(self._offsets_root + "/")
+                and part.path.count("/") == depth
+            ):
+                self.zookeeper_commits += 1
+
+
+_MOVES = orders.StopFetching | orders.StartFetching
+_NO_REBALANCE = CLOSING | {State.NEW, State.SESSIONLESS}

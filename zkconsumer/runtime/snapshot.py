@@ -1,0 +1,53 @@
+"""Takes the snapshot of a connector's metrics. Called by any thread; waits for nobody."""
+
+from __future__ import annotations
+
+from zkconsumer.core.states import State
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import ConnectorLoop
+from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.zk.driver import ZkDriver
+
+
+def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
+    """The metrics of a connector without streams; ``closed``: it was shut down so."""
+    return Metrics(
+        zookeeper_operations=zk.operations,
+        zookeeper_connected=int(zk.connected),
+        state=(State.CLOSED if closed else State.NEW).name,
+    )
+
+
+def of_member(zk: ZkDriver, gate: DeliveryGate, loop: ConnectorLoop, plane: DataPlane) -> Metrics:
+    """The metrics of a connector with streams, also after its shutdown."""
+    machine, counts, reports, fetches = loop.machine, loop.counts, loop.reports, plane.fetch_counts
+    lag = plane.lags()
+    return Metrics(
+        messages=plane.messages.total,
+        bytes=plane.bytes.total,
+        messages_per_second=plane.messages.rate(),
+        bytes_per_second=plane.bytes.rate(),
+        max_lag=max(lag.values(), default=0),
+        lag=lag,
+        owned_partitions=len(machine.held),
+        blocked_partitions=len(machine.blocked),
+        rebalances=counts.rebalances,
+        rebalance_seconds=counts.rebalance_seconds,
+        last_rebalance_seconds=counts.last_rebalance_seconds,
+        failed_attempts=machine.failed_attempts,
+        quarantined_registrations=len(machine.quarantined),
+        lost_owners=reports["lost-owner"],
+        fenced_commits=reports["fenced"],
+        foreign_commits=reports["foreign-commit"],
+        zookeeper_commits=counts.zookeeper_commits,
+        kafka_commits=counts.kafka_commits,
+        zookeeper_operations=zk.operations,
+        fetch_requests=fetches.requests,
+        fetch_bytes=fetches.bytes,
+        fetch_seconds=fetches.seconds.value,
+        fetch_queue_chunks=plane.queued_chunks,
+        suspended_seconds=gate.suspended_seconds,
+        zookeeper_connected=int(zk.connected),
+        state=(State.CLOSED if loop.closed.done() else machine.state).name,
+    )
