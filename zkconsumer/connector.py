@@ -241,13 +241,21 @@ class ZookeeperConsumerConnector:
 
     def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
         config = self.config
-        timeout = config.offsets_channel_socket_timeout_ms / 1000
-        backoff = config.offsets_channel_backoff_ms / 1000
         coordinator = OffsetCoordinator(
-            config.group_id, config.client_id, lambda: plane.brokers, timeout, backoff
+            config.group_id,
+            config.client_id,
+            lambda: plane.brokers,
+            config.offsets_channel_socket_timeout_ms / 1000,
+            config.offsets_channel_backoff_ms / 1000,
         )
-        patience = timeout + config.offsets_commit_max_retries * backoff
-        return OffsetWorker(coordinator, patience, f"{self.consumer_id}_offsets")
+        return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
+
+    @property
+    def _offset_patience(self) -> float:
+        """Seconds that one use of the offset coordinator may take."""
+        config = self.config
+        retries = config.offsets_commit_max_retries * config.offsets_channel_backoff_ms
+        return (config.offsets_channel_socket_timeout_ms + retries) / 1000
 
     def _await_start(self, loop: ConnectorLoop) -> None:
         patience = _START_PATIENCE + 2 * self._session_timeout
@@ -294,7 +302,7 @@ class ZookeeperConsumerConnector:
                 raise ConfigError(bad)
             given = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
             future = loop.commit(given, strict=True)
-        patience = 2 * self._session_timeout + 10
+        patience = 2 * self._session_timeout + 10 + self._offset_patience
         try:
             faults = future.result(patience)
         except FutureTimeoutError:
@@ -323,11 +331,12 @@ class ZookeeperConsumerConnector:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def shutdown(self, timeout: float = 30.0) -> None:
+    def shutdown(self, timeout: float | None = None) -> None:
         """Leave the group: stop, commit (with auto-commit), release, deregister. Idempotent.
 
         Args:
-            timeout: seconds after which the session is ended whatever is left to do.
+            timeout: seconds after which the session is ended whatever is left to do. By default
+                the session timeout and 10 s, with Kafka storage also the offset coordinator's.
 
         Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
         """
@@ -339,6 +348,10 @@ class ZookeeperConsumerConnector:
         if loop is None or plane is None:
             self._zk.close()
             return
+        if timeout is None:
+            timeout = self._session_timeout + 10
+            if self.config.offsets_storage == "kafka":
+                timeout += self._offset_patience
         plane.let_go_in_this_thread()
         loop.post(facts.CloseRequested())
         try:
