@@ -336,7 +336,7 @@ class ZookeeperConsumerConnector:
 
         Args:
             timeout: seconds after which the session is ended whatever is left to do. By default
-                the session timeout and 10 s, with Kafka storage also the offset coordinator's.
+                the session timeout and 5 s, with Kafka storage also the offset coordinator's.
 
         Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
         """
@@ -349,7 +349,7 @@ class ZookeeperConsumerConnector:
             self._zk.close()
             return
         if timeout is None:
-            timeout = self._session_timeout + 10
+            timeout = self._session_timeout + 5  # beyond its session's end nothing can be stored
             if self.config.offsets_storage == "kafka":
                 timeout += self._offset_patience
         plane.let_go_in_this_thread()

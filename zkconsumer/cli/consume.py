@@ -224,8 +224,6 @@ def _consume(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # printed already
         connector = ZookeeperConsumerConnector(config)
-    # Beyond its session's end a member cannot commit any more.
-    patience = config.zookeeper_session_timeout_ms / 1000 + 3
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     try:
         if metrics_port is not None:
@@ -245,12 +243,12 @@ def _consume(
     except BaseException as error:
         printer.close()
         try:
-            connector.shutdown(patience)
+            connector.shutdown()
         except CommitFailedError as failed:
             error.add_note(f"and the last commit failed: {failed}")
         raise
     printer.close()
-    connector.shutdown(patience)
+    connector.shutdown()
     if isinstance(end, ConsumerTimeoutError):
         click.echo(str(end), err=True)
         return 0 if printer.count else end.exit_code
