@@ -115,7 +115,8 @@ class Metrics:
         Kind.GAUGE,
         "messages",
         "For each owned partition: from the consumed offset to the log's end, as the last answer "
-        "of the broker told it. A partition is missing until both are known.",
+        "of the broker told it. A partition is missing until both are known. While a stream's "
+        "queue is full nobody asks, and it does not grow.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
         dict,
     )

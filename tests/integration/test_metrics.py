@@ -1,0 +1,469 @@
+"""Metrics of members on real servers: they equal what happened, also as Prometheus reads them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from zkconsumer import Metrics, UsageError, ZookeeperConsumerConnector
+from zkconsumer.core.states import State
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import CommitFailedError, RebalanceFailedError
+from zkconsumer.prometheus import ConnectorCollector, start_http_server
+from zkconsumer.runtime.metrics import HistogramValue, Kind, declared
+from zkconsumer.testing import LocalCluster, expire_session, wait_until
+from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
+    """The group's znodes."""
+    with GroupWatch(cluster.zookeeper, group) as watching:
+        yield watching
+
+
+@pytest.fixture
+def config(cluster: LocalCluster, group: str) -> dict[str, object]:
+    """Settings of a member that reads from the beginning and commits only when told to."""
+    return {
+        "zookeeper.connect": cluster.zookeeper,
+        "group.id": group,
+        "zookeeper.session.timeout.ms": 2000,
+        "auto.offset.reset": "smallest",
+        "auto.commit.enable": False,
+        "rebalance.backoff.ms": 300,
+        "refresh.leader.backoff.ms": 50,
+        "fetch.wait.max.ms": 50,
+        "consumer.timeout.ms": 10_000,
+    }
+
+
+def counters(metrics: Metrics) -> dict[str, float]:
+    """The counters alone."""
+    return {m.name: getattr(metrics, m.name) for m in declared() if m.kind is Kind.COUNTER}
+
+
+def test_before_streams_and_after_shutdown(
+    cluster: LocalCluster, config: dict[str, object], topic: str
+) -> None:
+    """The snapshot can be taken at any time: nearly all 0 before streams; after shutdown counters
+    keep their value for good and nothing is owned or connected."""
+    cluster.create_topic(topic, 2)
+    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
+        producer.send(10)
+    unused = ZookeeperConsumerConnector(config)
+    before = unused.metrics()
+    assert before == Metrics(state="NEW", zookeeper_connected=1)
+    unused.shutdown()
+    assert unused.metrics().state == "CLOSED"
+    assert unused.metrics().zookeeper_connected == 0
+    with ZookeeperConsumerConnector(config) as member:
+        Reader(member.create_message_streams({topic: 1})[topic]).wait(10)
+        running = member.metrics()
+        assert (running.state, running.zookeeper_connected) == ("RESTING", 1)
+        assert running.owned_partitions == 2
+    after = member.metrics()
+    assert (after.state, after.zookeeper_connected, after.owned_partitions) == ("CLOSED", 0, 0)
+    assert (after.lag, after.max_lag, after.fetch_queue_chunks) == ({}, 0, 0)
+    assert all(value >= counters(running)[name] for name, value in counters(after).items())
+    assert counters(member.metrics()) == counters(after)
+
+
+def test_values_equal_what_was_consumed(
+    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
+) -> None:
+    """Messages, bytes, lag, owned partitions, commits: each equals what the application got, what
+    the log holds, and what ZooKeeper stores."""
+    cluster.create_topic(topic, 2)
+    with (
+        Producer(cluster.bootstrap, topic, (0, 1)) as producer,
+        ZookeeperConsumerConnector(config | {"queued.max.message.chunks": 100}) as member,
+    ):
+        producer.send(40)
+        stream = member.create_message_streams({topic: 1})[topic][0]
+        iterator = iter(stream)
+        read = {0: 0, 1: 0}
+        for count in range(1, 31):
+            message = iterator.next()
+            read[message.partition] += 1
+            assert member.metrics().messages == count
+        stream.mark_consumed()
+
+        def lag_is_right() -> bool:
+            found = member.metrics()
+            expected = {TopicPartition(topic, p): 20 - done for p, done in read.items()}
+            return found.lag == expected and found.max_lag == max(expected.values())
+
+        wait_until(lag_is_right, 5, "lag is log end minus consumed")
+        producer.send(4)
+        read = {p: done - 2 for p, done in read.items()}  # each log has two more
+        wait_until(lag_is_right, 5, "lag grows with the log")
+        for _ in range(14):
+            iterator.next()
+        stream.mark_consumed()
+        wait_until(lambda: member.metrics().max_lag == 0, 5, "everything is consumed")
+        found = member.metrics()
+        assert (found.messages, found.owned_partitions, found.fetch_queue_chunks) == (44, 2, 0)
+        assert found.bytes == found.fetch_bytes == log_bytes(cluster, topic)
+        assert found.messages_per_second > 0
+        assert found.bytes_per_second / found.messages_per_second == pytest.approx(
+            found.bytes / found.messages, rel=0.5
+        )
+        assert found.fetch_requests >= found.fetch_seconds.count > 0
+        assert found.fetch_seconds.sum >= found.fetch_seconds.count * 0.0001
+
+        assert found.zookeeper_commits == 0
+        member.commit_offsets()
+        member.commit_offsets({TopicPartition(topic, 0): 22})  # unchanged: not written
+        producer.send(1)
+        iterator.next()
+        stream.mark_consumed()
+        member.commit_offsets()
+        found = member.metrics()
+        assert (found.zookeeper_commits, found.kafka_commits) == (3, 0)
+        paths = [watch.paths.offset(TopicPartition(topic, p)) for p in (0, 1)]
+        written = [watch.client.exists(path).version + 1 for path in paths]
+        assert sum(written) == 3
+        quiet = found.zookeeper_operations
+        assert quiet > 10
+        assert member.metrics().zookeeper_operations == quiet
+    assert member.metrics().messages == 45
+    assert member.metrics().fenced_commits == member.metrics().failed_attempts == 0
+
+
+def log_bytes(cluster: LocalCluster, topic: str) -> int:
+    """Bytes in the topic's segments on the broker's disk."""
+    directory = cluster.broker_servers[0].log.parents[1]
+    logs = [path for path in directory.rglob("*.log") if path.parent.name.startswith(f"{topic}-")]
+    assert len(logs) == 2
+    return sum(path.stat().st_size for path in logs)
+
+
+@pytest.mark.parametrize(("dual", "in_zookeeper"), [(False, 0), (True, 2)])
+def test_kafka_commits(
+    cluster: LocalCluster,
+    config: dict[str, object],
+    topic: str,
+    dual: bool,
+    in_zookeeper: int,
+) -> None:
+    """With Kafka storage each commit counts every partition, changed or not; with dual commit the
+    changed ones count for ZooKeeper as well."""
+    cluster.create_topic(topic, 2)
+    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
+        producer.send(10)
+    added = {"offsets.storage": "kafka", "dual.commit.enabled": dual}
+    with ZookeeperConsumerConnector(config | added) as member:
+        stream = member.create_message_streams({topic: 1})[topic][0]
+        for _ in range(10):
+            next(iter(stream))
+        stream.mark_consumed()
+        member.commit_offsets()
+        member.commit_offsets()
+        found = member.metrics()
+        assert (found.kafka_commits, found.zookeeper_commits) == (4, in_zookeeper)
+
+
+def test_rebalances(
+    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
+) -> None:
+    """Each rebalance that moves partitions counts once, with its time; looks that change nothing
+    do not. A partition that somebody else holds is blocked until it is let go."""
+    cluster.create_topic(topic, 4)
+    watch.client.create(
+        watch.paths.owner(TopicPartition(topic, 3)), b"else_x-0", ephemeral=True, makepath=True
+    )
+    settings = config | {"zkconsumer.reread.interval.ms": 150}
+    with ZookeeperConsumerConnector(settings | {"consumer.id": "a"}) as one:
+        one.create_message_streams({topic: 1})
+        first = one.metrics()
+        assert (first.owned_partitions, first.rebalances) == (3, 1)
+        assert 0 < first.last_rebalance_seconds == first.rebalance_seconds < 10
+        wait_until(lambda: one.metrics().blocked_partitions == 1, 5, "one is blocked")
+        assert one._loop is not None
+        looks = one._loop.machine.attempts
+        wait_until(lambda: one._loop.machine.attempts > looks + 3, 10, "the group is looked at")
+        assert one.metrics().rebalances == 1
+        watch.client.delete(watch.paths.owner(TopicPartition(topic, 3)))
+        wait_until(lambda: one.metrics().owned_partitions == 4, 5, "it is taken")
+        wait_until(lambda: one.metrics().rebalances == 2, 5, "which is a rebalance")
+        assert one.metrics().blocked_partitions == 0
+        with ZookeeperConsumerConnector(settings | {"consumer.id": "b"}) as two:
+            two.create_message_streams({topic: 1})
+            wait_until(lambda: one.metrics().rebalances == 3, 5, "it gives two up")
+            wait_until(lambda: two.metrics().owned_partitions == 2, 5, "which the other takes")
+            assert one.metrics().owned_partitions == 2
+        wait_until(lambda: one.metrics().rebalances == 4, 5, "it takes them back")
+        last = one.metrics()
+        assert last.owned_partitions == 4
+        assert last.rebalance_seconds > last.last_rebalance_seconds > 0
+
+
+def test_faults_are_counted(
+    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
+) -> None:
+    """Quarantined registrations, foreign and fenced commits, lost owners and lost sessions move
+    their own metric, and no other of these."""
+    cluster.create_topic(topic, 2)
+    tps = [TopicPartition(topic, p) for p in (0, 1)]
+    paths, client = watch.paths, watch.client
+    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
+        producer.send(20)
+    settings = config | {"zkconsumer.reread.interval.ms": 200}
+    with ZookeeperConsumerConnector(settings) as member:
+        Reader(member.create_message_streams({topic: 1})[topic]).wait(20)
+        member.commit_offsets(dict.fromkeys(tps, 3))
+
+        def faults() -> tuple[int, ...]:
+            found = member.metrics()
+            return (
+                found.quarantined_registrations,
+                found.foreign_commits,
+                found.fenced_commits,
+                found.lost_owners,
+            )
+
+        assert faults() == (0, 0, 0, 0)
+        client.create(f"{paths.ids}/hostile", b"[]")
+        wait_until(lambda: faults() == (1, 0, 0, 0), 5, "it is quarantined")
+        client.delete(f"{paths.ids}/hostile")
+        wait_until(lambda: faults() == (0, 0, 0, 0), 5, "it is gone")
+
+        client.set(paths.offset(tps[0]), b"4")
+        member.commit_offsets(dict.fromkeys(tps, 5))
+        assert faults() == (0, 1, 0, 0)
+
+        client.delete(paths.owner(tps[1]))
+        wait_until(lambda: faults() == (0, 1, 0, 1), 5, "the owner is missed")
+        wait_until(lambda: member.metrics().owned_partitions == 2, 5, "and made again")
+
+        assert member.metrics().suspended_seconds < 1
+        before = member.metrics()
+        expire_session(cluster.zookeeper, *member._zk._client.client_id)
+        wait_until(lambda: member._zk.session_id != 0, 10, "a new session")
+        wait_until(
+            lambda: (
+                member.metrics().owned_partitions == 2
+                and member.metrics().rebalances > before.rebalances
+            ),
+            10,
+            "it owns all again",
+        )
+        assert member.metrics().suspended_seconds > before.suspended_seconds
+        assert faults() == (0, 1, 0, 1)
+
+
+def test_fenced_commits(
+    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
+) -> None:
+    """A commit of a partition that another session has claimed counts as fenced, once."""
+    cluster.create_topic(topic, 2)
+    lost, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
+        producer.send(20)
+    with ZookeeperConsumerConnector(config) as member:
+        Reader(member.create_message_streams({topic: 1})[topic]).wait(20)
+        member.commit_offsets({lost: 3, kept: 3})
+        claim = watch.client.transaction()
+        claim.delete(watch.paths.owner(lost))
+        claim.create(watch.paths.owner(lost), b"somebody-0", ephemeral=True)
+        claim.set_data(watch.paths.offset(lost), b"3")
+        assert not [found for found in claim.commit() if isinstance(found, Exception)]
+        stored = member.metrics().zookeeper_commits
+        with pytest.raises(CommitFailedError, match="owned by another member now"):
+            member.commit_offsets({lost: 5, kept: 5})
+        found = member.metrics()
+        assert found.fenced_commits == 1
+        assert found.zookeeper_commits == stored + 1
+        wait_until(lambda: member.metrics().blocked_partitions == 1, 5, "it is blocked")
+
+
+def test_failed_attempts(
+    cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
+) -> None:
+    """Each attempt of the scala profile that meets a foreign owner is counted; then it gives up."""
+    cluster.create_topic(topic, 1)
+    owner = watch.paths.owner(TopicPartition(topic, 0))
+    watch.client.create(owner, b"else_x-0", ephemeral=True, makepath=True)
+    added = {"zkconsumer.profile": "scala", "rebalance.max.retries": 3, "rebalance.backoff.ms": 100}
+    with ZookeeperConsumerConnector(config | added) as member:
+        with pytest.raises(RebalanceFailedError):
+            member.create_message_streams({topic: 1})
+        found = member.metrics()
+        assert (found.failed_attempts, found.state, found.rebalances) == (3, "FAILED", 1)
+        assert found.rebalance_seconds >= 0.2
+
+
+# -- Prometheus ---------------------------------------------------------------------------------
+
+
+def scrape(url: str) -> Samples:
+    """All samples that an endpoint tells, by name and labels."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return parsed(answer.read().decode())
+
+
+def parsed(text: str) -> Samples:
+    """The samples of the text format; each once."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
+    """What must be told of one member, worked out from the table."""
+    base = {
+        "client_id": member.config.client_id,
+        "group": member.config.group_id,
+        "member": member.consumer_id,
+    }
+    found: Samples = {}
+
+    def tell(name: str, value: float, **more: str) -> None:
+        found[f"zkconsumer_{name}", frozenset((base | more).items())] = value
+
+    for metric in declared():
+        value = getattr(metrics, metric.name)
+        if metric.kind is Kind.COUNTER:
+            tell(f"{metric.name}_total", value)
+        elif isinstance(value, HistogramValue):
+            tell(f"{metric.name}_count", value.count)
+            tell(f"{metric.name}_sum", value.sum)
+            for bound, count in value.buckets.items():
+                tell(f"{metric.name}_bucket", count, le=str(bound))
+            tell(f"{metric.name}_bucket", value.count, le="+Inf")
+        elif metric.name == "lag":
+            for tp, lag in value.items():
+                tell("lag", lag, topic=tp.topic, partition=str(tp.partition))
+        elif metric.kind is Kind.STATE:
+            for state in State:
+                tell("state", float(state.name == value), state=state.name)
+        else:
+            tell(metric.name, value)
+    return found
+
+
+MOVING = re.compile(r"zkconsumer_(fetch_(seconds|requests)|\w+_per_second|suspended)")
+
+
+def still(samples: Samples) -> Samples:
+    """Without what changes from moment to moment in an idle member."""
+    return {key: value for key, value in samples.items() if not MOVING.match(key[0])}
+
+
+def test_scrape_of_several_connectors(
+    cluster: LocalCluster, config: dict[str, object], topic: str
+) -> None:
+    """One endpoint tells every value of each member's snapshot; a member that was shut down is
+    left out; the endpoint itself runs one thread and ends when told to."""
+    cluster.create_topic(topic, 4)
+    with Producer(cluster.bootstrap, topic, range(4)) as producer:
+        producer.send(12)
+    threads = set(threading.enumerate())
+    with ZookeeperConsumerConnector(config | {"consumer.id": "a"}) as one:
+        mine = config | {"consumer.id": "b", "client.id": "second"}
+        with ZookeeperConsumerConnector(mine) as two:
+            with start_http_server([one], 0) as server:
+                server.collector.add(two)
+                server.collector.add(two)
+                assert server.url == f"http://127.0.0.1:{server.port}/metrics"
+                Reader(one.create_message_streams({topic: 1})[topic]).wait(12)
+                two.create_message_streams({topic: 1})
+                wait_until(
+                    lambda: (
+                        [m.metrics().owned_partitions for m in (one, two)] == [2, 2]
+                        and [m.metrics().state for m in (one, two)] == ["RESTING"] * 2
+                        and [len(m.metrics().lag) for m in (one, two)] == [2, 2]
+                        and two.metrics().fetch_queue_chunks <= 2
+                    ),
+                    10,
+                    "both have their half",
+                )
+                told = scrape(server.url)
+                wanted = expected(one, one.metrics()) | expected(two, two.metrics())
+                assert told.keys() == wanted.keys()
+                assert still(told) == still(wanted)
+                assert sum(v for (name, _), v in told.items() if name.endswith("messages_total"))
+                with pytest.raises(UsageError, match=f"port {server.port}: .*choose another"):
+                    start_http_server(one, server.port)
+                two.shutdown()
+                assert scrape(server.url).keys() == expected(one, one.metrics()).keys()
+            with pytest.raises(OSError, match="refused"):
+                urllib.request.urlopen(server.url, timeout=5)
+    wait_until(lambda: set(threading.enumerate()) <= threads, 10, "no thread is left")
+
+
+def test_metrics_leak(cluster: LocalCluster, config: dict[str, object], topic: str) -> None:
+    """MetricsTest.testMetricsLeak: cycles of create and shutdown leave the number of metrics as it
+    was, in an application's own registry."""
+    cluster.create_topic(topic, 1)
+    registry = CollectorRegistry()
+    collector = ConnectorCollector()
+    registry.register(collector)
+
+    def count() -> int:
+        return len(parsed(generate_latest(registry).decode()))
+
+    before = count()
+    assert before == 0
+    while_running = set()
+    for _ in range(5):
+        with ZookeeperConsumerConnector(config) as member:
+            collector.add(member)
+            member.create_message_streams({topic: 1})
+            wait_until(lambda m=member: m.metrics().lag, 10, "the lag is known")
+            while_running.add(count())
+        assert count() == before
+    assert len(while_running) == 1
+    assert min(while_running) > len(declared())
+    assert not collector._connectors
+
+
+def test_consume_offers_metrics(
+    cluster: LocalCluster, config: dict[str, object], group: str, topic: str
+) -> None:
+    """``zkconsumer consume --metrics-port 0`` says where its metrics are, and they are there."""
+    cluster.create_topic(topic, 1)
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(7)
+    script = "from zkconsumer.cli import main; main()"
+    arguments = ["--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic]
+    arguments += ["--from-beginning", "--metrics-port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "consume", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stderr.readline().removeprefix("metrics: ").strip()
+        assert url.startswith("http://127.0.0.1:")
+        for _ in range(7):
+            process.stdout.readline()
+
+        def messages() -> list[float]:
+            return [v for (n, _), v in scrape(url).items() if n == "zkconsumer_messages_total"]
+
+        assert messages() == [7]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+    finally:
+        process.kill()
+        process.communicate()

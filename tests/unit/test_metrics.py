@@ -1,0 +1,305 @@
+"""Metrics without servers: the table, the instruments, what streams and gate count."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer import Metrics, TopicPartition
+from zkconsumer.core import orders
+from zkconsumer.core.ops import (
+    Check,
+    Code,
+    Create,
+    Failed,
+    FetchOffsets,
+    Multi,
+    Ok,
+    SetData,
+    StoreOffsets,
+)
+from zkconsumer.core.states import State
+from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.metrics import Histogram, Kind, MemberCounts, Meter, declared
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+JVM_NAMES = {
+    "kafka.consumer:type=ZookeeperConsumerConnector,name=FetchQueueSize",
+    "kafka.consumer:type=ZookeeperConsumerConnector,name=KafkaCommitsPerSec",
+    "kafka.consumer:type=ZookeeperConsumerConnector,name=ZooKeeperCommitsPerSec",
+    "kafka.consumer:type=ZookeeperConsumerConnector,name=RebalanceRateAndTime",
+    "kafka.consumer:type=ZookeeperConsumerConnector,name=OwnedPartitionsCount",
+    "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag",
+    "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
+    "kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec",
+    "kafka.consumer:type=ConsumerTopicMetrics,name=BytesPerSec",
+    "kafka.server:type=FetcherStats,name=BytesPerSec",
+    "kafka.server:type=FetcherStats,name=RequestsPerSec",
+    "kafka.consumer:type=FetchRequestAndResponseMetrics,name=FetchRequestRateAndTimeMs",
+}
+"""``consumerMetricNameList`` of Scala 1.1.1, less three that have no counterpart."""
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_metric_is_declared_once_and_in_full() -> None:
+    """Every field of the snapshot has kind, unit and meaning; counters start at 0; together they
+    stand for all of the JVM's consumer metrics that have a counterpart."""
+    table = declared()
+    assert [metric.name for metric in table] == [f.name for f in dataclasses.fields(Metrics)]
+    assert {metric.jvm for metric in table if metric.jvm} == JVM_NAMES
+    start = Metrics()
+    for metric in table:
+        assert metric.unit
+        assert metric.meaning.endswith((".", ".)"))
+        assert "`" not in metric.help
+        assert "](" not in metric.help
+        if metric.kind is Kind.COUNTER:
+            assert getattr(start, metric.name) == 0
+
+
+def test_as_dict_is_flat() -> None:
+    """The flat form is JSON and keeps every number."""
+    seconds = Histogram((1.0, 2.0))
+    seconds.add(1.5)
+    metrics = Metrics(
+        messages=3, lag={TopicPartition("a-b", 7): 5}, fetch_seconds=seconds.value, state="NEW"
+    )
+    flat = json.loads(json.dumps(metrics.as_dict()))
+    assert flat["messages"] == 3
+    assert flat["lag.a-b-7"] == 5
+    assert flat["fetch_seconds.count"] == 1
+    assert flat["fetch_seconds.sum"] == 1.5
+    assert flat["state"] == "NEW"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_minute_rate(seed: int) -> None:
+    """A steady flow gives its rate from the start, whatever the times of the samples; after it
+    ends the rate falls by e each minute; after a change it goes 1 - 1/e of the way in a minute."""
+    rng = random.Random(seed)
+    clock = Clock()
+    total = 0.0
+    meter = Meter(lambda: total, clock)  # type: ignore[arg-type, return-value]
+    assert meter.rate() == 0.0
+
+    def flow(rate: float, seconds: float) -> None:
+        nonlocal total
+        end = clock.now + seconds
+        while clock.now < end:
+            step = min(rng.uniform(0.1, 7.0), end - clock.now)
+            clock.now += step
+            total += rate * step
+            meter.rate()
+
+    flow(50.0, 10.0)
+    assert meter.rate() == pytest.approx(50.0)
+    flow(50.0, 1200.0)
+    assert meter.rate() == pytest.approx(50.0)
+    flow(100.0, 60.0)
+    assert meter.rate() == pytest.approx(100 - 50 / math.e, rel=1e-3)
+    flow(100.0, 1200.0)
+    flow(0.0, 120.0)
+    assert meter.rate() == pytest.approx(100 / math.e**2, rel=1e-3)
+    assert meter.rate() == meter.rate()
+    assert meter.total == total
+
+
+def test_histogram() -> None:
+    """Buckets count values at or below their bound; values above the last bound are in count."""
+    histogram = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.add(value)
+    assert histogram.value.buckets == {0.1: 2, 1.0: 3}
+    assert histogram.value.count == 4
+    assert histogram.value.sum == pytest.approx(7.65)
+
+
+def test_rebalances_are_those_that_move_partitions() -> None:
+    """A run from the first look to rest counts, with all its pauses, when partitions were stopped
+    or started in it; a look that changes nothing does not, nor one that a lost session or the end
+    cuts off."""
+    clock = Clock()
+    counts = MemberCounts("/consumers/g/offsets", clock)
+
+    def step(state: State, *following: orders.Order, seconds: float = 1.0) -> None:
+        counts.stepped(state, following)
+        clock.now += seconds
+
+    start = orders.StartFetching(1, {})
+    step(State.REGISTERING)
+    step(State.VIEWING)
+    step(State.CLAIMING)
+    step(State.BACKING_OFF, seconds=5.0)
+    step(State.VIEWING)
+    step(State.STARTING, start)
+    step(State.RESTING, seconds=100.0)
+    assert (counts.rebalances, counts.rebalance_seconds) == (1, 9.0)
+    step(State.VIEWING)
+    step(State.RESTING)
+    assert counts.rebalances == 1
+    step(State.STOPPING, orders.StopFetching(2, frozenset()))
+    step(State.FAILED)
+    assert (counts.rebalances, counts.rebalance_seconds) == (2, 10.0)
+    assert counts.last_rebalance_seconds == 1.0
+    for cut in (State.SESSIONLESS, State.CLOSING_STOP):
+        step(State.STARTING, start)
+        step(cut, orders.StopFetching(3, frozenset()))
+        step(State.VIEWING)
+        step(State.RESTING)
+    assert counts.rebalances == 2
+
+
+def test_commits_are_offsets_that_were_stored() -> None:
+    """What counts is each offset znode written and each offset Kafka took; not parents that were
+    created on the way, refused operations, or anything else of the script."""
+    counts = MemberCounts("/consumers/g/offsets")
+    root = "/consumers/g/offsets"
+    several = Multi(
+        (
+            Check("/consumers/g/ids/m", 0),
+            Create(f"{root}/t", b""),
+            Create(f"{root}/t/0", b"1"),
+            SetData(f"{root}/t/1", b"1", 3),
+            SetData("/consumers/g/owners/t/1", b"1", 3),
+        )
+    )
+    counts.committing(several, Failed(Code.BAD_VERSION, 3))
+    counts.committing(several, Ok((None,) * 5))
+    assert (counts.zookeeper_commits, counts.kafka_commits) == (2, 0)
+    counts.committing(SetData(f"{root}/t/1", b"2"), Ok())
+    counts.committing(Create(root, b""), Ok())
+    assert counts.zookeeper_commits == 3
+    tp = TopicPartition("t", 0)
+    counts.committing(StoreOffsets(((tp, 1), (tp, 2))), Ok((None, "refused")))
+    counts.committing(StoreOffsets(((tp, 1),)), Failed(Code.OTHER))
+    counts.committing(FetchOffsets((tp,)), Ok((None,)))
+    assert (counts.zookeeper_commits, counts.kafka_commits) == (3, 1)
+
+
+def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:
+    """A chunk with one batch of ``count`` messages."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for number in range(count):
+        builder.append(number, 1, None, b"v", [])
+    data = struct.pack(">q", first) + bytes(builder.build())[8:]
+    return Chunk(info, data, first, first + count)
+
+
+@pytest.mark.parametrize("scala", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_streams_count_what_they_hand_out(seed: int, scala: bool) -> None:
+    """After any mixture of next, has_next, peek, mark_consumed, revokes and the end, ``delivered``
+    is the number of messages that were returned, and ``bytes_begun`` has each chunk begun once."""
+    rng = random.Random(seed)
+    gate = DeliveryGate()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    stream = KafkaStream("c", gate, queue_capacity=3, timeout_ms=0, scala=scala)
+    iterator = iter(stream)
+    infos = [PartitionTopicInfo("t", p, 0) for p in range(3)]
+    ends = [0, 0, 0]
+    got = most = 0
+    for _ in range(300):
+        action = rng.choices(
+            ("put", "next", "has_next", "peek", "mark", "revoke"), (3, 12, 2, 2, 1, 1)
+        )[0]
+        try:
+            if action == "put" and not stream.queue.full:
+                p, count = rng.randrange(3), rng.randint(1, 9)
+                added = chunk(infos[p], ends[p], count)
+                ends[p] += count
+                most += len(added.data)
+                stream.queue.put(added)
+            elif action == "next":
+                iterator.next()
+                got += 1
+            elif action == "has_next":
+                iterator.has_next()
+            elif action == "peek":
+                iterator.peek()
+            elif action == "mark":
+                stream.mark_consumed()
+            elif action == "revoke":
+                p = rng.randrange(3)
+                stream.revoke([infos[p]])
+                infos[p], ends[p] = PartitionTopicInfo("t", p, 0), 0
+        except ConsumerTimeoutError:
+            pass
+        assert stream.delivered == got
+    stream.shutdown()
+    assert stream.delivered == got
+    got += sum(1 for _ in iterator)  # scala finishes what it has begun
+    assert stream.delivered == got > 100
+    assert 0 < stream.bytes_begun <= most
+
+
+def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
+    """A chunk counts in full when its first message is asked for, and not before."""
+    gate = DeliveryGate(always_open=True)
+    stream = KafkaStream("c", gate, timeout_ms=0)
+    info = PartitionTopicInfo("t", 0, 0)
+    first, second = chunk(info, 0, 5), chunk(info, 5, 7)
+    stream.queue.put(first)
+    stream.queue.put(second)
+    assert stream.bytes_begun == 0
+    iterator = iter(stream)
+    for _ in range(5):
+        next(iterator)
+    assert stream.bytes_begun == len(first.data)
+    next(iterator)
+    assert stream.bytes_begun == len(first.data) + len(second.data)
+
+
+def test_suspended_time_ends_with_the_gate() -> None:
+    """Time after the end is no suspension, and nothing opens an ended gate."""
+    gate = DeliveryGate()
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    gate.end()
+    first = gate.suspended_seconds
+    gate.extend(time.clock_gettime(CLOCK) + 7200)
+    gate.end()
+    assert not gate.is_open
+    assert gate.suspended_seconds == first < 1.0
+    closed = DeliveryGate()
+    closed.extend(time.clock_gettime(CLOCK) + 3600)
+    closed.close()
+    at = closed.suspended_seconds
+    closed.end()
+    assert closed.suspended_seconds == closed.suspended_seconds >= at
+
+
+def test_a_missing_library_is_named() -> None:
+    """Without prometheus_client the module can be imported, and its use says what to install."""
+    script = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from zkconsumer.errors import UsageError\n"
+        "from zkconsumer.prometheus import ConnectorCollector, start_http_server\n"
+        "for use in (ConnectorCollector, lambda: start_http_server([], 0)):\n"
+        "    try: use()\n"
+        "    except UsageError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    line = "Prometheus metrics need prometheus_client: pip install 'zkconsumer[prometheus]'\n"
+    assert done.stdout == 2 * line
