@@ -42,8 +42,9 @@ and with a filter a topic; each partition that changes hands has been committed 
 
 BETWEEN = """
 The consumer of 1.1.1 reads from no 0.8.2.2 broker: it sends fetch requests of version 3, which
-that broker does not know. Groups with `roundrobin` set `zkconsumer.roundrobin.hash` to the form of
-their original members.
+that broker does not know. Offsets: `zookeeper` and `kafka` are values of `offsets.storage`, `dual`
+is the latter with `dual.commit.enabled`. Our members with `roundrobin` set
+`zkconsumer.roundrobin.hash` to the form of the original ones.
 
 ## Everything else
 

@@ -14,11 +14,21 @@ PAIRS = [
     ("0.8.2.2", "1.1.1"),
     ("0.8.2.2", "0.8.2.2"),
 ]
-STORES = ["zookeeper"]
+CASES = [
+    (order, store, kind, strategy, *pair)
+    for order in ("jvm_first", "ours_first")
+    for store in ("zookeeper", "kafka", "dual")
+    for kind in ("static", "white_list", "black_list")
+    for strategy in ("range", "roundrobin")
+    for pair in PAIRS
+    # Where offsets are kept has nothing to do with who gets what.
+    if store == "zookeeper" or (kind, strategy) == ("static", "range")
+]
 
 SAMPLE = [
     "jvm_first-zookeeper-static-range-1.1.1-3.9.1",
     "ours_first-zookeeper-white_list-roundrobin-1.1.1-1.1.1",
+    "ours_first-dual-static-range-1.1.1-3.9.1",
     "jvm_first-zookeeper-black_list-range-0.8.2.2-0.8.2.2",
     "ours_first-zookeeper-static-roundrobin-0.8.2.2-3.9.1",
 ]
@@ -69,11 +79,7 @@ def live(group, first: str, second: str, kind: str) -> None:
 
 
 @pytest.mark.sampled(*SAMPLE)
-@pytest.mark.parametrize(("jvm", "broker"), PAIRS)
-@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
-@pytest.mark.parametrize("kind", ["static", "white_list", "black_list"])
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("order", ["jvm_first", "ours_first"])
+@pytest.mark.parametrize(("order", "store", "kind", "strategy", "jvm", "broker"), CASES)
 def test_life(
     clusters: Callable,
     jvms: Callable,

@@ -297,6 +297,12 @@ class JvmMember:
         self._await("left", 1, timeout)
         self.jvm._remove(self)
 
+    def leave(self) -> None:
+        """Shut it down. Raises ClusterError when something in it has failed until then."""
+        self.shutdown()
+        if self.failures:
+            raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")
+
     def offsets(self, topic: str, partition: int) -> list[int]:
         """Offsets of one partition's messages so far."""
         found = [d for d in self.deliveries if d.topic == topic and d.partition == partition]

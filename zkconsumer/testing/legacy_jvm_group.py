@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from kafka import KafkaProducer
 from kazoo.exceptions import NoNodeError
 
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.core.assign import (
     RoundRobinHash,
     assign_range,
@@ -23,7 +24,7 @@ from zkconsumer.core.assign import (
     thread_ids,
 )
 from zkconsumer.core.topic_filter import expand
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.znodes import decode_registration, decode_topic, topic_path
 from zkconsumer.testing.cluster import LocalCluster
 from zkconsumer.testing.groups import Delivery, GroupWatch
@@ -48,15 +49,6 @@ class Member(Protocol):
         """Leave the group cleanly."""
 
 
-class _TheirMember(JvmMember):
-    """One of the original consumer."""
-
-    def leave(self) -> None:
-        """Leave cleanly."""
-        self.shutdown()
-        assert self.failures == [], self.failures
-
-
 class MixedGroup:
     """One group with members of both kinds, its topics, and the checks of each step.
 
@@ -72,7 +64,7 @@ class MixedGroup:
         group: the group id.
         strategy: ``range`` or ``roundrobin``, which takes the form of the original members.
         profile: of our members.
-        store: all members' ``offsets.storage``.
+        store: where all members keep offsets: ``zookeeper``, ``kafka``, or ``dual`` for both.
     """
 
     def __init__(
@@ -90,6 +82,7 @@ class MixedGroup:
         self.jvm = jvm
         self.group = group
         self.strategy = strategy
+        self.store = store
         self.members: dict[str, Member] = {}
         self.acked: dict[tuple[str, int, int], bytes] = {}
         """Value of every message acknowledged, by topic, partition and offset."""
@@ -110,7 +103,8 @@ class MixedGroup:
             "auto.commit.interval.ms": 60_000,
             "refresh.leader.backoff.ms": 50,
             "partition.assignment.strategy": strategy,
-            "offsets.storage": store,
+            "offsets.storage": "zookeeper" if store == "zookeeper" else "kafka",
+            "dual.commit.enabled": str(store == "dual").lower(),
         }
         self.theirs = common
         self.ours = common | {"zkconsumer.profile": profile}
@@ -171,7 +165,7 @@ class MixedGroup:
         config = {"consumer.id": name}
         member: Member
         if name.startswith("j"):
-            member = _TheirMember(jvm or self.jvm, self.theirs | config, **subscription)
+            member = JvmMember(jvm or self.jvm, self.theirs | config, **subscription)
         else:
             member = self._make_ours(self.ours | config, **subscription)
         self.members[name] = member
@@ -312,18 +306,15 @@ class MixedGroup:
 
         To be called when all was delivered before the change, and nothing was sent after it.
         """
-        client, paths, ends, claims = (
-            self.watch.client,
-            self.watch.paths,
-            self.ends(),
-            self.claims(),
-        )
+        client, paths = self.watch.client, self.watch.paths
+        ends, stored, claims = self.ends(), self.stored(), self.claims()
         for tp, claimed in claims.items():
             if tp in self._claims and claimed != self._claims[tp]:
-                data, stat = client.get(paths.offset(tp))
-                stored = int(data)
-                assert stored == ends[tp], f"{tp} changed hands at {stored}, read to {ends[tp]}"
-                assert stat.mzxid <= claimed, f"{tp} was committed after it was claimed"
+                found = stored.get(tp)
+                assert found == ends[tp], f"{tp} changed hands at {found}, read to {ends[tp]}"
+                if self.store != "kafka":
+                    stat = client.exists(paths.offset(tp))
+                    assert stat.mzxid <= claimed, f"{tp} was committed after it was claimed"
         self._claims = claims
 
     def expected(self) -> dict[TopicPartition, str]:
@@ -371,12 +362,25 @@ class MixedGroup:
         return found
 
     def stored(self) -> dict[TopicPartition, int]:
-        """The committed offsets of the group's topics."""
-        return {
+        """The committed offsets of the group's topics; those in both stores are the same."""
+        znodes = {
             TopicPartition(topic, partition): offset
             for topic in self.partitions
             for partition, offset in self.watch.offsets(topic).items()
         }
+        if self.store == "zookeeper":
+            return znodes
+        broker = BrokerEndpoint(0, "127.0.0.1", self.cluster.broker_servers[0].port)
+        coordinator = OffsetCoordinator(self.group, "watch", lambda: [broker], 10.0, 0.1)
+        try:
+            every = [TopicPartition(t, p) for t, n in self.partitions.items() for p in range(n)]
+            answer = coordinator.fetch(every, SETTLE_SECONDS)
+        finally:
+            coordinator.close()
+        kafka = {tp: offset for tp, offset in answer.items() if offset is not None}
+        wanted = kafka if self.store == "dual" else {}
+        assert znodes == wanted, f"in ZooKeeper: {znodes}, in Kafka: {kafka}"
+        return kafka
 
     def ends(self) -> dict[TopicPartition, int]:
         """The offset after the last acknowledged message of each partition."""
