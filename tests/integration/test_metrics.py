@@ -139,6 +139,11 @@ def test_values_equal_what_was_consumed(
         assert quiet > 10
         assert member.metrics().zookeeper_operations == quiet
     assert member.metrics().messages == 45
+    with ZookeeperConsumerConnector(config) as member:
+        member.create_message_streams({topic: 1})
+        rewritten = [watch.client.exists(path).version + 1 for path in paths]
+        assert rewritten == [version + 1 for version in written], "claims rewrite offsets"
+        assert member.metrics().zookeeper_commits == 0, "which is no commit"
     assert member.metrics().fenced_commits == member.metrics().failed_attempts == 0
 
 
