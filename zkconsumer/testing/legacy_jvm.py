@@ -303,11 +303,6 @@ class JvmMember:
         if self.failures:
             raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")
 
-    def offsets(self, topic: str, partition: int) -> list[int]:
-        """Offsets of one partition's messages so far."""
-        found = [d for d in self.deliveries if d.topic == topic and d.partition == partition]
-        return [delivery.offset for delivery in found]
-
     def _await(self, what: str, count: int, timeout: float) -> None:
         already = len(self.failures)
         wait_until(

@@ -157,8 +157,7 @@ class MixedGroup:
             "white_list": {"whitelist": f"{self.group}-[a-z]+", "streams": streams},
             "black_list": {"blacklist": f"(?!{self.group}-).*", "streams": streams},
         }
-        subscription = kinds[kind]
-        self.join(f"{side}{number}", **subscription)
+        self.join(f"{side}{number}", **kinds[kind])
 
     def join(self, name: str, jvm: JvmMembers | None = None, **subscription: Any) -> Member:
         """Have a member join with the given subscription; ``jvm``: in that process."""
