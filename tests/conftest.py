@@ -26,6 +26,7 @@ KINDS = {
     "integration": "real servers",
     "faults": "real servers that are killed, paused and cut off",
     "interop": "the JVM's own consumer beside ours",
+    "docker": "servers and members in containers; skipped where no Docker engine answers",
     "repo": "promises about the repository itself",
     "long": "takes minutes; not part of make test",
 }

@@ -1,0 +1,102 @@
+"""docker/compose.yaml, where an engine and Compose are: it comes up healthy, works, and goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from zkconsumer.testing import wait_until
+from zkconsumer.testing.groups import GroupWatch
+
+FILE = Path(__file__).parents[2] / "docker" / "compose.yaml"
+ZOOKEEPER = "127.0.0.1:12181,127.0.0.1:12182,127.0.0.1:12183"
+MEMBERS = ("python-member", "jvm-member")
+UP_SECONDS = 240
+
+
+class Compose(Protocol):
+    """Runs Compose with our file and a project name of our own."""
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Return its output; the exit status is not looked at."""
+
+
+@pytest.fixture
+def compose(engine: Any) -> Iterator[Compose]:
+    """``docker compose``, or the older ``docker-compose``; the project is down afterwards."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if (
+            shutil.which(command[0])
+            and not subprocess.run(
+                [*command, "version"], capture_output=True, check=False
+            ).returncode
+        ):
+            break
+    else:
+        pytest.skip("neither docker compose nor docker-compose is installed")
+    project = f"zkconsumer-{uuid.uuid4().hex[:8]}"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "-p", project, "-f", str(FILE), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=UP_SECONDS,
+            check=False,
+        )
+
+    yield run
+    run("down")
+
+
+def test_the_compose_file_runs_a_mixed_group(engine: Any, image: str, compose: Compose) -> None:
+    """After ``up -d`` both members turn healthy, share the topic and print every line.
+
+    So they do after a broker was killed and ``up -d`` brought it back. ``down`` leaves nothing.
+    """
+    up = compose("up", "-d")
+    assert up.returncode == 0, up.stderr
+    ids = {name: compose("ps", "-q", name).stdout.strip() for name in MEMBERS}
+
+    def health() -> dict[str, str]:
+        return {
+            name: engine.api.inspect_container(ids[name])["State"]["Health"]["Status"]
+            for name in MEMBERS
+        }
+
+    wait_until(lambda: set(health().values()) == {"healthy"}, 60.0, "both members are healthy")
+
+    def shared(owners: dict[int, str]) -> bool:
+        threads = {thread.rpartition("-")[0] for thread in owners.values()}
+        return set(owners) == set(range(8)) and threads == {"readers_python", "readers_jvm"}
+
+    def seen(name: str) -> set[bytes]:
+        output = engine.api.logs(ids[name], stdout=True, stderr=False)
+        return {line for line in output.splitlines() if line.startswith(b"line ")}
+
+    def printed(count: int) -> bool:
+        found = seen(MEMBERS[0]) | seen(MEMBERS[1])
+        return {b"line %d" % n for n in range(1, count + 1)} <= found and all(map(seen, MEMBERS))
+
+    with GroupWatch(ZOOKEEPER, "readers") as watch:
+        watch.wait_owners("lines", shared, 60.0, "the members share the topic")
+        wait_until(lambda: printed(50), 60.0, "the first 50 lines are printed")
+        assert compose("kill", "broker-0").returncode == 0
+        again = compose("up", "-d")
+        assert again.returncode == 0, again.stderr
+        so_far = len(seen(MEMBERS[0]) | seen(MEMBERS[1]))
+        wait_until(lambda: printed(so_far + 50), 60.0, "50 lines more are printed")
+        watch.wait_owners("lines", shared, 60.0, "the members still share the topic")
+    every = compose("ps", "-a", "-q").stdout.split() or compose("ps", "-q").stdout.split()
+    assert len(every) == 9
+    down = compose("down")
+    assert down.returncode == 0, down.stderr
+    left = {each["Id"] for each in engine.api.containers(all=True)} & set(every)
+    assert left == set(), json.dumps(sorted(left))
