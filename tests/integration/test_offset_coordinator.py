@@ -88,3 +88,33 @@ def test_closing_ends_the_wait(group: str) -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert "no broker is registered" in str(failures[0])
+
+
+def test_a_coordinator_that_moves_is_found_again() -> None:
+    """When the coordinator's broker dies, offsets are read from and written to its successor."""
+    properties = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"}
+    with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
+        cluster.create_topic("orders", 3, replication=2)
+        endpoints = [
+            BrokerEndpoint(index, *_address(server.address))
+            for index, server in enumerate(cluster.broker_servers)
+        ]
+        offsets = OffsetCoordinator("moving", "tests", lambda: endpoints, 5.0, 0.1)
+        assert offsets.commit({TPS[0]: 5}, 30) == {}
+        (first,) = [
+            index
+            for index, server in enumerate(cluster.broker_servers)
+            if offsets.endpoint is not None and offsets.endpoint.port == server.port
+        ]
+        cluster.broker_servers[first].kill()
+        assert offsets.fetch(TPS[:1], 60) == {TPS[0]: 5}
+        assert offsets.commit({TPS[0]: 6}, 60) == {}
+        assert offsets.fetch(TPS[:1], 60) == {TPS[0]: 6}
+        assert offsets.endpoint is not None
+        assert offsets.endpoint.port == cluster.broker_servers[1 - first].port
+        offsets.close()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.partition(":")
+    return host, int(port)

@@ -76,6 +76,12 @@ class OffsetCoordinator:
         self._closed = threading.Event()
         self._connection: BrokerConnection | None = None
 
+    @property
+    def endpoint(self) -> BrokerEndpoint | None:
+        """Where the coordinator was found; ``None`` before the first use and after a failure."""
+        connection = self._connection
+        return None if connection is None else connection.endpoint
+
     def close(self) -> None:
         """Give up what is under way. Any thread; may be repeated."""
         self._closed.set()
