@@ -15,8 +15,10 @@ from kazoo.client import KazooClient
 
 from zkconsumer.admin.offset_files import render
 from zkconsumer.admin.tools import GroupTools
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.assign import RoundRobinHash
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.view import Assignor
 from zkconsumer.errors import GroupActiveError
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
@@ -81,6 +83,13 @@ def our_member(
         yield member, Reader(member.create_message_streams({topic: streams})[topic])
 
 
+def kafka_offsets(cluster: LocalCluster, group: str) -> OffsetCoordinator:
+    """The group's offsets in Kafka."""
+    host, _, port = cluster.bootstrap.partition(":")
+    endpoint = BrokerEndpoint(0, host, int(port))
+    return OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
+
+
 def test_the_jvm_tools_accept_a_group_of_ours(
     cluster: LocalCluster, messages: str, group: str, tmp_path: Path
 ) -> None:
@@ -105,11 +114,13 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         reader.wait(60)
         first.commit_offsets()
         watch.client.set(f"{watch.paths.offsets_topic(topic)}/1", b"15")
+        stored = TopicPartition(topic, 2)
+        assert kafka_offsets(cluster, group).commit({stored: 13}, 30) == {}
         running = [
             start("1.1", COMMAND, "--zookeeper", zookeeper, "--describe", "--group", group),
             start("1.1", COMMAND, "--zookeeper", zookeeper, "--list"),
         ]
-        rows = tools.describe([group])
+        rows = tools.describe([group], kafka_offsets=True)
         shown = fields(output(running[0]))
         ours = {
             (
@@ -121,7 +132,8 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         }
         assert shown == ours
         assert {row.host for row in rows if row.partition is not None} == {os.uname().nodename}
-        assert [row.lag for row in rows] == [0, 5, 0, None]
+        assert [row.lag for row in rows] == [0, 5, 17, None]
+        assert [row.lag for row in tools.describe([group])] == [0, 5, 0, None]
         listed = set(output(running[1]).split())
         assert {row.group for row in tools.summaries()} == listed >= {group}
 

@@ -96,6 +96,25 @@ def group_rows(
     return rows, notes
 
 
+def with_stored_offsets(
+    rows: list[GroupRow], stored: Mapping[str, Mapping[TopicPartition, int]]
+) -> list[GroupRow]:
+    """Put offsets that groups have stored in Kafka before those in ZooKeeper.
+
+    As the JVM's tool does (Scala 1.1.1 ConsumerGroupCommand, ZkConsumerGroupService).
+    """
+    result: list[GroupRow] = []
+    for row in rows:
+        offset = None
+        if row.topic is not None and row.partition is not None:
+            offset = stored.get(row.group, {}).get(TopicPartition(row.topic, row.partition))
+        if offset is not None:
+            lag = None if row.log_end is None else row.log_end - offset
+            row = row._replace(offset=offset, lag=lag)
+        result.append(row)
+    return result
+
+
 def _offset(
     snapshot: GroupSnapshot, topic: str, name: str, node: Node, notes: list[str]
 ) -> int | None:

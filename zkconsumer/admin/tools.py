@@ -21,7 +21,7 @@ from zkconsumer.admin.change import (
     read_stored,
     write_offsets,
 )
-from zkconsumer.admin.describe import GroupRow, group_rows
+from zkconsumer.admin.describe import GroupRow, group_rows, with_stored_offsets
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import (
@@ -142,10 +142,14 @@ class GroupTools:
         names = self.group_names()
         return list(self._zk.run_all(_summary(name) for name in names))
 
-    def describe(self, groups: Sequence[str], lag: bool = True) -> list[GroupRow]:
+    def describe(
+        self, groups: Sequence[str], lag: bool = True, kafka_offsets: bool = False
+    ) -> list[GroupRow]:
         """Return the rows of these groups. Raises UnknownGroupError.
 
-        Without ``lag`` no broker is asked. A broker that does not answer costs a note.
+        Without ``lag`` no broker is asked for log ends. With ``kafka_offsets`` an offset that a
+        group has stored in Kafka goes before the one in ZooKeeper. A broker that does not answer
+        costs a note.
         """
         known = self._read(groups, lag)
         rows: list[GroupRow] = []
@@ -153,7 +157,21 @@ class GroupTools:
             found, notes = group_rows(snapshot, registrations, known.topics, known.ends)
             rows += found
             self.notes += notes
-        return rows
+        return self._with_stored_offsets(rows) if kafka_offsets else rows
+
+    def _with_stored_offsets(self, rows: list[GroupRow]) -> list[GroupRow]:
+        # Not above: loading kafka-python takes longer than most of the other commands.
+        from zkconsumer.admin.stored_offsets import fetch_stored
+
+        wanted: dict[str, list[TopicPartition]] = {}
+        for row in rows:
+            if row.topic is not None and row.partition is not None:
+                partition = TopicPartition(row.topic, row.partition)
+                wanted.setdefault(row.group, []).append(partition)
+        endpoints = list(self._zk.run(read_brokers()).endpoints.values())
+        stored, notes = fetch_stored(endpoints, wanted, self._timeout)
+        self.notes += notes
+        return with_stored_offsets(rows, stored)
 
     def verify(
         self, groups: Sequence[str], lag: bool = True, assignor: Assignor | None = None

@@ -45,13 +45,19 @@ def _choose(tools: GroupTools, names: tuple[str, ...], everything: bool) -> list
 @groups.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @click.option("--all", "everything", is_flag=True, help="Describe every group.")
-@click.option("--no-lag", is_flag=True, help="Leave the brokers alone: no log end, no lag.")
+@click.option("--no-lag", is_flag=True, help="Do not ask the brokers for log ends: no lag.")
+@click.option(
+    "--kafka-offsets",
+    is_flag=True,
+    help="Show offsets stored in Kafka where there are any, as the JVM's tool does.",
+)
 @zookeeper_options
 @format_options
 def describe(
     names: tuple[str, ...],
     everything: bool,
     no_lag: bool,
+    kafka_offsets: bool,
     zookeeper: str,
     timeout: float,
     how: How,
@@ -63,7 +69,9 @@ def describe(
     cannot be found out is "-", with a note on standard error when a broker did not answer.
     """
     with no_collector(), GroupTools(zookeeper, timeout) as tools:
-        rows = tools.describe(_choose(tools, names, everything), lag=not no_lag)
+        rows = tools.describe(
+            _choose(tools, names, everything), lag=not no_lag, kafka_offsets=kafka_offsets
+        )
     print_notes(tools.notes)
     print_rows(GroupRow._fields, rows, how)
 

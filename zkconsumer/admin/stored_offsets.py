@@ -1,0 +1,43 @@
+"""Asks Kafka's offset coordinators for what groups have stored there, several groups at a time.
+
+Each group's requests go over connections of their own that are closed at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from zkconsumer.admin.log_ends import CLIENT_ID
+from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
+
+_THREADS = 8
+_BACKOFF = 0.2
+
+
+def fetch_stored(
+    endpoints: Sequence[BrokerEndpoint],
+    wanted: Mapping[str, Sequence[TopicPartition]],
+    timeout: float,
+) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
+    """Return each group's offsets in Kafka, only where there is one, and notes on failures.
+
+    ``timeout``: seconds for each group. Nothing is raised.
+    """
+
+    def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
+        offsets = OffsetCoordinator(group, CLIENT_ID, lambda: endpoints, timeout, _BACKOFF)
+        try:
+            found = offsets.fetch(wanted[group], timeout)
+        except BrokerError as error:
+            return {}, f"{error}: offsets of {group} in Kafka are not known"
+        finally:
+            offsets.close()
+        return {tp: offset for tp, offset in found.items() if offset is not None}, None
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-stored") as pool:
+        answers = list(pool.map(ask, wanted))
+    stored = {group: found for group, (found, _) in zip(wanted, answers, strict=True)}
+    return stored, [note for _, note in answers if note is not None]
