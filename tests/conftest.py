@@ -27,6 +27,7 @@ KINDS = {
     "faults": "real servers that are killed, paused and cut off",
     "interop": "the JVM's own consumer beside ours",
     "docker": "servers and members in containers; skipped where no Docker engine answers",
+    "migrate": "the offset mover, on real servers where it meets them",
     "repo": "promises about the repository itself",
     "long": "takes minutes; not part of make test",
 }

@@ -7,7 +7,7 @@ both interleave op for op. All paths are relative to the chroot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.core.types import TopicPartition
@@ -29,12 +29,17 @@ class Code(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0 means persistent."""
+    """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0 means persistent.
+
+    ``mtime_ms`` is the server's clock at the last change, for people and tools; the simulator
+    leaves it 0.
+    """
 
     czxid: int
     mzxid: int
     version: int
     ephemeral_owner: int
+    mtime_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

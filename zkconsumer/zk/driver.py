@@ -82,7 +82,7 @@ OnReply = Callable[[Reply], object]
 
 
 def _stat(stat: Any) -> Stat:
-    return Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner)
+    return Stat(stat.czxid, stat.mzxid, stat.version, stat.ephemeralOwner, stat.mtime)
 
 
 class ZkDriver:

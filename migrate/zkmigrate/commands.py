@@ -1,0 +1,530 @@
+"""The subcommands of ``zkmigrate``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.admin.text import printable
+from zkconsumer.cli.tables import (
+    How,
+    format_options,
+    no_collector,
+    print_notes,
+    print_rows,
+    zookeeper_options,
+)
+from zkconsumer.errors import ConfigError, OffsetsFileError
+from zkmigrate import offset_csv, plan_file, verify
+from zkmigrate.config_map import CLIENTS, map_file
+from zkmigrate.errors import MigrationError, PlanFileError
+from zkmigrate.journal import Journal
+from zkmigrate.model import (
+    Direction,
+    GroupPlan,
+    GroupState,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Slipped,
+    Store,
+    Verdict,
+)
+from zkmigrate.mover import Mover, Outcome, Result
+from zkmigrate.plan import plan_group
+from zkmigrate.plan_file import PlanFile
+from zkmigrate.snapshot import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
+
+
+def _selection(command: F) -> F:
+    """Add the options that choose groups."""
+    command = click.option("--all", "everything", is_flag=True, help="Every group.")(command)
+    command = click.option(
+        "--groups-regex", metavar="RE", help="Every group whose whole name matches."
+    )(command)
+    return click.option("--group", "groups", multiple=True, help="May be given repeatedly.")(
+        command
+    )
+
+
+def _decisions(command: F) -> F:
+    """Add the options that settle what a plan cannot decide."""
+    for option in (
+        click.option(
+            "--max-idle-days",
+            type=click.IntRange(min=0),
+            default=Options().max_idle_days,
+            show_default=True,
+            help="Groups that wrote no offset for longer need a decision.",
+        ),
+        click.option(
+            "--skip-topic",
+            "skip_topics",
+            multiple=True,
+            help="Leave this topic's offsets as they are in both stores.",
+        ),
+        click.option(
+            "--slipped",
+            type=click.Choice([one.value for one in Slipped]),
+            default=Slipped.REFUSE.value,
+            show_default=True,
+            help="Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets'.",
+        ),
+        click.option(
+            "--out-of-range",
+            type=click.Choice([one.value for one in OutOfRange]),
+            default=OutOfRange.REFUSE.value,
+            show_default=True,
+            help="Offsets outside of what the log holds.",
+        ),
+        click.option(
+            "--on-conflict",
+            type=click.Choice([one.value for one in OnConflict]),
+            default=OnConflict.REFUSE.value,
+            show_default=True,
+            help="Which offset counts where the stores hold different ones.",
+        ),
+        click.option(
+            "--direction",
+            type=click.Choice([one.value for one in Direction]),
+            default=Direction.ZK_TO_KAFKA.value,
+            show_default=True,
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _options(raw: dict[str, Any]) -> Options:
+    return Options(
+        OnConflict(raw["on_conflict"]),
+        OutOfRange(raw["out_of_range"]),
+        Slipped(raw["slipped"]),
+        frozenset(raw["skip_topics"]),
+        raw["max_idle_days"],
+    )
+
+
+def _choose(
+    stores: Stores, store: Store, groups: tuple[str, ...], regex: str | None, everything: bool
+) -> list[str]:
+    """Return the groups that were chosen; there is at least one."""
+    if bool(groups) + (regex is not None) + everything != 1:
+        raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
+    known = stores.group_names(store)
+    if groups:
+        for group in groups:
+            if group not in known:
+                near = difflib.get_close_matches(group, known, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else "is the chroot right?"
+                raise MigrationError(f"{store.value} knows no group {group} ({len(known)}): {hint}")
+        return list(dict.fromkeys(groups))
+    chosen = known
+    if regex is not None:
+        try:
+            pattern = re.compile(regex)
+        except re.error as error:
+            raise click.UsageError(f"--groups-regex: {error}") from None
+        chosen = [name for name in known if pattern.fullmatch(name)]
+    if not chosen:
+        raise MigrationError(
+            f"none of the {len(known)} groups in {store.value} is chosen, so nothing was looked "
+            "at: is the chroot right?"
+        )
+    return chosen
+
+
+def _plans(
+    stores: Stores,
+    direction: Direction,
+    options: Options,
+    groups: Iterable[str],
+    given: dict[str, dict[Any, int]] | None = None,
+) -> Iterator[GroupPlan]:
+    now_ms = int(time.time() * 1000)
+    retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
+    times = options.on_conflict is OnConflict.NEWEST
+    for found in stores.states(groups, given or {}, times):
+        if isinstance(found, GroupState):
+            yield plan_group(found, direction, options, now_ms, retention)
+        else:
+            name, problem = found
+            yield GroupPlan(name, (problem,))
+
+
+class _Summary:
+    """Rows, notes and counts of plans that pass by."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[object, ...]] = []
+        self.notes: Counter[str] = Counter()
+        self.verdicts: Counter[Verdict] = Counter()
+
+    def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
+        for plan in plans:
+            self.verdicts[plan.verdict] += 1
+            self.notes.update(plan.notes)
+            head = (
+                plan.group,
+                plan.verdict.value,
+                len(plan.entries),
+                sum(entry.write for entry in plan.entries),
+            )
+            for problem in plan.problems or (None,):
+                tail = (problem.kind.value, problem.what, problem.fix) if problem else ("",) * 3
+                self.rows.append((*head, *tail))
+            yield plan
+
+    def tell(self, how: How) -> None:
+        print_rows(_COLUMNS, self.rows, how)
+        print_notes(
+            note + (f" ({count} groups)" if count > 1 else "") for note, count in self.notes.items()
+        )
+        counts = [f"{self.verdicts[one]} {one.value}" for one in Verdict]
+        click.echo(", ".join(counts), err=True)
+
+    @property
+    def status(self) -> int:
+        return 0 if set(self.verdicts) <= {Verdict.READY} else 1
+
+
+@cli.command()
+@_selection
+@_decisions
+@zookeeper_options
+@format_options
+def assess(
+    groups: tuple[str, ...],
+    groups_regex: str | None,
+    everything: bool,
+    direction: str,
+    zookeeper: str,
+    timeout: float,
+    how: How,
+    **raw: Any,
+) -> None:
+    """Say of each group whether it can be moved, and if not, why and what to do.
+
+    Changes nothing. Exit status 1 when a group is not ready.
+    """
+    way = Direction(direction)
+    summary = _Summary()
+    with no_collector(), Stores(zookeeper, timeout) as stores:
+        chosen = _choose(stores, way.source, groups, groups_regex, everything)
+        for _ in summary.watch(_plans(stores, way, _options(raw), chosen)):
+            pass
+    summary.tell(how)
+    click.get_current_context().exit(summary.status)
+
+
+@cli.command()
+@_selection
+@_decisions
+@click.option("--out", required=True, metavar="PLAN", help="A new file.")
+@click.option(
+    "--from-file",
+    metavar="FILE",
+    help="Take offsets from a CSV, JVM export or JSON file, not from the source store.",
+)
+@zookeeper_options
+@format_options
+def plan(
+    groups: tuple[str, ...],
+    groups_regex: str | None,
+    everything: bool,
+    direction: str,
+    out: str,
+    from_file: str | None,
+    zookeeper: str,
+    timeout: float,
+    how: How,
+    **raw: Any,
+) -> None:
+    """Write a plan that can be reviewed: each partition with from, to and reason.
+
+    Changes nothing else. Groups that are not ready are in the plan with their reasons, and are not
+    applied. Exit status 1 when there are such groups.
+    """
+    way = Direction(direction)
+    summary = _Summary()
+    given = _given(from_file, groups) if from_file else None
+    with no_collector(), Stores(zookeeper, timeout) as stores:
+        if given is None:
+            chosen = _choose(stores, way.source, groups, groups_regex, everything)
+        else:
+            chosen = sorted(given)
+        plans = summary.watch(_plans(stores, way, _options(raw), chosen, given))
+        _write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
+    summary.tell(how)
+    click.echo(f"the plan is in {out}; carry it out with zkmigrate apply {out} --execute", err=True)
+    click.get_current_context().exit(summary.status)
+
+
+def _given(file: str, groups: tuple[str, ...]) -> dict[str, dict[Any, int]]:
+    if len(groups) > 1:
+        raise click.UsageError("--from-file: name at most one --group")
+    given: dict[str, dict[Any, int]] = {}
+    for key, offset in offset_csv.parse(file, _read(file), groups[0] if groups else None).items():
+        given.setdefault(key.group, {})[(key.topic, key.partition)] = offset
+    if not given:
+        raise OffsetsFileError([f"{file}: holds no offset"])
+    return given
+
+
+def _read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise PlanFileError(f"{file}: {error.strerror}") from None
+
+
+def _write_new(option: str, path: str, lines: Iterable[str]) -> None:
+    """Write a new file whole, or leave none: temporary file, fsync, link."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    if os.path.lexists(path):
+        raise ConfigError([f"{option}: {path} exists: name a new file"])
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
+            try:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+                os.link(temporary, path)
+            finally:
+                os.unlink(temporary)
+    except OSError as error:
+        raise ConfigError([f"{option}: {path}: {error.strerror}"]) from None
+
+
+def _load(path: str) -> PlanFile:
+    with no_collector():
+        return plan_file.parse(path, _read(path))
+
+
+def _journal(plan_path: str, journal: str | None, digest: str) -> Journal:
+    return Journal(Path(journal or f"{plan_path}.journal"), digest)
+
+
+def _journal_option(command: F) -> F:
+    return click.option(
+        "--journal", metavar="FILE", help="Where the journal is; PLAN.journal without it."
+    )(command)
+
+
+@contextmanager
+def _progress(verb: str, plan: PlanFile) -> Iterator[Callable[[Result], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("groups, {task.fields[rate]} offsets/s, {task.fields[failed]} failed"),
+    )
+    started = time.monotonic()
+    offsets = failed = 0
+    disable = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        task = bar.add_task(verb, total=len(plan.groups), rate=0, failed=0)
+
+        def on_group(result: Result) -> None:
+            nonlocal offsets, failed
+            offsets += result.offsets
+            failed += not result.outcome.good
+            rate = round(offsets / max(time.monotonic() - started, 0.001))
+            bar.update(task, advance=1, rate=rate, failed=failed)
+
+        yield on_group
+
+
+def _tell(results: list[Result], how: How) -> None:
+    """Print what became of each group; exit with 1 when something is left to do."""
+    rows = [(one.group, one.outcome.value, one.offsets, one.why) for one in results]
+    print_rows(("group", "outcome", "offsets", "why"), rows, how)
+    counts = Counter(one.outcome for one in results)
+    offsets = sum(one.offsets for one in results)
+    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
+    click.echo(f"{offsets} offsets; groups: {', '.join(parts) or 'none'}", err=True)
+    good = all(one.outcome.good for one in results)
+    click.get_current_context().exit(0 if good else 1)
+
+
+@cli.command()
+@click.argument("plan")
+@click.option("--execute", is_flag=True, help="Move; without it nothing is changed.")
+@_journal_option
+@zookeeper_options
+@format_options
+def apply(
+    plan: str, execute: bool, journal: str | None, zookeeper: str, timeout: float, how: How
+) -> None:
+    """Carry out PLAN. A dry run unless --execute is given.
+
+    Each group is taken over as a member would do it before anything is written. After a crash run
+    the same command again: it goes on where it was. Exit status 0 only when every group of the plan
+    is moved and read back.
+    """
+    loaded = _load(plan)
+    with Stores(zookeeper, timeout) as stores:
+        mover = Mover(stores)
+        with _progress("moving", loaded) as on_group:
+            if execute:
+                with _journal(plan, journal, loaded.digest) as opened:
+                    results = mover.apply(loaded, opened, on_group)
+            else:
+                results = mover.apply(loaded, None, on_group)
+    if not execute:
+        click.echo("dry run: nothing was changed; give --execute to move", err=True)
+    _tell(results, how)
+
+
+@cli.command()
+@click.argument("plan")
+@click.option("--execute", is_flag=True, help="Restore; without it nothing is changed.")
+@click.option("--force", is_flag=True, help="Also where somebody has moved on since.")
+@_journal_option
+@zookeeper_options
+@format_options
+def rollback(
+    plan: str,
+    execute: bool,
+    force: bool,
+    journal: str | None,
+    zookeeper: str,
+    timeout: float,
+    how: How,
+) -> None:
+    """Restore both stores to what the journal of PLAN recorded. A dry run unless --execute.
+
+    Refuses a group whose offsets somebody has changed since, unless --force is given.
+    """
+    loaded = _load(plan)
+    where = journal or f"{plan}.journal"
+    if not os.path.lexists(where):
+        raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
+    with (
+        Stores(zookeeper, timeout) as stores,
+        _journal(plan, journal, loaded.digest) as opened,
+        _progress("restoring", loaded) as on_group,
+    ):
+        results = Mover(stores, force=force).rollback(loaded, opened, execute, on_group)
+    if not execute:
+        click.echo("dry run: nothing was changed; give --execute to restore", err=True)
+    _tell(results, how)
+
+
+@cli.command("verify")
+@click.argument("plan")
+@zookeeper_options
+@format_options
+def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
+    """Read every partition of PLAN back from the target and compare it.
+
+    Exit status 0 only when all groups of the plan are there and every offset is as planned.
+    """
+    loaded = _load(plan)
+    differences: list[verify.Difference] = []
+    ready = [group for group in loaded.groups if group.verdict is Verdict.READY]
+    with no_collector(), Stores(zookeeper, timeout) as stores:
+        held = stores.offsets(loaded.direction.target, ready)
+        for group, offsets in zip(ready, held, strict=True):
+            differences += verify.compare(group, offsets)
+    print_rows(verify.Difference._fields, differences, how)
+    compared = sum(len(group.entries) for group in ready)
+    skipped = len(loaded.groups) - len(ready)
+    click.echo(
+        f"{compared} partitions of {len(ready)} groups compared, {len(differences)} differ"
+        + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
+        err=True,
+    )
+    click.get_current_context().exit(1 if differences or skipped else 0)
+
+
+@cli.command()
+@_selection
+@click.option(
+    "--store",
+    type=click.Choice([one.value for one in Store]),
+    default="zookeeper",
+    show_default=True,
+    help="Whose offsets.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(offset_csv.FORMATS),
+    default="csv",
+    show_default=True,
+    help="csv: as kafka-consumer-groups --from-file reads it; jvm: as ImportZkOffsets does.",
+)
+@click.option("--out", metavar="FILE", help="A new file; standard output without it.")
+@zookeeper_options
+def export(
+    groups: tuple[str, ...],
+    groups_regex: str | None,
+    everything: bool,
+    store: str,
+    form: str,
+    out: str | None,
+    zookeeper: str,
+    timeout: float,
+) -> None:
+    """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
+    found: dict[OffsetKey, int] = {}
+    with no_collector(), Stores(zookeeper, timeout) as stores:
+        chosen = _choose(stores, Store(store), groups, groups_regex, everything)
+        for state in stores.states(chosen, {}, False):
+            if not isinstance(state, GroupState):
+                print_notes([f"{state[1].what}; it is left out"])
+                continue
+            held = state.zk if store == Store.ZOOKEEPER.value else state.kafka
+            for tp, stored in held.items():
+                if stored.offset is not None:
+                    found[OffsetKey(state.group, *tp)] = stored.offset
+    text = offset_csv.render(found, form, one_group=len(groups) == 1)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        _write_new("--out", out, [text])
+        click.echo(f"{len(found)} offsets are in {out}", err=True)
+
+
+@cli.command("config-map")
+@click.argument("file")
+@click.option(
+    "--client",
+    type=click.Choice(CLIENTS),
+    default=CLIENTS[0],
+    show_default=True,
+    help="Whose names of properties.",
+)
+def config_map(file: str, client: str) -> None:
+    """Print the coordinator consumer's configuration for the old consumer's FILE.
+
+    Each line is preceded by its reason; what has no equivalent is listed at the end.
+    """
+    for line in map_file(file, client):
+        click.echo(printable(line))

@@ -1,0 +1,192 @@
+"""The coordinator-based consumer's configuration for that of the old consumer. Pure but for a read.
+
+Property names differ between the Java consumer, librdkafka and kafka-python; values do too where a
+client has other units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.config.properties import Entry, read_properties
+from zkconsumer.errors import ConfigError
+
+CLIENTS: Final = ("java", "librdkafka", "kafka-python")
+JAVA, RDKAFKA, PYTHON = CLIENTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How one legacy key is carried over: each client's name, the value, and why."""
+
+    names: Mapping[str, str]
+    reason: str
+    value: Callable[[str], str] = str
+
+
+def _same(name: str, rdkafka: str | None = None, python: str | None = None) -> dict[str, str]:
+    """The Java name, the others' where they differ; an empty one means: no such property."""
+    names = {
+        JAVA: name,
+        RDKAFKA: name if rdkafka is None else rdkafka,
+        PYTHON: name.replace(".", "_") if python is None else python,
+    }
+    return {client: spelled for client, spelled in names.items() if spelled}
+
+
+def _reset(value: str) -> str:
+    return {"smallest": "earliest", "largest": "latest"}.get(value, value)
+
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "group.id": _Rule(_same("group.id"), "the same name finds the offsets that were moved"),
+    "client.id": _Rule(_same("client.id"), "for the brokers' logs and quotas"),
+    "consumer.id": _Rule(
+        _same("group.instance.id"),
+        "a fixed member: it may restart within the session timeout without a rebalance; must be "
+        "unique in the group; brokers since 2.3",
+    ),
+    "auto.offset.reset": _Rule(
+        _same("auto.offset.reset"),
+        "smallest is now earliest, largest latest; consider none until the move is verified, so "
+        "that a lost offset is an error and not a silent jump",
+        _reset,
+    ),
+    "auto.commit.enable": _Rule(_same("enable.auto.commit"), "renamed"),
+    "auto.commit.interval.ms": _Rule(
+        _same("auto.commit.interval.ms"),
+        "the old default is 60000, the new one 5000: said explicitly to keep what you have",
+    ),
+    "zookeeper.session.timeout.ms": _Rule(
+        _same("session.timeout.ms"),
+        "how long a dead member holds its partitions; must lie between the broker's "
+        "group.min.session.timeout.ms (6000) and group.max.session.timeout.ms",
+    ),
+    "fetch.message.max.bytes": _Rule(
+        _same("max.partition.fetch.bytes"), "renamed; larger messages are no longer an error"
+    ),
+    "fetch.min.bytes": _Rule(_same("fetch.min.bytes"), "unchanged"),
+    "fetch.wait.max.ms": _Rule(
+        _same("fetch.max.wait.ms", rdkafka="fetch.wait.max.ms"), "renamed in Java and kafka-python"
+    ),
+    "socket.receive.buffer.bytes": _Rule(
+        _same("receive.buffer.bytes", rdkafka="socket.receive.buffer.bytes"), "renamed"
+    ),
+    "socket.timeout.ms": _Rule(
+        _same("request.timeout.ms", rdkafka="socket.timeout.ms"),
+        "how long to wait for a broker's answer; in Java it must exceed fetch.max.wait.ms",
+    ),
+    "refresh.leader.backoff.ms": _Rule(
+        _same("retry.backoff.ms"), "how long to wait before asking for the leader again"
+    ),
+    "exclude.internal.topics": _Rule(
+        _same("exclude.internal.topics", rdkafka=""),
+        "matters for pattern subscriptions only; librdkafka never hides internal topics",
+    ),
+    "partition.assignment.strategy": _Rule(_same("partition.assignment.strategy"), "see value"),
+}
+
+_NO_EQUIVALENT: Final[Mapping[str, str]] = {
+    "zookeeper.connect": "the new consumer knows brokers only: set bootstrap.servers",
+    "zookeeper.connection.timeout.ms": "there is no ZooKeeper connection any more",
+    "zookeeper.sync.time.ms": "there is no ZooKeeper connection any more",
+    "consumer.timeout.ms": "poll() takes a timeout; an empty result takes the place of the error",
+    "queued.max.message.chunks": "the new consumer holds one fetch ahead for each partition",
+    "num.consumer.fetchers": "one consumer has one connection to each broker",
+    "offsets.storage": "offsets are in Kafka always",
+    "dual.commit.enabled": "offsets are in Kafka only; zkmigrate moves them back if needed",
+    "offsets.channel.backoff.ms": "covered by retry.backoff.ms",
+    "offsets.channel.socket.timeout.ms": "covered by the request timeout",
+    "offsets.commit.max.retries": "commits are repeated until default.api.timeout.ms",
+}
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "auto.offset.reset": "largest",
+    "auto.commit.interval.ms": "60000",
+    "partition.assignment.strategy": "range",
+}
+"""Defaults of the old consumer that differ from the new one's, so they are written out."""
+
+_STRATEGIES: Final[Mapping[str, Mapping[str, str]]] = {
+    JAVA: {
+        "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+        "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
+    },
+    RDKAFKA: {"range": "range", "roundrobin": "roundrobin"},
+    PYTHON: {"range": "RangePartitionAssignor", "roundrobin": "RoundRobinPartitionAssignor"},
+}
+_RETRIES: Final = ("rebalance.max.retries", "rebalance.backoff.ms")
+_OWN_PREFIX: Final = "zkconsumer."
+
+
+def map_file(path: str, client: str) -> Iterator[str]:
+    """Yield the lines of the new configuration: each property after a comment with its reason.
+
+    Raises ConfigError when the file cannot be read or a line of it is malformed.
+    """
+    entries, faults = read_properties(path)
+    if faults:
+        raise ConfigError(faults)
+    return map_properties(entries, client)
+
+
+def map_properties(entries: list[Entry], client: str) -> Iterator[str]:
+    """Yield the new configuration for these properties; see ``map_file``."""
+    given = {entry.key: entry.value.strip() for entry in entries}  # the last one counts, as in Java
+    values = {**_DEFAULTS, **given}
+    yield f"# For {client}, from the old consumer's configuration."
+    yield "# No line of the old file says where the brokers are:"
+    servers = "bootstrap_servers" if client == PYTHON else "bootstrap.servers"
+    yield f"{servers}=HOST:9092"
+    for key, rule in _RULES.items():
+        if key not in values or client not in rule.names:
+            continue
+        origin = key if key in given else f"{key} (the old default)"
+        reason = rule.reason
+        value = rule.value(values[key])
+        if key == "partition.assignment.strategy":
+            value, reason = _strategy(values[key], client)
+        yield f"# {origin}: {reason}"
+        yield f"{rule.names[client]}={value}"
+    yield from _poll_interval(given, client)
+    missing = [key for key in given if key not in _RULES and key not in _RETRIES]
+    missing += [key for key in given if key in _RULES and client not in _RULES[key].names]
+    if missing:
+        yield "# Without an equivalent:"
+    for key in missing:
+        yield f"#   {key}={given[key]}: {_why_not(key, client)}"
+
+
+def _strategy(name: str, client: str) -> tuple[str, str]:
+    known = _STRATEGIES[client]
+    if name in known:
+        return known[name], "every member of the group must name the same"
+    return known["range"], f"{name} is no strategy of the old consumer: range is its default"
+
+
+def _poll_interval(given: Mapping[str, str], client: str) -> Iterator[str]:
+    """How long a rebalance may take bounds how long a member may be busy."""
+    if not any(key in given for key in _RETRIES):
+        return
+    name = "max_poll_interval_ms" if client == PYTHON else "max.poll.interval.ms"
+    retries = given.get(_RETRIES[0], "4")
+    backoff = given.get(_RETRIES[1], given.get("zookeeper.sync.time.ms", "2000"))
+    if retries.isdigit() and backoff.isdigit():
+        product = int(retries) * int(backoff)
+        yield (
+            f"# {_RETRIES[0]} x {_RETRIES[1]} = {product} ms was the time for a rebalance; now it "
+            "must cover the handling of one poll's messages too, so it is not below the default"
+        )
+        yield f"{name}={max(product, 300_000)}"
+
+
+def _why_not(key: str, client: str) -> str:
+    if key in _NO_EQUIVALENT:
+        return _NO_EQUIVALENT[key]
+    if key.startswith(_OWN_PREFIX):
+        return "a setting of zkconsumer"
+    if key in _RULES:
+        return f"{client} has no such property; {_RULES[key].reason}"
+    return "no key of the old consumer"

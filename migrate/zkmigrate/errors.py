@@ -1,0 +1,36 @@
+"""The mover's errors, below those of ``zkconsumer.errors``.
+
+::
+
+    ZkConsumerError
+    +- MigrationError
+       +- PlanFileError
+       +- JournalError
+       +- GroupRefusedError
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from zkconsumer.errors import ZkConsumerError
+
+
+class MigrationError(ZkConsumerError):
+    """A move, or a part of it, could not be done; the text says what to do."""
+
+
+class PlanFileError(MigrationError):
+    """A plan, or a file of offsets, cannot be used as it is; the text names file and line."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class JournalError(MigrationError):
+    """The journal is damaged, belongs to another plan, or is in use."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class GroupRefusedError(MigrationError):
+    """One group cannot be moved now; other groups go on."""

@@ -1,0 +1,174 @@
+"""The journal: JSON Lines on disk, one before every side effect, so that a killed run can go on.
+
+Each line carries a checksum. The file appears whole with its first line (temporary file, fsync,
+link) and only grows; a last line that is torn was never acted on and is cut off by the next run.
+Any other damage is refused. Used by one thread; a lock keeps a second run out. Mode 0600, and
+never through a symbolic link.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from zkmigrate.errors import JournalError
+
+FORMAT: Final = 1
+Effect = Callable[[str], None]
+"""Called with ``before``/``after`` and the name of each thing that is done to the outside world."""
+
+
+def no_effect(_what: str) -> None:
+    """Do nothing: how effects are reported when nobody listens."""
+
+
+class Journal:
+    """One plan's journal, opened by ``with``; created when it does not exist.
+
+    Args:
+        path: the file; its folder must exist.
+        digest: of the plan; a journal of another plan is refused.
+        effect: told of each fsync and creation, before and after.
+
+    ``records`` are those of earlier runs. Raises JournalError.
+    """
+
+    def __init__(self, path: Path, digest: str, effect: Effect = no_effect) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        self._digest = digest
+        self._effect = effect
+        self._file = -1
+        self._number = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except OSError as error:
+            self._close()
+            raise JournalError(f"{self.path}: {error.strerror}") from None
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> None:
+        if not os.path.lexists(self.path):
+            self._create()
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JournalError(f"{self.path}: another run is at work on this plan") from None
+        with open(self.path, "rb") as file:
+            data = file.read()
+        records, good = parse(str(self.path), data)
+        if records[0].get("plan") != self._digest:
+            raise JournalError(
+                f"{self.path}: belongs to another plan; each plan needs a journal of its own"
+            )
+        if good < len(data):
+            self._effect("before journal cut")
+            os.ftruncate(self._file, good)
+            os.fsync(self._file)
+            self._effect("after journal cut")
+        self.records = records[1:]
+        self._number = len(records)
+
+    def _create(self) -> None:
+        """Make the file appear whole: with its first line on disk, or not at all."""
+        folder = self.path.parent
+        temporary = folder / f".{self.path.name[:200]}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._effect("before journal create")
+        if temporary.is_file() and not temporary.is_symlink():
+            temporary.unlink()  # of a killed run with the same process id
+        file = os.open(temporary, flags, 0o600)
+        try:
+            os.write(file, _line({"journal": FORMAT, "plan": self._digest, "n": 0}))
+            os.fsync(file)
+        finally:
+            os.close(file)
+        try:
+            os.link(temporary, self.path, follow_symlinks=False)
+        except FileExistsError:
+            pass  # another run was faster; the lock decides
+        finally:
+            temporary.unlink()
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self._effect("after journal create")
+
+    def write(self, **record: Any) -> None:
+        """Append a record; return when it is on disk. Raises JournalError."""
+        data = _line({**record, "n": self._number})
+        self._effect(f"before journal {record.get('step')}")
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise JournalError(
+                f"{self.path}: {error.strerror}; nothing was done after the last record"
+            ) from None
+        self._number += 1
+        self._effect(f"after journal {record.get('step')}")
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    body = json.dumps(record, separators=(",", ":"))
+    return f"{body}\t{zlib.crc32(body.encode()):08x}\n".encode()
+
+
+def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return a journal's records, the first one included, and the length of its good part.
+
+    What follows the last newline is torn. Every line before it must be right. Raises JournalError.
+    """
+    records: list[dict[str, Any]] = []
+    good = 0
+    for raw in data.split(b"\n")[:-1]:
+        record = _record(raw)
+        if record is None or record.get("n") != len(records):
+            raise JournalError(
+                f"{name}:{len(records) + 1}: is damaged: nothing is done by guess; compare both "
+                "stores by hand with zkmigrate verify, then make a new plan"
+            )
+        records.append(record)
+        good += len(raw) + 1
+    if not records or records[0].get("journal") != FORMAT:
+        raise JournalError(f"{name}: is no journal of zkmigrate, or its first line is damaged")
+    return records, good
+
+
+def _record(raw: bytes) -> dict[str, Any] | None:
+    body, tab, checksum = raw.rpartition(b"\t")
+    if not tab or checksum != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

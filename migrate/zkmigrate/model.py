@@ -1,0 +1,253 @@
+"""What the mover knows of a group, and what it wants to do with it. Values only, no IO.
+
+An offset is always the next one to read, in both stores. ``None`` means that there is none; a
+negative number that a store holds means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zkconsumer.core.types import TopicPartition
+
+
+class Store(Enum):
+    """Where offsets are kept."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+
+
+class Direction(Enum):
+    """From which store to which."""
+
+    ZK_TO_KAFKA = "zk-to-kafka"
+    KAFKA_TO_ZK = "kafka-to-zk"
+
+    @property
+    def source(self) -> Store:
+        """The store that offsets come from."""
+        return Store.ZOOKEEPER if self is Direction.ZK_TO_KAFKA else Store.KAFKA
+
+    @property
+    def target(self) -> Store:
+        """The store that offsets go to."""
+        return Store.KAFKA if self is Direction.ZK_TO_KAFKA else Store.ZOOKEEPER
+
+
+class OnConflict(Enum):
+    """What counts when both stores hold different offsets of one partition."""
+
+    REFUSE = "refuse"
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+    NEWEST = "newest"
+    MIN = "min"
+    MAX = "max"
+
+
+class OutOfRange(Enum):
+    """What happens to an offset outside of what the log holds."""
+
+    REFUSE = "refuse"
+    CLAMP = "clamp"
+
+
+class Slipped(Enum):
+    """What happens to offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
+
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+    USE = "use"
+
+
+@dataclass(frozen=True, slots=True)
+class ZkOffset:
+    """An offset znode. ``fault`` says why it cannot be read; then ``offset`` is ``None``."""
+
+    offset: int | None
+    version: int
+    mzxid: int
+    mtime_ms: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOffset:
+    """A committed offset. ``leader_epoch`` -1: none. ``commit_ms`` only where it was looked up."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """First offset that the log holds, and the one that the next message will get."""
+
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic that exists: the moment it was created (a zxid) and its partitions."""
+
+    czxid: int
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What ``/consumers/GROUP/migration`` says: where the group's offsets were moved to, and when.
+
+    ``values``: the offsets that the store which was left held then.
+    """
+
+    moved_to: Store
+    at_ms: int
+    values: Mapping[TopicPartition, int]
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """One group in both stores, as one pass of reads showed it.
+
+    ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. Coordinator
+    members are texts that name client and host. ``foreign``: znodes of another client's layout.
+    ``faults``: what could not be found out, so that nothing can be decided. ``given``: offsets from
+    a file, which take the place of what the source store holds.
+    """
+
+    group: str
+    exists: bool = True
+    members: tuple[str, ...] = ()
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    coordinator_members: tuple[str, ...] = ()
+    zk: Mapping[TopicPartition, ZkOffset] = field(default_factory=dict)
+    kafka: Mapping[TopicPartition, KafkaOffset] = field(default_factory=dict)
+    ranges: Mapping[TopicPartition, LogRange] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    slipped: Mapping[TopicPartition, int] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+    tombstone: Tombstone | None = None
+    faults: tuple[str, ...] = ()
+    given: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how long the broker keeps the offsets of a group without members."""
+
+    minutes: int
+    known: bool
+    """Whether the broker said so; else it is the default of its generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """An operator's decisions. ``skip_topics`` are left as they are in both stores."""
+
+    on_conflict: OnConflict = OnConflict.REFUSE
+    out_of_range: OutOfRange = OutOfRange.REFUSE
+    slipped: Slipped = Slipped.REFUSE
+    skip_topics: frozenset[str] = frozenset()
+    max_idle_days: int = 30
+
+
+class Verdict(Enum):
+    """What an assessment says of a group."""
+
+    READY = "ready"
+    DECIDE = "needs a decision"
+    REFUSED = "refused"
+
+
+class Kind(Enum):
+    """What can stand in a group's way. The value is what commands print."""
+
+    LIVE_MEMBER = "live-member"
+    OWNED = "owned"
+    COORDINATOR_MEMBER = "coordinator-member"
+    FOREIGN_LAYOUT = "foreign-layout"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+    BAD_NAME = "bad-name"
+    NOTHING = "nothing-stored"
+    CONFLICT = "conflict"
+    OUT_OF_RANGE = "out-of-range"
+    TOPIC_MISSING = "topic-missing"
+    PARTITION_MISSING = "partition-missing"
+    RECREATED = "topic-recreated"
+    SLIPPED = "slipped-offsets"
+    IDLE = "idle"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether an option of ``plan`` can settle it, or something outside must change first."""
+        return Verdict.DECIDE if self in _DECIDABLE else Verdict.REFUSED
+
+
+_DECIDABLE = frozenset(
+    {
+        Kind.CONFLICT,
+        Kind.OUT_OF_RANGE,
+        Kind.TOPIC_MISSING,
+        Kind.PARTITION_MISSING,
+        Kind.RECREATED,
+        Kind.SLIPPED,
+        Kind.IDLE,
+        Kind.UNREADABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a group is not ready: what was found, and what to do, one line each."""
+
+    kind: Kind
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One partition of a plan: what both stores hold, and what the target is to hold.
+
+    ``to`` is ``None`` where the target is to hold no offset. ``write``: the target must be changed.
+    ``zk_version`` is ``None`` when there is no znode.
+    """
+
+    tp: TopicPartition
+    zk: int | None
+    zk_version: int | None
+    kafka: KafkaOffset | None
+    to: int | None
+    write: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One group of a plan. Only a ready one is applied."""
+
+    group: str
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    tombstone: bytes | None = None
+    """Content of the tombstone before the move."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The hardest of the problems' verdicts."""
+        verdicts = {problem.kind.verdict for problem in self.problems}
+        if Verdict.REFUSED in verdicts:
+            return Verdict.REFUSED
+        return Verdict.DECIDE if verdicts else Verdict.READY

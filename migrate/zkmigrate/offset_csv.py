@@ -1,0 +1,113 @@
+"""Offsets in files: the CSV of ``kafka-consumer-groups``, the JVM's export lines, JSON. Pure.
+
+The CSV has no heading and no quotes: ``topic,partition,offset`` for one group,
+``group,topic,partition,offset`` for several (Kafka 3.9 ConsumerGroupCommand, ``--export`` and
+``--reset-offsets --from-file``). JSON is what ``render`` makes: a list of objects of those names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from zkconsumer.admin import offset_files
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.core.znodes import is_legal_topic
+from zkconsumer.errors import OffsetsFileError
+
+FORMATS: Final = ("csv", "jvm", "json")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_INT32: Final = 2**31 - 1
+_INT64: Final = 2**63 - 1
+_FAULTS: Final = 100
+_FIELDS: Final = ("group", "topic", "partition", "offset")
+
+
+def render(offsets: Mapping[OffsetKey, int], how: str, one_group: bool = False) -> str:
+    """Return a file's text. ``one_group``: CSV without the column of groups."""
+    if how == "jvm":
+        return offset_files.render(offsets)
+    rows = [(*key, offsets[key]) for key in sorted(offsets)]
+    if how == "json":
+        lines = ",\n".join(json.dumps(dict(zip(_FIELDS, row, strict=True))) for row in rows)
+        return f"[\n{lines}\n]\n" if rows else "[]\n"
+    return "".join(",".join(map(str, row[1:] if one_group else row)) + "\n" for row in rows)
+
+
+def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, int]:
+    """Return the offsets in a file of any of the three formats.
+
+    ``group``: whose they are, when the file does not name groups. Raises OffsetsFileError that
+    names each bad line; partitions that occur twice are bad.
+    """
+    if len(data) > offset_files.MAX_FILE_BYTES:
+        raise OffsetsFileError([f"{name}: is larger than {offset_files.MAX_FILE_BYTES} bytes"])
+    if data.removeprefix(b"\xef\xbb\xbf").startswith(b"/"):
+        return offset_files.parse(name, data)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise OffsetsFileError([f"{name}:{line}: is not UTF-8"]) from None
+    rows = _json_rows(name, text) if text.startswith("[") else _csv_rows(text, group)
+    offsets: dict[OffsetKey, int] = {}
+    faults: list[str] = []
+    for where, row in rows:
+        key, offset, fault = _row(row, group)
+        if fault is None and key in offsets:
+            fault = "repeats a partition of an earlier line"
+        if fault is not None:
+            faults.append(f"{name}:{where}: {fault}")
+            if len(faults) == _FAULTS:
+                break
+        elif key is not None:
+            offsets[key] = offset
+    if faults:
+        raise OffsetsFileError(faults)
+    return offsets
+
+
+def _csv_rows(text: str, group: str | None) -> Iterable[tuple[int, list[str]]]:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        cells = line.removesuffix("\r").split(",")
+        yield number, [group, *cells] if len(cells) == 3 and group is not None else cells
+
+
+def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise OffsetsFileError([f"{name}: is not JSON"]) from None
+    for number, item in enumerate(found, 1):
+        if (
+            not isinstance(item, dict)
+            or type(item.get("offset")) is not int
+            or type(item.get("partition")) is not int
+        ):
+            yield number, []
+        else:
+            yield number, [str(item.get(field)) for field in _FIELDS]
+
+
+def _row(row: list[str], group: str | None) -> tuple[OffsetKey | None, int, str | None]:
+    """Return one row's key, offset and what is wrong with it."""
+    if len(row) != 4:
+        form = "topic,partition,offset" if group else "group,topic,partition,offset"
+        return None, 0, f"is not {form}"
+    for kind, name in (("group", row[0]), ("topic", row[1])):
+        if not is_legal_topic(name):
+            return None, 0, f"{name[:60]!a} is no name of a {kind}"
+    if group is not None and row[0] != group:
+        return None, 0, f"is of group {row[0]}, not {group}"
+    numbers = row[2:]
+    if any(_NUMBER.fullmatch(text) is None for text in numbers):
+        return None, 0, "partition and offset are not plain decimal numbers"
+    partition, offset = map(int, numbers)
+    if partition > _INT32 or offset > _INT64:
+        return None, 0, "partition or offset is too large"
+    return OffsetKey(row[0], row[1], partition), offset, None

@@ -1,0 +1,282 @@
+"""Takes a group over as a member would, so that nobody can start or commit underneath.
+
+The mover registers under a name of its own, then claims every partition with the same multi as a
+member: the owner znode is created and the offset rewritten unchanged, which makes every commit that
+an earlier owner still has under way fail. All changes are made in multis that check the mover's
+registration, so they happen in the session that holds the claims or not at all. Scripts; any
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.admin.reads import children
+from zkconsumer.admin.text import printable
+from zkconsumer.core.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    GetMany,
+    Multi,
+    MultiOp,
+    Node,
+    Ok,
+    Reply,
+    SetData,
+    Stat,
+    ZkOp,
+)
+from zkconsumer.core.scripts.common import Script, T, attempt, packets, path_of, read, read_many
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.znodes import GroupPaths, encode_offset, encode_registration
+from zkmigrate import tombstone
+from zkmigrate.errors import GroupRefusedError
+from zkmigrate.journal import Effect
+from zkmigrate.plan import shown
+
+Accept = Callable[[TopicPartition, Node | None], str | None]
+"""Says why an offset znode is not what the plan was made from; ``None`` when it is."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """A group that the mover holds. ``nodes``: each claimed partition's offset znode."""
+
+    group: str
+    name: str
+    now_ms: int
+    session_id: int = 0
+    nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> GroupPaths:
+        """The group's paths."""
+        return GroupPaths(self.group)
+
+    @property
+    def check(self) -> Check:
+        """Holds exactly while the mover's session lives."""
+        return Check(self.paths.member(self.name), 0)
+
+
+def counted(script: Script[T], effect: Effect) -> Script[T]:
+    """Run a script and tell ``effect`` before and after each operation that changes something."""
+    reply: Reply | None = None
+    while True:
+        try:
+            op = next(script) if reply is None else script.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        changes = isinstance(op, Create | SetData | Delete | Multi)
+        if changes:
+            effect(f"before zookeeper {_name(op)}")
+        reply = yield op
+        if changes:
+            effect(f"after zookeeper {_name(op)}")
+
+
+def _name(op: ZkOp) -> str:
+    size = f" of {len(op.ops)}" if isinstance(op, Multi) else ""
+    assert not isinstance(op, GetMany)
+    return f"{type(op).__name__.lower()}{size} {path_of(op)}"
+
+
+def list_members(group: str) -> Script[list[str]]:
+    """Return who is registered."""
+    return (yield from children(GroupPaths(group).ids)) or []
+
+
+def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
+    """Register, see that nobody else is there, and claim all partitions.
+
+    On refusal everything is given back. Raises GroupRefusedError.
+    """
+    yield from _register(hold)
+    try:
+        yield from _nobody_else(hold)
+        yield from _claim(hold, sorted(partitions), accept)
+    except GroupRefusedError:
+        yield from give_back(hold)
+        raise
+
+
+def _register(hold: Hold) -> Script[None]:
+    path = hold.check.path
+    data = encode_registration(Subscription(Pattern.STATIC, {}), hold.now_ms)
+    yield from _ensure(hold.paths.ids)
+    while True:
+        reply = yield from attempt(Create(path, data, ephemeral=True))
+        if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
+            yield from _ensure(hold.paths.ids)
+        elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            found = yield from read(Exists(path))
+            if isinstance(found, Ok) and isinstance(found.value, Stat):
+                hold.session_id = found.value.ephemeral_owner
+                return
+
+
+def _nobody_else(hold: Hold) -> Script[None]:
+    others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
+    if others:
+        raise _refused(hold, f"{shown(others)} registered in ZooKeeper: stop these members first")
+
+
+def _refused(hold: Hold, why: str) -> GroupRefusedError:
+    return GroupRefusedError(printable(f"group {hold.group}: {why}"))
+
+
+def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[None]:
+    paths = hold.paths
+    for topic in sorted({tp.topic for tp in wanted}):
+        yield from _ensure(paths.owners_topic(topic))
+    first: dict[TopicPartition, Node | None] = {}
+    todo = wanted
+    while todo:
+        nodes = yield from read_many(
+            path for tp in todo for path in (paths.offset(tp), paths.owner(tp))
+        )
+        prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+        for index, tp in enumerate(todo):
+            offset, owner = nodes[2 * index], nodes[2 * index + 1]
+            if owner is not None and owner.stat.ephemeral_owner != hold.session_id:
+                who = owner.data.decode(errors="replace")
+                raise _refused(hold, f"{tp} is owned by {who}: stop that member first")
+            if tp not in first:
+                fault = accept(tp, offset)
+                if fault is not None:
+                    raise _refused(hold, fault)
+                first[tp] = offset
+            elif _data(first[tp]) != _data(offset):
+                raise _refused(hold, f"{tp} changed while it was claimed: plan again")
+            if owner is not None:
+                hold.nodes[tp] = offset
+                continue
+            ops: list[MultiOp] = [Create(paths.owner(tp), f"{hold.name}-0".encode(), True)]
+            if offset is not None:
+                ops.append(SetData(paths.offset(tp), offset.data, offset.stat.version))
+            prepared.append((tp, tuple(ops)))
+        for packet in packets(prepared):
+            ops = [hold.check, *(op for several in packet.values() for op in several)]
+            reply = yield from attempt(Multi(tuple(ops)))
+            if isinstance(reply, Failed):
+                _still_there(hold, reply)
+        # Read again: what the reads show is what counts, and it gives the new versions.
+        todo = [tp for tp, _ in prepared]
+
+
+def _still_there(hold: Hold, reply: Failed) -> None:
+    if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
+        raise _refused(hold, "the mover's session with ZooKeeper ended: apply again")
+
+
+def _data(node: Node | None) -> bytes | None:
+    return None if node is None else node.data
+
+
+def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> Script[None]:
+    """Write offsets of claimed partitions, or delete them. Raises GroupRefusedError."""
+    paths = hold.paths
+    for topic in sorted({tp.topic for tp, new in offsets.items() if new is not None}):
+        yield from _ensure(paths.offsets_topic(topic))
+    todo = sorted(offsets)
+    while todo:
+        prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+        for tp in todo:
+            new, node = offsets[tp], hold.nodes[tp]
+            data = None if new is None else encode_offset(new)
+            if _data(node) == data:
+                continue
+            op: MultiOp
+            if data is None:
+                assert node is not None
+                op = Delete(paths.offset(tp), node.stat.version)
+            elif node is None:
+                op = Create(paths.offset(tp), data)
+            else:
+                op = SetData(paths.offset(tp), data, node.stat.version)
+            prepared.append((tp, (op,)))
+        for packet in packets(prepared):
+            ops = [hold.check, *(op for several in packet.values() for op in several)]
+            reply = yield from attempt(Multi(tuple(ops)))
+            if isinstance(reply, Failed):
+                _still_there(hold, reply)
+                if reply.code not in (Code.CONNECTION_LOSS, Code.NO_NODE):
+                    culprit = path_of(ops[reply.index or 0])
+                    raise _refused(hold, f"{culprit} was changed by somebody who is no member")
+        todo = [tp for tp, _ in prepared]
+        seen = yield from read_many([paths.offset(tp) for tp in todo])
+        for tp, found in zip(todo, seen, strict=True):
+            before = hold.nodes[tp]
+            new = offsets[tp]
+            expected = {_data(before), None if new is None else encode_offset(new)}
+            if _data(found) not in expected:
+                raise _refused(hold, f"{tp} was changed by somebody who is no member")
+            hold.nodes[tp] = found
+
+
+def write_tombstone(hold: Hold, before: bytes | None, after: bytes | None) -> Script[None]:
+    """Bring the tombstone from ``before`` to ``after``; either may be what is there already.
+
+    Raises GroupRefusedError.
+    """
+    path = tombstone.path(hold.group)
+    while True:
+        (node,) = yield from read_many([path])
+        if _data(node) == after:
+            return
+        if _data(node) != before:
+            raise _refused(hold, f"{path} was changed since the plan was made: plan again")
+        op: MultiOp
+        if after is None:
+            assert node is not None
+            op = Delete(path, node.stat.version)
+        else:
+            op = Create(path, after) if node is None else SetData(path, after, node.stat.version)
+        reply = yield from attempt(Multi((hold.check, op)))
+        if isinstance(reply, Failed):
+            _still_there(hold, reply)
+
+
+def give_back(hold: Hold) -> Script[list[str]]:
+    """Release all claims and deregister; return who has registered meanwhile."""
+    paths = hold.paths
+    others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
+    found: list[str] = []
+    for topic in (yield from children(paths.owners)) or []:
+        where = f"{paths.owners}/{topic}"
+        found += [f"{where}/{name}" for name in (yield from children(where)) or []]
+    nodes = yield from read_many(found)
+    mine = [
+        path
+        for path, node in zip(found, nodes, strict=True)
+        if node is not None and node.stat.ephemeral_owner == hold.session_id
+    ]
+    for packet in packets((path, (Delete(path),)) for path in mine):
+        while True:
+            deletes: list[MultiOp] = [op for several in packet.values() for op in several]
+            reply = yield from attempt(Multi((hold.check, *deletes)))
+            if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
+                break
+    while True:
+        reply = yield from attempt(Delete(hold.check.path))
+        if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
+            return others
+
+
+def _ensure(path: str) -> Script[None]:
+    """Create a znode and its parents where they are missing."""
+    (node,) = yield from read_many([path])
+    if node is not None:
+        return
+    while True:
+        reply = yield from attempt(Create(path))
+        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            return
+        if reply.code is Code.NO_NODE:
+            yield from _ensure(path.rpartition("/")[0])

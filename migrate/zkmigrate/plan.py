@@ -1,0 +1,351 @@
+"""Decides, from a snapshot and the operator's options, what a move would do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from zkconsumer.admin.text import printable
+from zkconsumer.core.types import TopicPartition
+from zkmigrate.model import (
+    Direction,
+    Entry,
+    GroupPlan,
+    GroupState,
+    Kind,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Problem,
+    Retention,
+    Slipped,
+    Store,
+)
+
+DAY_MS: Final = 86_400_000
+SOON_DAYS: Final = 3
+_SHOWN: Final = 3
+
+
+def plan_group(
+    state: GroupState,
+    direction: Direction,
+    options: Options,
+    now_ms: int,
+    retention: Retention | None,
+) -> GroupPlan:
+    """Return the plan of one group: what to write and why, or what stands in the way.
+
+    ``retention`` is only needed on the way to Kafka. The group's offsets of topics that are to be
+    skipped do not occur in the plan.
+    """
+    return _Planner(state, direction, options, now_ms, retention).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        state: GroupState,
+        direction: Direction,
+        options: Options,
+        now_ms: int,
+        retention: Retention | None,
+    ) -> None:
+        self.state = state
+        self.direction = direction
+        self.options = options
+        self.now_ms = now_ms
+        self.retention = retention
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.found: dict[Kind, list[str]] = {}
+
+    def plan(self) -> GroupPlan:
+        state = self.state
+        self._live()
+        self._layout()
+        wanted = sorted(
+            tp
+            for tp in {
+                *state.zk,
+                *state.kafka,
+                *state.slipped,
+                *(state.given or ()),
+                *self._unstored(),
+            }
+            if tp.topic not in self.options.skip_topics
+        )
+        entries = [entry for tp in wanted if (entry := self._entry(tp)) is not None]
+        self._collect()
+        stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
+        held = stored if state.given is None else state.given
+        if not held and not state.slipped and not state.faults:
+            self._refuse(
+                Kind.NOTHING,
+                f"{self.direction.source.value} holds no offset of the group",
+                "check group, chroot and --direction",
+            )
+        self._idle()
+        self._tell(entries)
+        tombstone = state.tombstone.data if state.tombstone else None
+        return GroupPlan(
+            state.group, tuple(self.problems), tuple(self.notes), tuple(entries), tombstone
+        )
+
+    def _unstored(self) -> Iterable[TopicPartition]:
+        """Partitions that neither store has an offset of, in topics that one has some of."""
+        stored = {tp.topic for tp in (*self.state.zk, *self.state.kafka)}
+        for topic, found in self.state.topics.items():
+            if topic in stored:
+                for number in found.partitions:
+                    yield TopicPartition(topic, number)
+
+    def _refuse(self, kind: Kind, what: str, fix: str) -> None:
+        self.problems.append(Problem(kind, printable(what), printable(fix)))
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        state = self.state
+        if state.members:
+            self._refuse(
+                Kind.LIVE_MEMBER,
+                f"registered in ZooKeeper: {shown(state.members)}",
+                "stop these members; a killed one vanishes when its session ends",
+            )
+        elif state.owners:
+            tp, owner = min(state.owners.items())
+            self._refuse(
+                Kind.OWNED,
+                f"{tp} is owned by {owner}, who is not registered",
+                f"delete /consumers/{state.group}/owners when no process of the group runs",
+            )
+        if state.coordinator_members:
+            self._refuse(
+                Kind.COORDINATOR_MEMBER,
+                f"joined at the broker's coordinator: {shown(state.coordinator_members)}",
+                "stop these consumers, or let them leave; then plan again",
+            )
+
+    def _layout(self) -> None:
+        for path in self.state.foreign[:_SHOWN]:
+            self._refuse(
+                Kind.FOREIGN_LAYOUT,
+                f"{path} is not as the JVM's consumer writes it",
+                "move this group with the tool of its own client",
+            )
+        for fault in self.state.faults:
+            self._refuse(Kind.UNKNOWN, fault, "bring that back, then plan again")
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def _found(self, kind: Kind, text: str) -> None:
+        self.found.setdefault(kind, []).append(text)
+
+    def _entry(self, tp: TopicPartition) -> Entry | None:
+        state = self.state
+        znode = state.zk.get(tp)
+        kafka = state.kafka.get(tp)
+        zk = znode.offset if znode else None
+        version = znode.version if znode else None
+        if znode is not None and znode.fault:
+            self._found(Kind.UNREADABLE, f"{tp}: {znode.fault}")
+            return None
+        source_zk = zk
+        slip = state.slipped.get(tp)
+        if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
+            if self.options.slipped is Slipped.REFUSE:
+                self._found(Kind.SLIPPED, f"{tp}: {slip} below offset, {show(zk)} below offsets")
+                return None
+            if self.options.slipped is Slipped.USE:
+                source_zk = slip
+        committed = kafka.offset if kafka else None
+        if state.given is not None:
+            value, reason = self._given(tp, zk, committed)
+            stays = tp not in state.given
+        else:
+            value, reason = self._choose(tp, source_zk, committed)
+            stays = (source_zk if self.direction.source is Store.ZOOKEEPER else committed) is None
+        if source_zk != zk:
+            reason += "; stored below offset by a 1.1.0 broker"
+        if value is not None and not stays:
+            usable = self._usable(tp, value)
+            if usable is None:
+                return None
+            value, remark = usable
+            reason += remark
+        held = zk if self.direction.target is Store.ZOOKEEPER else committed
+        return Entry(tp, zk, version, kafka, value, value != held, reason)
+
+    def _given(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int | None, str]:
+        """Return what the target is to hold when a file says it: both stores may differ."""
+        assert self.state.given is not None
+        target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
+        if tp in self.state.given:
+            return self.state.given[tp], "from the file"
+        return target, "not in the file: it stays"
+
+    def _choose(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int | None, str]:
+        """Return what the target is to hold, and why."""
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        source, target = (zk, kafka) if to_kafka else (kafka, zk)
+        from_name, to_name = self.direction.source.value, self.direction.target.value
+        if source is None and target is None:
+            return None, "no offset: auto.offset.reset decides"
+        if source is None:
+            return target, f"only {to_name} has an offset: it stays"
+        if target is None:
+            return source, f"only {from_name} has an offset"
+        if source == target:
+            return source, "both hold it"
+        stone = self.state.tombstone
+        if (
+            stone is not None
+            and stone.moved_to is self.direction.source
+            and stone.values.get(tp) == target
+        ):
+            return source, f"{to_name} has not changed since the group was moved to {from_name}"
+        match self.options.on_conflict:
+            case OnConflict.REFUSE:
+                self._found(Kind.CONFLICT, f"{tp}: zookeeper {zk}, kafka {kafka}")
+                return target, "conflict"
+            case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
+                chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
+            case OnConflict.MIN | OnConflict.MAX as rule:
+                chosen = (min if rule is OnConflict.MIN else max)(source, target)
+            case OnConflict.NEWEST:
+                chosen = self._newest(tp, zk, kafka)
+                if chosen is None:
+                    return target, "conflict"
+        other = kafka if chosen == zk else zk
+        side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
+        rule_name = self.options.on_conflict.value
+        return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
+
+    def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
+        znode, committed = self.state.zk.get(tp), self.state.kafka.get(tp)
+        if znode is None or committed is None or committed.commit_ms is None:
+            self._found(
+                Kind.CONFLICT,
+                f"{tp}: zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
+            )
+            return None
+        if znode.mtime_ms == committed.commit_ms:
+            self._found(Kind.CONFLICT, f"{tp}: zookeeper {zk}, kafka {kafka}, equally new")
+            return None
+        return zk if znode.mtime_ms > committed.commit_ms else kafka
+
+    def _usable(self, tp: TopicPartition, value: int) -> tuple[int, str] | None:
+        """Check an offset against topic and log; ``None`` when it cannot be used."""
+        topic = self.state.topics.get(tp.topic)
+        if topic is None:
+            self._found(Kind.TOPIC_MISSING, str(tp))
+            return None
+        if tp.partition not in topic.partitions:
+            self._found(Kind.PARTITION_MISSING, f"{tp} of {len(topic.partitions)}")
+            return None
+        znode = self.state.zk.get(tp)
+        if (
+            znode is not None
+            and znode.offset == value
+            and znode.mzxid < topic.czxid
+            and tp not in self.state.slipped
+        ):
+            self._found(Kind.RECREATED, f"{tp}: {value} was stored before the topic was created")
+            return None
+        log = self.state.ranges.get(tp)
+        if log is None:
+            self._refuse(
+                Kind.UNKNOWN,
+                f"{tp}: the brokers gave no log range",
+                "see that the partition has a leader, then plan again",
+            )
+            return None
+        if log.earliest <= value <= log.latest:
+            return value, ""
+        if self.options.out_of_range is OutOfRange.REFUSE:
+            self._found(Kind.OUT_OF_RANGE, f"{tp}: {value}, the log is {log.earliest}-{log.latest}")
+            return value, ""
+        bound = log.earliest if value < log.earliest else log.latest
+        return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Turn what was found of partitions into one problem for each kind."""
+        fixes = {
+            Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or --skip-topic",
+            Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
+            Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
+            Kind.TOPIC_MISSING: "leave it out with --skip-topic {topic}",
+            Kind.PARTITION_MISSING: "leave it out with --skip-topic {topic}, or add partitions",
+            Kind.RECREATED: "leave it out with --skip-topic {topic}: the offset means another log",
+            Kind.SLIPPED: "choose --slipped use or --slipped ignore",
+        }
+        for kind, texts in self.found.items():
+            topic = texts[0].partition(":")[0].split()[0].rpartition("-")[0]
+            self._refuse(kind, shown(texts), fixes[kind].format(topic=topic))
+
+    def _idle(self) -> None:
+        """Groups that nobody has used for long are not moved back to life unasked."""
+        if self.direction is Direction.KAFKA_TO_ZK or self.state.given is not None:
+            return
+        newest = max((node.mtime_ms for node in self.state.zk.values()), default=None)
+        if newest is None:
+            return
+        days = max(0, self.now_ms - newest) // DAY_MS
+        if days > self.options.max_idle_days:
+            self._refuse(
+                Kind.IDLE,
+                f"no offset was written for {days} days",
+                f"if it is still needed give --max-idle-days {days}",
+            )
+
+    def _tell(self, entries: Iterable[Entry]) -> None:
+        unset = [str(entry.tp) for entry in entries if entry.to is None]
+        if unset:
+            self.notes.append(f"no offset, so auto.offset.reset decides: {shown(unset)}")
+        stone = self.state.tombstone
+        if stone is not None:
+            self.notes.append(f"was moved to {stone.moved_to.value} on {day(stone.at_ms)}")
+        if self.direction is Direction.ZK_TO_KAFKA and self.retention is not None:
+            days = self.retention.minutes / 1440
+            note = f"without a commit the broker forgets what is moved today on {self.expiry()}"
+            if days < SOON_DAYS:
+                note += f" ({days:g} days): start consumers, or raise offsets.retention.minutes"
+            if not self.retention.known:
+                note += "; the broker does not tell its retention, this is the default"
+            self.notes.append(note)
+        if self.direction is Direction.KAFKA_TO_ZK:
+            rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
+            if rich:
+                self.notes.append(
+                    f"metadata has no place in ZooKeeper, the journal keeps it: {shown(rich)}"
+                )
+
+    def expiry(self) -> str:
+        """The day on which offsets committed now expire, if nobody commits again."""
+        assert self.retention is not None
+        return day(self.now_ms + self.retention.minutes * 60_000)
+
+
+def day(at_ms: int) -> str:
+    """Return the UTC day of a moment, as ``2024-05-31``."""
+    return datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC).date().isoformat()
+
+
+def shown(texts: Iterable[str]) -> str:
+    """Return some texts and the number of the others."""
+    every = list(texts)
+    more = len(every) - _SHOWN
+    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def show(offset: int | None) -> str:
+    """Return an offset for a message."""
+    return "none" if offset is None else str(offset)

@@ -1,0 +1,214 @@
+"""The plan file: JSON Lines that a person can review and ``apply`` carries out. Pure.
+
+The first line says what the plan is, then each group has a line of its own, followed by one line
+for each of its partitions; the last line holds the totals, so that a file that was cut off is
+noticed. Everything that a reader does not know exactly is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.znodes import is_legal_topic
+from zkmigrate.errors import PlanFileError
+from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem
+
+FORMAT: Final = 1
+MAX_FILE_BYTES: Final = 1024 * 1024 * 1024
+_INT64: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan as ``apply`` reads it. ``digest`` names exactly this file."""
+
+    direction: Direction
+    made_ms: int
+    groups: tuple[GroupPlan, ...]
+    digest: str
+
+
+def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> Iterator[str]:
+    """Yield the lines of a plan file, each with its newline."""
+    encode = json.JSONEncoder(separators=(", ", ": ")).encode
+    yield encode({"zkmigrate": FORMAT, "direction": direction.value, "made_ms": made_ms}) + "\n"
+    count = partitions = 0
+    for group in groups:
+        count += 1
+        partitions += len(group.entries)
+        head: dict[str, Any] = {
+            "group": group.group,
+            "verdict": group.verdict.value,
+            "partitions": len(group.entries),
+            "writes": sum(entry.write for entry in group.entries),
+            "problems": [
+                {"kind": problem.kind.value, "what": problem.what, "fix": problem.fix}
+                for problem in group.problems
+            ],
+            "notes": list(group.notes),
+            "tombstone": None if group.tombstone is None else group.tombstone.decode("latin-1"),
+        }
+        yield encode(head) + "\n"
+        for entry in group.entries:
+            line: dict[str, Any] = {
+                "topic": entry.tp.topic,
+                "partition": entry.tp.partition,
+                "zookeeper": entry.zk,
+                "zk_version": entry.zk_version,
+                "kafka": entry.kafka.offset if entry.kafka else None,
+                "to": entry.to,
+                "write": entry.write,
+                "reason": entry.reason,
+            }
+            if entry.kafka and entry.kafka.leader_epoch != -1:
+                line["leader_epoch"] = entry.kafka.leader_epoch
+            if entry.kafka and entry.kafka.metadata:
+                line["metadata"] = entry.kafka.metadata
+            yield encode(line) + "\n"
+    yield encode({"groups": count, "partitions": partitions}) + "\n"
+
+
+def parse(name: str, data: bytes) -> PlanFile:
+    """Return the plan in a file. ``name`` is for messages. Raises PlanFileError."""
+    if len(data) > MAX_FILE_BYTES:
+        raise PlanFileError(f"{name}: {len(data)} bytes are more than {MAX_FILE_BYTES}")
+    if not data.endswith(b"\n"):
+        raise PlanFileError(f"{name}: is cut off: make the plan again")
+    reader = _Reader(name, data)
+    head = reader.line()
+    if head.get("zkmigrate") != FORMAT:
+        reader.refuse(f"is no plan of zkmigrate, format {FORMAT}")
+    try:
+        direction = Direction(head.get("direction"))
+    except ValueError:
+        reader.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
+    made_ms = reader.number(head, "made_ms")
+    groups: list[GroupPlan] = []
+    names: set[str] = set()
+    while "group" in (line := reader.line()):
+        plan = reader.group(line)
+        if plan.group in names:
+            reader.refuse(f"group {plan.group!a} occurs twice")
+        names.add(plan.group)
+        groups.append(plan)
+    partitions = sum(len(plan.entries) for plan in groups)
+    if line.get("groups") != len(groups) or line.get("partitions") != partitions:
+        reader.refuse("the totals at the end do not agree: the file was cut or edited")
+    reader.end()
+    return PlanFile(direction, made_ms, tuple(groups), hashlib.sha256(data).hexdigest())
+
+
+class _Reader:
+    """Takes a file apart line by line."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self._name = name
+        self._lines = iter(data.split(b"\n"))
+        self._number = 0
+
+    def refuse(self, reason: str) -> Any:
+        raise PlanFileError(f"{self._name}:{self._number}: {reason}")
+
+    def line(self) -> dict[str, Any]:
+        self._number += 1
+        raw = next(self._lines, b"")
+        if not raw:
+            self.refuse("the file ends too early: make the plan again")
+        try:
+            found = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            self.refuse("is not JSON in UTF-8")
+        if not isinstance(found, dict):
+            self.refuse("is not a JSON object")
+        return found  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        if next(self._lines, b"") or next(self._lines, None) is not None:
+            self._number += 1
+            self.refuse("something follows the totals")
+
+    def number(self, line: dict[str, Any], key: str, low: int = 0) -> int:
+        value = line.get(key)
+        if type(value) is not int or not low <= value <= _INT64:
+            self.refuse(f"{key} is not a whole number from {low} to {_INT64}")
+        assert isinstance(value, int)
+        return value
+
+    def maybe(self, line: dict[str, Any], key: str) -> int | None:
+        if key not in line:
+            self.refuse(f"{key} is missing")
+        return None if line[key] is None else self.number(line, key)
+
+    def text(self, line: dict[str, Any], key: str) -> str:
+        value = line.get(key)
+        if not isinstance(value, str):
+            self.refuse(f"{key} is not a text")
+        assert isinstance(value, str)
+        return value
+
+    def group(self, line: dict[str, Any]) -> GroupPlan:
+        group = self.text(line, "group")
+        problems, notes = line.get("problems"), line.get("notes")
+        if not isinstance(problems, list) or not isinstance(notes, list):
+            self.refuse("problems and notes are not lists")
+        found = tuple(self._problem(problem) for problem in problems)  # type: ignore[union-attr]
+        stone = line.get("tombstone")
+        tombstone = None if stone is None else self.text(line, "tombstone").encode("latin-1")
+        entries: list[Entry] = []
+        seen: set[TopicPartition] = set()
+        for _ in range(self.number(line, "partitions")):
+            entry = self._entry(self.line())
+            if entry.tp in seen:
+                self.refuse(f"{entry.tp} occurs twice in group {group!a}")
+            seen.add(entry.tp)
+            entries.append(entry)
+        plan = GroupPlan(group, found, tuple(map(str, notes or ())), tuple(entries), tombstone)
+        if not found and not is_legal_topic(group):
+            self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
+        if line.get("verdict") != plan.verdict.value:
+            self.refuse(f"verdict of group {group!a} does not follow from its problems")
+        return plan
+
+    def _problem(self, problem: object) -> Problem:
+        if not isinstance(problem, dict):
+            self.refuse("a problem is not an object")
+        assert isinstance(problem, dict)
+        try:
+            kind = Kind(problem.get("kind"))
+        except ValueError:
+            self.refuse("a problem is of no known kind")
+        return Problem(kind, self.text(problem, "what"), self.text(problem, "fix"))
+
+    def _entry(self, line: dict[str, Any]) -> Entry:
+        topic = self.text(line, "topic")
+        if not is_legal_topic(topic):
+            self.refuse(f"{topic[:60]!a} is not a topic's name")
+        tp = TopicPartition(topic, self.number(line, "partition"))
+        if tp.partition >= 2**31:
+            self.refuse(f"{tp} is no partition")
+        zk, version = self.maybe(line, "zookeeper"), self.maybe(line, "zk_version")
+        if zk is not None and version is None:
+            self.refuse(f"{tp} has an offset in ZooKeeper but no zk_version")
+        committed = self.maybe(line, "kafka")
+        kafka = None
+        if committed is not None:
+            epoch = self.number(line, "leader_epoch", -1) if "leader_epoch" in line else -1
+            metadata = self.text(line, "metadata") if "metadata" in line else ""
+            kafka = KafkaOffset(committed, epoch, metadata)
+        write = line.get("write")
+        if type(write) is not bool:
+            self.refuse("write is neither true nor false")
+        assert isinstance(write, bool)
+        to = self.maybe(line, "to")
+        if write and to is None:
+            self.refuse(f"{tp}: a move writes no 'no offset'")
+        return Entry(tp, zk, version, kafka, to, write, self.text(line, "reason"))
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)

@@ -1,0 +1,58 @@
+"""``/consumers/GROUP/migration``: tells later tools that a group's offsets were moved. Pure.
+
+Content: JSON with the store that the group was moved to, the moment of the plan, and the offsets
+that the store which was left held then. A later move back tells from them what changed since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate.model import Store, Tombstone
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 900 * 1024
+"""ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
+_INT64: Final = 2**63 - 1
+
+
+def path(group: str) -> str:
+    """Return the tombstone's path. Raises ConfigError when the name cannot be a group's."""
+    return f"{GroupPaths(group).root}/migration"
+
+
+def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) -> bytes:
+    """Return a tombstone's content."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        topics.setdefault(topic, {})[str(partition)] = value
+    document = {"version": FORMAT, "moved_to": moved_to.value, "at_ms": at_ms, "offsets": topics}
+    data = json.dumps(document, separators=(",", ":")).encode()
+    if len(data) > MAX_BYTES:
+        document["offsets"] = {}
+        data = json.dumps(document, separators=(",", ":")).encode()
+    return data
+
+
+def decode(where: str, data: bytes, version: int) -> Tombstone:
+    """Return what a tombstone says. Raises ZnodeFormatError."""
+    try:
+        found = json.loads(data.decode())
+        if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
+            raise ValueError
+        values: dict[TopicPartition, int] = {}
+        for topic, partitions in found["offsets"].items():
+            for number, value in partitions.items():
+                if type(value) is not int or not 0 <= value <= _INT64:
+                    raise ValueError
+                values[TopicPartition(topic, int(number))] = value
+        return Tombstone(Store(found["moved_to"]), found["at_ms"], values, version, data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ZnodeFormatError(
+            where, "is no tombstone of zkmigrate; delete it if nothing else needs it"
+        ) from None

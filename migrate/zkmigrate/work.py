@@ -1,0 +1,113 @@
+"""What is to be done with one group, either way: forward by a plan, back by a journal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.core.types import TopicPartition
+from zkmigrate import tombstone
+from zkmigrate.errors import JournalError
+from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Store
+from zkmigrate.plan_file import PlanFile
+
+Held = Mapping[TopicPartition, KafkaOffset | None]
+"""What a store holds; leader epoch and metadata matter in Kafka only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A change of one store, and what both stores hold before it.
+
+    ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
+    ``before`` and ``after``: the tombstone's content.
+    """
+
+    group: str
+    target: Store
+    zk: Held
+    kafka: Held
+    to: Held
+    versions: Mapping[TopicPartition, int | None] | None
+    before: bytes | None
+    after: bytes | None
+
+    def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
+        """Return the offsets that a store may hold of a partition before the change."""
+        held = self.zk if store is Store.ZOOKEEPER else self.kafka
+        allowed = {number(held.get(tp))}
+        if resumed and store is self.target and tp in self.to:
+            allowed.add(number(self.to[tp]))
+        return allowed
+
+
+def number(stored: KafkaOffset | None) -> int | None:
+    """Return the offset alone."""
+    return None if stored is None else stored.offset
+
+
+def forward(plan: PlanFile, group: GroupPlan) -> Work:
+    """Return the work of a planned group."""
+    left = {entry.tp: _left(plan.direction, entry) for entry in group.entries}
+    values = {tp: held for tp, held in left.items() if held is not None}
+    return Work(
+        group.group,
+        plan.direction.target,
+        {entry.tp: _plain(entry.zk) for entry in group.entries},
+        {entry.tp: entry.kafka for entry in group.entries},
+        {entry.tp: _plain(entry.to) for entry in group.entries if entry.write},
+        {entry.tp: entry.zk_version for entry in group.entries},
+        group.tombstone,
+        tombstone.encode(plan.direction.target, plan.made_ms, values),
+    )
+
+
+def _left(direction: Direction, entry: Entry) -> int | None:
+    """What the store that is left holds."""
+    return entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
+
+
+def _plain(offset: int | None) -> KafkaOffset | None:
+    return None if offset is None else KafkaOffset(offset)
+
+
+def record_of(work: Work) -> list[list[Any]]:
+    """Return, for the journal, what the target held of each partition that is to change."""
+    held = work.zk if work.target is Store.ZOOKEEPER else work.kafka
+    rows: list[list[Any]] = []
+    for tp in sorted(work.to):
+        old = held.get(tp)
+        row: list[Any] = [*tp, None if old is None else old.offset]
+        lost = work.kafka.get(tp) if work.target is Store.ZOOKEEPER else old
+        if lost is not None and (lost.leader_epoch != -1 or lost.metadata):
+            row += [lost.leader_epoch, lost.metadata]
+        rows.append(row)
+    return rows
+
+
+def back(done: Work, rows: object) -> Work:
+    """Return the work that undoes ``done``, to what the journal recorded of the target.
+
+    Raises JournalError when journal and plan do not belong together.
+    """
+    restored: dict[TopicPartition, KafkaOffset | None] = {}
+    try:
+        for topic, partition, offset, *rich in rows:  # type: ignore[attr-defined]
+            if offset is None:
+                old = None
+            elif done.target is Store.KAFKA and rich:
+                old = KafkaOffset(offset, rich[0], rich[1])
+            else:
+                old = KafkaOffset(offset)
+            restored[TopicPartition(topic, partition)] = old
+    except (TypeError, ValueError, IndexError):
+        restored = {}
+    held = done.zk if done.target is Store.ZOOKEEPER else done.kafka
+    if restored.keys() != done.to.keys() or any(
+        number(held.get(tp)) != number(old) for tp, old in restored.items()
+    ):
+        raise JournalError(f"group {done.group}: the journal does not agree with the plan")
+    after = {**held, **done.to}
+    zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
+    return Work(done.group, done.target, zk, kafka, restored, None, done.after, done.before)

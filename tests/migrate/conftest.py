@@ -1,0 +1,195 @@
+"""Servers of all broker lines for the mover, and a bench that sets groups up and looks at them."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from zkmigrate.journal import Effect, Journal, no_effect
+from zkmigrate.model import Direction, GroupPlan, GroupState, Options
+from zkmigrate.mover import Mover, Result
+from zkmigrate.plan import plan_group
+from zkmigrate.plan_file import PlanFile, parse, render
+from zkmigrate.snapshot import Stores
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.group_coordinators import GroupCoordinators, StoredOffset
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.testing import LocalCluster
+
+NOW = 1_700_000_000_000
+Zk = dict[str, bytes]
+
+
+class Bench:
+    """One cluster, looked at through sessions of its own."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.client = KazooClient(cluster.zookeeper, timeout=30.0)
+        self.client.start(timeout=15)
+        endpoints = [
+            BrokerEndpoint(number, *_address(server.address))
+            for number, server in enumerate(cluster.broker_servers)
+        ]
+        self.kafka = GroupCoordinators("tests", lambda: endpoints, 10.0, 30.0)
+        self._numbers = itertools.count()
+
+    def close(self) -> None:
+        """End the sessions."""
+        self.kafka.close()
+        self.client.stop()
+        self.client.close()
+
+    def topic(self, name: str, partitions: int = 4, messages: int = 20) -> None:
+        """Make a topic with so many messages in each partition."""
+        self.cluster.create_topic(name, partitions)
+        for partition in range(partitions):
+            if messages:
+                self.produce(name, partition, messages)
+
+    def produce(self, topic: str, partition: int, count: int) -> None:
+        """Append messages in the format of 0.8, which every line takes (produce version 0)."""
+        body = b"\0\0" + struct.pack(">ii", -1, 1) + b"x"  # magic, attributes, no key, value
+        message = struct.pack(">I", zlib.crc32(body)) + body
+        entries = b"".join(struct.pack(">qi", 0, len(message)) + message for _ in range(count))
+        name = struct.pack(">h", len(topic)) + topic.encode()
+        head = struct.pack(">hii", -1, 10_000, 1) + name
+        request = head + struct.pack(">iii", 1, partition, len(entries)) + entries
+        endpoint = BrokerEndpoint(0, *_address(self.cluster.broker_servers[0].address))
+        connection = BrokerConnection(endpoint, "tests", 15.0, 0)
+        answer = connection.exchange(0, 0, request)
+        connection.close()
+        (code,) = struct.unpack_from(">h", answer, 4 + len(name) + 8)
+        assert code == 0
+
+    def set_zk(self, group: str, topic: str, offsets: Mapping[int, bytes | int]) -> None:
+        """Write offset znodes."""
+        for partition, offset in offsets.items():
+            data = offset if isinstance(offset, bytes) else b"%d" % offset
+            path = f"/consumers/{group}/offsets/{topic}/{partition}"
+            self.client.ensure_path(path)
+            self.client.set(path, data)
+
+    def set_kafka(self, group: str, topic: str, offsets: Mapping[int, StoredOffset | int]) -> None:
+        """Commit offsets without being a member."""
+        wanted = {
+            TopicPartition(topic, partition): (
+                offset if isinstance(offset, StoredOffset) else StoredOffset(offset)
+            )
+            for partition, offset in offsets.items()
+        }
+        assert self.kafka.commit(group, wanted) == {}
+
+    def znodes(self, group: str) -> Zk:
+        """All znodes of a group that matter to its consumers: not empty parents."""
+        found: Zk = {}
+
+        def visit(path: str) -> None:
+            try:
+                data = self.client.get(path)[0]
+                names = self.client.get_children(path)
+            except NoNodeError:
+                return
+            if data:
+                found[path] = data
+            for name in names:
+                visit(f"{path}/{name}")
+
+        visit(f"/consumers/{group}")
+        return found
+
+    def committed(self, group: str, topics: Mapping[str, int]) -> Mapping[TopicPartition, object]:
+        """What the coordinator holds; ``topics``: name to number of partitions."""
+        asked = [TopicPartition(name, p) for name, count in topics.items() for p in range(count)]
+        return self.kafka.fetch(group, asked)
+
+    # -- the mover -----------------------------------------------------------------------------
+
+    def stores(self, timeout: float = 10.0) -> Stores:
+        """Sessions of the mover."""
+        return Stores(self.cluster.zookeeper, timeout, patience=30.0)
+
+    def state(self, stores: Stores, group: str) -> GroupState:
+        """One group's state."""
+        (found,) = stores.states([group], {}, False)
+        assert isinstance(found, GroupState)
+        return found
+
+    def plan(
+        self,
+        groups: Sequence[str],
+        direction: Direction = Direction.ZK_TO_KAFKA,
+        options: Options | None = None,
+    ) -> tuple[PlanFile, Path]:
+        """Make a plan, through its file; return it and where its journal is to be."""
+        with self.stores() as stores:
+            plans: list[GroupPlan] = []
+            for found in stores.states(groups, {}, True):
+                if isinstance(found, GroupState):
+                    retention = stores.retention()
+                    chosen = options or Options(max_idle_days=10**6)
+                    plans.append(plan_group(found, direction, chosen, NOW, retention))
+                else:
+                    plans.append(GroupPlan(found[0], (found[1],)))
+        data = "".join(render(direction, NOW, plans)).encode()
+        return parse("plan", data), self.folder / f"journal-{next(self._numbers)}"
+
+    def apply(self, plan: PlanFile, journal: Path, effect: Effect = no_effect) -> list[Result]:
+        """Carry a plan out."""
+        with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
+            return Mover(stores, effect).apply(plan, opened, lambda _result: None)
+
+    def rollback(
+        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, force: bool = False
+    ) -> list[Result]:
+        """Take a plan back."""
+        with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
+            mover = Mover(stores, effect, force)
+            return mover.rollback(plan, opened, True, lambda _result: None)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture(scope="module")
+def bench_of() -> Iterator[Callable[[str, Path], Bench]]:
+    """Benches on a cluster of each line, which starts when it is first asked for."""
+    clusters: dict[str, LocalCluster] = {}
+
+    def make(line: str, folder: Path) -> Bench:
+        if line not in clusters:
+            clusters[line] = LocalCluster(line)
+            clusters[line].start()
+        return Bench(clusters[line], folder)
+
+    yield make
+    for cluster in clusters.values():
+        cluster.close()
+
+
+@pytest.fixture
+def bench(cluster: LocalCluster, tmp_path: Path) -> Iterator[Bench]:
+    """A bench on the run's 3.9 cluster."""
+    made = Bench(cluster, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["0.8.2", "1.1", "3.9"])
+def any_bench(
+    request: pytest.FixtureRequest, bench_of: Callable[[str, Path], Bench], tmp_path: Path
+) -> Iterator[Bench]:
+    """A bench on each line of brokers."""
+    made = bench_of(request.param, tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,188 @@
+"""Plan files, journals and files of offsets: whole, or refused with the place of the fault."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from zkmigrate import offset_csv, plan_file
+from zkmigrate.errors import JournalError, PlanFileError
+from zkmigrate.journal import Journal, parse
+from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem
+
+from zkconsumer.admin.offset_files import OffsetKey
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import OffsetsFileError
+
+PLANS = (
+    GroupPlan(
+        "orders",
+        notes=("a note",),
+        entries=(
+            Entry(TopicPartition("t", 0), 2**63 - 1, 4, KafkaOffset(0, 3, "é\n"), 7, True, "why"),
+            Entry(TopicPartition("t", 1), None, None, None, None, False, "none"),
+            Entry(TopicPartition("t", 2), None, 9, KafkaOffset(5), 5, False, "stays"),
+        ),
+        tombstone=b'{"version":1}',
+    ),
+    GroupPlan("../<script>\x1b", (Problem(Kind.BAD_NAME, "what", "fix"),)),
+)
+
+
+ODD = b'{}[]",:\n0159-.eE\x00\xff truefalsn'
+
+
+def whole() -> bytes:
+    """A plan file."""
+    return "".join(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS)).encode()
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    """Every value of a plan survives the file: extremes, metadata, absent offsets, odd names."""
+    read = plan_file.parse("plan", whole())
+    assert (read.direction, read.made_ms, read.groups) == (Direction.ZK_TO_KAFKA, 17, PLANS)
+
+
+def test_a_plan_cut_at_any_byte_is_refused() -> None:
+    """No beginning of a plan is taken for a plan."""
+    data = whole()
+    for end in range(len(data)):
+        with pytest.raises(PlanFileError, match=r"^plan:"):
+            plan_file.parse("plan", data[:end])
+
+
+def test_changed_plans_are_refused_or_mean_what_they_say() -> None:
+    """10,000 plans with bytes changed: each is refused in one line or read, never a crash."""
+    seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))
+    print(f"FILES_SEED={seed}")  # noqa: T201
+    rng = random.Random(seed)
+    data = whole()
+    refused: list[str] = []
+    for _ in range(10_000):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            changed[rng.randrange(len(changed))] = rng.choice(
+                b'{}[]",:\n0159-.eE\x00\xff truefalsn'
+            )
+        try:
+            plan_file.parse("plan", bytes(changed))
+        except PlanFileError as error:
+            refused.append(str(error))
+    assert len(refused) > 5_000
+    assert not any("\n" in text for text in refused)
+
+
+def written(path: Path) -> bytes:
+    """A journal of three records."""
+    with Journal(path, "digest") as journal:
+        journal.write(group="g", step="claim", held=[["t", 0, 5]])
+        journal.write(group="g", step="write")
+        journal.write(group="g", step="done")
+    return path.read_bytes()
+
+
+def test_a_journal_cut_at_any_byte_goes_on_or_is_refused(tmp_path: Path) -> None:
+    """A torn last record counts as not written and is cut off; a torn first one is refused."""
+    data = written(tmp_path / "whole")
+    first = data.index(b"\n") + 1
+    for end in range(len(data) + 1):
+        path = tmp_path / "cut"
+        path.write_bytes(data[:end])
+        if end < first:
+            with (
+                pytest.raises(JournalError, match="first line is damaged"),
+                Journal(path, "digest"),
+            ):
+                pass
+            continue
+        with Journal(path, "digest") as journal:
+            steps = [record["step"] for record in journal.records]
+            journal.write(group="g", step="more")
+        assert steps == ["claim", "write", "done"][: data[:end].count(b"\n") - 1]
+        records, good = parse("cut", path.read_bytes())
+        assert [record.get("step") for record in records[1:]] == [*steps, "more"]
+        assert good == path.stat().st_size
+
+
+def test_a_journal_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    """A changed byte anywhere is noticed; only the very last newline may seem not written yet."""
+    data = written(tmp_path / "whole")
+    for place in range(len(data) - 1):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        with pytest.raises(JournalError):
+            parse("journal", bytes(changed))
+
+
+def test_the_journal_is_private_and_of_one_plan(tmp_path: Path) -> None:
+    """Mode 0600; not through a link; not two runs at once; not for another plan."""
+    path = tmp_path / "journal"
+    with Journal(path, "digest") as journal:
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(JournalError, match="another run"), Journal(path, "digest"):
+            pass
+        journal.write(step="x")
+    with pytest.raises(JournalError, match="another plan"), Journal(path, "other"):
+        pass
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(JournalError), Journal(link, "digest"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == ["journal", "link"]
+
+
+OFFSETS = {OffsetKey("g", "t", 0): 0, OffsetKey("g", "t", 10): 2**63 - 1, OffsetKey("h", "u", 1): 5}
+
+
+@pytest.mark.parametrize("form", offset_csv.FORMATS)
+def test_files_of_offsets_are_read_as_they_were_written(form: str) -> None:
+    """Each format brings back exactly the offsets, CSV with and without the group."""
+    data = offset_csv.render(OFFSETS, form).encode()
+    assert offset_csv.parse("file", data) == OFFSETS
+    mine = {key: offset for key, offset in OFFSETS.items() if key.group == "g"}
+    text = offset_csv.render(mine, form, one_group=True)
+    assert offset_csv.parse("file", text.encode(), "g") == mine
+    if form == "csv":
+        assert text == f"t,0,0\nt,10,{2**63 - 1}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "t,0,-1", "t,0, 5", "t,0,+5", "t,0,1_000", "t,0,5,", "t,,5", "t,0,9223372036854775808",
+        "t,2147483648,1", "../t,0,1", "=t,0,1", "t,٣,1", "", "t,0",
+    ],
+)  # fmt: skip
+def test_bad_lines_are_named(line: str) -> None:
+    """Numbers must be plain, names legal; the message names file and line."""
+    with pytest.raises(OffsetsFileError, match=r"file:2: "):
+        offset_csv.parse("file", f"t,7,1\n{line}\n".encode(), "g")
+
+
+def test_a_partition_that_occurs_twice_is_refused() -> None:
+    """Of two lines for one partition none is believed."""
+    with pytest.raises(OffsetsFileError, match="file:2: repeats"):
+        offset_csv.parse("file", b"g,t,0,1\ng,t,0,2\n")
+
+
+def test_changed_files_of_offsets_never_crash() -> None:
+    """10,000 files with bytes changed: offsets, or one refusal; nothing else."""
+    seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))
+    print(f"FILES_SEED={seed}")  # noqa: T201
+    rng = random.Random(seed)
+    refused: list[str] = []
+    for number in range(10_000):
+        form = offset_csv.FORMATS[number % 3]
+        data = bytearray(offset_csv.render(OFFSETS, form).encode())
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            found = offset_csv.parse("file", bytes(data))
+        except OffsetsFileError as error:
+            refused.append(str(error))
+        else:
+            assert all(0 <= offset < 2**63 for offset in found.values())
+    assert refused
+    assert not any("\n" in text for text in refused)

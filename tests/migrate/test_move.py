@@ -1,0 +1,125 @@
+"""Moves on real servers: there, back, twice, undone, and refused when somebody is there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from zkmigrate.model import Direction, OnConflict, Options, Verdict
+from zkmigrate.mover import Outcome
+
+from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+
+def test_there_undone_and_there_and_back(any_bench: Bench, group: str, topic: str) -> None:
+    """On every broker line: a move writes what was planned, a rollback restores both stores, and
+    a move back without changes writes nothing."""
+    any_bench.topic(topic, 4)
+    any_bench.set_zk(group, topic, {0: 0, 1: 7, 3: -1})
+    before = any_bench.znodes(group)
+    plan, journal = any_bench.plan([group])
+    assert plan.groups[0].verdict is Verdict.READY, plan.groups[0].problems
+    assert [result.outcome for result in any_bench.apply(plan, journal)] == [Outcome.DONE]
+    moved = {TopicPartition(topic, 0): StoredOffset(0), TopicPartition(topic, 1): StoredOffset(7)}
+    assert any_bench.committed(group, {topic: 4}) == moved
+    after = any_bench.znodes(group)
+    stone = after.pop(f"/consumers/{group}/migration")
+    assert json.loads(stone)["moved_to"] == "kafka"
+    assert after == before
+    assert [result.outcome for result in any_bench.apply(plan, journal)] == [Outcome.WAS_DONE]
+
+    assert [result.outcome for result in any_bench.rollback(plan, journal)] == [Outcome.DONE]
+    assert any_bench.committed(group, {topic: 4}) == {}
+    assert any_bench.znodes(group) == before
+    (refused,) = any_bench.apply(plan, journal)
+    assert "was rolled back" in refused.why
+
+    again, second = any_bench.plan([group])
+    assert any_bench.apply(again, second)[0].outcome is Outcome.DONE
+    back, third = any_bench.plan([group], Direction.KAFKA_TO_ZK)
+    assert not any(entry.write for entry in back.groups[0].entries)
+    assert any_bench.apply(back, third)[0].outcome is Outcome.DONE
+    assert any_bench.znodes(group) | {f"/consumers/{group}/migration": b""} == before | {
+        f"/consumers/{group}/migration": b""
+    }
+
+
+def test_kafka_to_zk_and_undone(any_bench: Bench, group: str, topic: str) -> None:
+    """On every broker line: offsets in Kafka reach ZooKeeper, also lower ones after a rewind that
+    a tombstone explains; the rollback restores what ZooKeeper held, deleting what it had not."""
+    any_bench.topic(topic, 3)
+    any_bench.set_zk(group, topic, {0: 9, 1: 9})
+    plan, journal = any_bench.plan([group])
+    assert any_bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    any_bench.set_kafka(group, topic, {0: 2, 1: 11, 2: 4})
+    between = any_bench.znodes(group)
+    back, second = any_bench.plan([group], Direction.KAFKA_TO_ZK)
+    assert back.groups[0].verdict is Verdict.READY, back.groups[0].problems
+    assert any_bench.apply(back, second)[0].outcome is Outcome.DONE
+    offsets = f"/consumers/{group}/offsets/{topic}"
+    now = any_bench.znodes(group)
+    assert [now[f"{offsets}/{p}"] for p in range(3)] == [b"2", b"11", b"4"]
+    assert any_bench.rollback(back, second)[0].outcome is Outcome.DONE
+    assert any_bench.znodes(group) == between
+
+
+def test_metadata_and_leader_epoch_come_back(bench: Bench, group: str, topic: str) -> None:
+    """A rollback restores a Kafka offset with its metadata and leader epoch."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    bench.set_kafka(group, topic, {0: StoredOffset(5, 0, "note é")})
+    plan, journal = bench.plan([group], options=Options(OnConflict.ZOOKEEPER))
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    tp = TopicPartition(topic, 0)
+    assert bench.committed(group, {topic: 1}) == {tp: StoredOffset(3)}
+    assert bench.rollback(plan, journal)[0].outcome is Outcome.DONE
+    assert bench.committed(group, {topic: 1}) == {tp: StoredOffset(5, 0, "note é")}
+
+
+def test_rollback_refuses_when_somebody_moved_on(bench: Bench, group: str, topic: str) -> None:
+    """Commits after the move are not undone, unless that is asked for."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    plan, journal = bench.plan([group])
+    bench.apply(plan, journal)
+    bench.set_kafka(group, topic, {0: 4})
+    (refused,) = bench.rollback(plan, journal)
+    assert refused.outcome is Outcome.FAILED
+    assert "moved on" in refused.why
+    assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(4)}
+    assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
+    assert bench.committed(group, {topic: 1}) == {}
+
+
+@pytest.mark.parametrize("where", ["zookeeper", "kafka"])
+def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, topic: str) -> None:
+    """What either store has got since the plan was made stops the group before any change."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    plan, journal = bench.plan([group])
+    if where == "zookeeper":
+        bench.set_zk(group, topic, {1: 4})  # the same offset, but written again
+    else:
+        bench.set_kafka(group, topic, {1: 1})
+    before = bench.znodes(group)
+    (refused,) = bench.apply(plan, journal)
+    assert refused.outcome is Outcome.FAILED
+    assert "plan again" in refused.why
+    assert bench.znodes(group) == before
+
+
+def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: str) -> None:
+    """The others are moved, and the outcome says which was not."""
+    bench.topic(topic, 1)
+    groups = [f"{group}-{number}" for number in range(3)]
+    for name in groups:
+        bench.set_zk(name, topic, {0: 3})
+    plan, journal = bench.plan(groups)
+    bench.set_zk(groups[1], topic, {0: 5})
+    outcomes = [result.outcome for result in bench.apply(plan, journal)]
+    assert outcomes == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]

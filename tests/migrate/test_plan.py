@@ -1,0 +1,246 @@
+"""What a plan decides, and what it refuses: every policy, without any server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from zkmigrate.model import (
+    Direction,
+    GroupPlan,
+    GroupState,
+    KafkaOffset,
+    Kind,
+    LogRange,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Retention,
+    Slipped,
+    Store,
+    Tombstone,
+    TopicState,
+    Verdict,
+    ZkOffset,
+)
+from zkmigrate.plan import DAY_MS, plan_group
+
+from zkconsumer.core.types import TopicPartition
+
+NOW = 1_700_000_000_000
+TP = TopicPartition("orders", 0)
+FORTH, BACK = Direction.ZK_TO_KAFKA, Direction.KAFKA_TO_ZK
+
+
+def state(
+    zk: int | None = 5, kafka: int | None = None, log: tuple[int, int] = (0, 10)
+) -> GroupState:
+    """A group with one partition whose topic was created before its offset."""
+    return GroupState(
+        "g",
+        zk={} if zk is None else {TP: ZkOffset(zk, 3, 20, NOW)},
+        kafka={} if kafka is None else {TP: KafkaOffset(kafka)},
+        ranges={TP: LogRange(*log)},
+        topics={"orders": TopicState(10, (0,))},
+    )
+
+
+def made(found: GroupState, direction: Direction = FORTH, **options: object) -> GroupPlan:
+    """The plan of ``found``."""
+    chosen = replace(Options(), **options)  # type: ignore[arg-type]
+    return plan_group(found, direction, chosen, NOW, Retention(10080, True))
+
+
+def kinds(plan: GroupPlan) -> list[Kind]:
+    """The kinds of a plan's problems."""
+    return [problem.kind for problem in plan.problems]
+
+
+def test_an_offset_of_one_store_is_moved_and_says_why() -> None:
+    """What only the source holds is written to the target, either way; zero is an offset."""
+    for found, direction in ((state(0), FORTH), (state(None, 0), BACK)):
+        plan = made(found, direction)
+        assert plan.verdict is Verdict.READY
+        (entry,) = plan.entries
+        assert (entry.to, entry.write) == (0, True)
+        assert entry.reason == f"only {direction.source.value} has an offset"
+
+
+def test_no_offset_stays_no_offset() -> None:
+    """A partition without an offset is planned as none, never as 0, and is named in a note."""
+    found = replace(state(), topics={"orders": TopicState(10, (0, 1))})
+    plan = made(found)
+    entry = plan.entries[1]
+    assert (entry.tp, entry.to, entry.write) == (TopicPartition("orders", 1), None, False)
+    assert "orders-1" in plan.notes[0]
+
+
+def test_the_target_keeps_what_only_it_has() -> None:
+    """An offset that only the target holds is not deleted, even beyond the log."""
+    found = replace(state(None, 99), slipped={TopicPartition("orders", 0): 4})
+    plan = made(found, slipped=Slipped.IGNORE)
+    assert [(entry.to, entry.write) for entry in plan.entries] == [(99, False)]
+    assert plan.verdict is Verdict.READY
+
+
+@pytest.mark.parametrize("direction", [FORTH, BACK])
+@pytest.mark.parametrize(
+    ("policy", "zk", "kafka", "to"),
+    [
+        (OnConflict.ZOOKEEPER, 3, 7, 3),
+        (OnConflict.KAFKA, 3, 7, 7),
+        (OnConflict.MIN, 3, 7, 3),
+        (OnConflict.MIN, 7, 3, 3),
+        (OnConflict.MAX, 3, 7, 7),
+        (OnConflict.MAX, 7, 3, 7),
+    ],
+)
+def test_a_conflict_is_settled_as_told(
+    direction: Direction, policy: OnConflict, zk: int, kafka: int, to: int
+) -> None:
+    """Each policy chooses the offset it names; the target is written only when it differs."""
+    plan = made(state(zk, kafka), direction, on_conflict=policy)
+    (entry,) = plan.entries
+    assert plan.verdict is Verdict.READY
+    assert entry.to == to
+    held = kafka if direction is FORTH else zk
+    assert entry.write == (to != held)
+    assert policy.value in entry.reason
+
+
+def test_a_conflict_without_a_policy_needs_a_decision() -> None:
+    """Different offsets in both stores are never settled unasked, and both are shown."""
+    plan = made(state(3, 7))
+    assert plan.verdict is Verdict.DECIDE
+    assert kinds(plan) == [Kind.CONFLICT]
+    assert "zookeeper 3, kafka 7" in plan.problems[0].what
+    assert "--on-conflict" in plan.problems[0].fix
+
+
+def test_equal_offsets_are_no_conflict() -> None:
+    """When both stores agree there is nothing to write and nothing to decide."""
+    plan = made(state(7, 7))
+    assert (plan.verdict, plan.entries[0].write) == (Verdict.READY, False)
+
+
+@pytest.mark.parametrize(
+    ("committed", "to"), [(NOW - 1, 3), (NOW + 1, 7), (NOW, None), (None, None)]
+)
+def test_newest_compares_times_and_never_guesses(committed: int | None, to: int | None) -> None:
+    """The newer of both wins; an unknown or equal time leaves the conflict to the operator."""
+    found = replace(state(3, 7), kafka={TP: KafkaOffset(7, commit_ms=committed)})
+    plan = made(found, on_conflict=OnConflict.NEWEST)
+    if to is None:
+        assert kinds(plan) == [Kind.CONFLICT]
+    else:
+        assert (plan.verdict, plan.entries[0].to) == (Verdict.READY, to)
+
+
+@pytest.mark.parametrize(("value", "bound"), [(1, 2), (11, 10), (2**63 - 1, 10)])
+def test_offsets_outside_the_log(value: int, bound: int) -> None:
+    """They are refused, or clamped to the nearest end, and the clamp is told; never unasked."""
+    found = state(value, log=(2, 10))
+    plan = made(found)
+    assert kinds(plan) == [Kind.OUT_OF_RANGE]
+    assert f"{value}, the log is 2-10" in plan.problems[0].what
+    (entry,) = made(found, out_of_range=OutOfRange.CLAMP).entries
+    assert (entry.to, entry.write) == (bound, True)
+    assert f"{value} clamped" in entry.reason
+
+
+@pytest.mark.parametrize("value", [2, 10])
+def test_both_ends_of_the_log_are_inside(value: int) -> None:
+    """The first offset and the next one to be written are positions a consumer can have."""
+    assert made(state(value, log=(2, 10))).verdict is Verdict.READY
+
+
+def test_an_unknown_log_range_refuses() -> None:
+    """Without an answer of the leader an offset is not taken for good."""
+    plan = made(replace(state(), ranges={}))
+    assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [Kind.UNKNOWN])
+
+
+def test_topics_that_are_gone_or_came_back() -> None:
+    """Missing topics and partitions, and offsets older than the topic, need a decision."""
+    for found, kind in (
+        (replace(state(), topics={}), Kind.TOPIC_MISSING),
+        (replace(state(), topics={"orders": TopicState(10, (1,))}), Kind.PARTITION_MISSING),
+        (replace(state(), topics={"orders": TopicState(21, (0,))}), Kind.RECREATED),
+    ):
+        plan = made(found)
+        assert kind in kinds(plan)
+        assert "--skip-topic orders" in plan.problems[0].fix
+        skipped = made(found, skip_topics=frozenset({"orders"}))
+        assert (skipped.verdict, skipped.entries) == (Verdict.READY, ())
+
+
+def test_slipped_offsets_are_used_ignored_or_refused() -> None:
+    """Offsets of a 1.1.0 broker below ``offset`` are never passed over in silence."""
+    found = replace(state(3), slipped={TP: 6})
+    assert kinds(made(found)) == [Kind.SLIPPED]
+    assert made(found, slipped=Slipped.USE).entries[0].to == 6
+    assert made(found, slipped=Slipped.IGNORE).entries[0].to == 3
+
+
+def test_who_is_there_is_named() -> None:
+    """Live members in either place, and owners without one, refuse the group by name."""
+    for found, kind, name in (
+        (replace(state(), members=("g_host-1",)), Kind.LIVE_MEMBER, "g_host-1"),
+        (replace(state(), owners={TP: "g_dead-0"}), Kind.OWNED, "g_dead-0"),
+        (replace(state(), coordinator_members=("app at h (m)",)), Kind.COORDINATOR_MEMBER, "app"),
+        (replace(state(), foreign=("/consumers/g/x",)), Kind.FOREIGN_LAYOUT, "/consumers/g/x"),
+        (replace(state(), faults=("broken",)), Kind.UNKNOWN, "broken"),
+    ):
+        plan = made(found)
+        assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [kind])
+        assert name in plan.problems[0].what
+
+
+def test_old_groups_are_not_brought_back_unasked() -> None:
+    """A group that wrote nothing for long needs a decision, which the fix spells out."""
+    found = replace(state(), zk={TP: ZkOffset(5, 3, 20, NOW - 400 * DAY_MS)})
+    plan = made(found)
+    assert kinds(plan) == [Kind.IDLE]
+    assert "--max-idle-days 400" in plan.problems[0].fix
+    assert made(found, max_idle_days=400).verdict is Verdict.READY
+
+
+def test_an_empty_group_is_refused() -> None:
+    """Nothing to move is a reason to look at group and chroot, not a success."""
+    assert kinds(made(state(None))) == [Kind.NOTHING]
+
+
+def test_the_day_of_expiry_is_told() -> None:
+    """The plan says when the broker would forget the offsets, and warns when that is soon."""
+    (note,) = made(state()).notes
+    assert "2023-11-21" in note
+    soon = plan_group(state(), FORTH, Options(), NOW, Retention(1440, False)).notes[0]
+    assert "2023-11-15 (1 days)" in soon
+    assert "default" in soon
+
+
+def test_a_tombstone_tells_which_store_is_stale() -> None:
+    """After a move the store that was left may be overwritten, down as well, if nobody wrote it."""
+    for target_now, verdict, to in ((3, Verdict.READY, 2), (4, Verdict.DECIDE, None)):
+        found = replace(
+            state(target_now, 2), tombstone=Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"")
+        )
+        plan = made(found, BACK)
+        assert plan.verdict is verdict
+        if to is not None:
+            assert (plan.entries[0].to, plan.entries[0].write) == (to, True)
+
+
+def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:
+    """The plan names partitions whose metadata only the journal will keep."""
+    found = replace(state(None, 4), kafka={TP: KafkaOffset(4, 7, "note")})
+    plan = made(found, BACK)
+    assert any("metadata" in note and "orders-0" in note for note in plan.notes)
+    assert plan.entries[0].kafka == KafkaOffset(4, 7, "note")
+
+
+def test_a_file_takes_the_place_of_the_source() -> None:
+    """Offsets from a file are checked like others and written whatever both stores hold."""
+    found = replace(state(3, 7), given={TP: 6})
+    assert made(found).entries[0].to == 6
+    assert kinds(made(replace(found, given={TP: 60}))) == [Kind.OUT_OF_RANGE]

@@ -1,0 +1,451 @@
+"""Offsets and members of many groups at their coordinators, for tools that are no members.
+
+One thread uses a ``GroupCoordinators``. It keeps one connection to each broker, looks each group's
+coordinator up when it needs it, and tries again until a deadline when the coordinator moves (16),
+loads (14) or is away (15, or the connection breaks).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafka.protocol.consumer import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.offset_coordinator import AGAIN
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    CommitFailedError,
+    GroupActiveError,
+    UnsupportedBrokerError,
+)
+
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
+DESCRIBE_CONFIGS: Final = 32
+OFFSET_DELETE: Final = 47
+_BROKER_RESOURCE: Final = 4
+_RETENTION: Final = "offsets.retention.minutes"
+_DAY_MINUTES: Final = 1440
+_UNKNOWN_TOPIC: Final = 3
+_UNKNOWN_MEMBER: Final = 25
+_NO_SUCH_GROUP: Final = 69
+_NONE: Final = -1
+_BATCH: Final = 2000
+
+T = TypeVar("T")
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset. ``leader_epoch`` -1: none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class _AgainError(Exception):
+    """This attempt found the coordinator away or not ready."""
+
+    def __init__(self, error: BrokerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class GroupCoordinators:
+    """Asks and tells the coordinators of any groups. Use as a context manager.
+
+    Args:
+        client_id: sent with every request.
+        brokers: called for the brokers registered now.
+        timeout: seconds for connecting and for each answer.
+        patience: seconds after which an operation is given up.
+        backoff: seconds between attempts.
+
+    Every method raises BrokerError: no coordinator answered in time, or it refuses.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        brokers: Callable[[], Sequence[BrokerEndpoint]],
+        timeout: float = 10.0,
+        patience: float = 60.0,
+        backoff: float = 0.2,
+    ) -> None:
+        self._client_id = client_id
+        self._brokers = brokers
+        self._timeout = timeout
+        self._patience = patience
+        self._backoff = backoff
+        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._coordinators: dict[str, BrokerEndpoint] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[str]:
+        """Return the names of all groups that coordinators know, sorted. Not with 0.8.2."""
+
+        def ask(endpoint: BrokerEndpoint) -> list[str]:
+            connection = self._connection(endpoint)
+            version = connection.version(LIST_GROUPS, 0)
+            answer = connection.call(ListGroupsRequest(), ListGroupsResponse, version)
+            with mapped_errors(endpoint):
+                _check(answer.error_code, f"groups of broker {endpoint.broker_id}")
+                return [group.group_id for group in answer.groups]
+
+        found: set[str] = set()
+        for broker in self._brokers():
+            found.update(self._until(partial(ask, broker), "list of groups"))
+        return sorted(found)
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Return who has joined the group, as ``<client id> at <host> (<member id>)``.
+
+        Empty with brokers 0.8.2, whose coordinators know no members.
+        """
+
+        def ask(connection: BrokerConnection) -> tuple[str, ...]:
+            try:
+                version = connection.version(DESCRIBE_GROUPS, 0)
+            except UnsupportedBrokerError:
+                return ()
+            request = DescribeGroupsRequest(groups=[group])
+            answer = connection.call(request, DescribeGroupsResponse, version)
+            with mapped_errors(connection.endpoint):
+                (found,) = answer.groups
+                _check(found.error_code, f"members of group {group}")
+                return tuple(
+                    f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
+                    for member in found.members
+                )
+
+        return self._at_coordinator(group, ask)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return all stored offsets of a group; those stored as negative numbers are none.
+
+        Brokers before 0.10.2 cannot tell all: they are asked for ``partitions``.
+        """
+
+        def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
+            version = connection.version(OFFSET_FETCH, 5, 2, 1)
+            topic = OffsetFetchRequest.OffsetFetchRequestTopic
+            topics = None
+            if version == 1:
+                topics = [
+                    topic(name=name, partition_indexes=indexes, version=version)
+                    for name, indexes in _by_topic(partitions).items()
+                ]
+                if not topics:
+                    return {}
+            request = OffsetFetchRequest(group_id=group, topics=topics)
+            answer = connection.call(request, OffsetFetchResponse, version)
+            offsets: dict[TopicPartition, StoredOffset] = {}
+            with mapped_errors(connection.endpoint):
+                if version > 1:
+                    _check(answer.error_code, f"stored offsets of group {group}")
+                for entry in answer.topics:
+                    for part in entry.partitions:
+                        tp = TopicPartition(entry.name, part.partition_index)
+                        if part.error_code != _UNKNOWN_TOPIC:
+                            _check(part.error_code, f"stored offset of {tp}")
+                            if part.committed_offset >= 0:
+                                epoch = part.committed_leader_epoch if version == 5 else -1
+                                offsets[tp] = StoredOffset(
+                                    part.committed_offset, epoch, part.metadata or ""
+                                )
+            return offsets
+
+        return self._at_coordinator(group, ask)
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, StoredOffset]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Store offsets; return what was refused, by partition.
+
+        The leader epoch is stored by brokers since 2.1. Raises GroupActiveError when the
+        coordinator refuses because the group has members.
+        """
+        refused: dict[TopicPartition, BrokerError] = {}
+        left = dict(offsets)
+
+        def tell(connection: BrokerConnection) -> None:
+            for batch in _batches(left):
+                again: BrokerError | None = None
+                codes = self._commit(connection, group, {tp: left[tp] for tp in batch})
+                for tp in batch:
+                    code = codes.get(tp, 15)
+                    if code == _UNKNOWN_MEMBER:
+                        raise GroupActiveError(
+                            f"the coordinator refuses commits to group {group} because consumers "
+                            "have joined it: stop them first"
+                        )
+                    error = error_from_code(code, f"commit of {tp}") if code else None
+                    if error is not None and code in AGAIN:
+                        again = error
+                        continue
+                    del left[tp]
+                    if error is not None:
+                        refused[tp] = error
+                if again is not None:
+                    raise _AgainError(again)
+
+        if left:
+            self._at_coordinator(group, tell)
+        return refused
+
+    def _commit(
+        self,
+        connection: BrokerConnection,
+        group: str,
+        offsets: Mapping[TopicPartition, StoredOffset],
+    ) -> dict[TopicPartition, int]:
+        version = connection.version(OFFSET_COMMIT, 6, 2, 1)
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        partition = topic.OffsetCommitRequestPartition
+
+        def part(tp: TopicPartition) -> Any:
+            stored = offsets[tp]
+            extra: dict[str, Any] = {"commit_timestamp": -1} if version == 1 else {}
+            if version == 6:
+                extra["committed_leader_epoch"] = stored.leader_epoch
+            return partition(
+                partition_index=tp.partition,
+                committed_offset=stored.offset,
+                committed_metadata=stored.metadata,
+                version=version,
+                **extra,
+            )
+
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[part(TopicPartition(name, index)) for index in indexes],
+                    version=version,
+                )
+                for name, indexes in _by_topic(offsets).items()
+            ],
+            **({"retention_time_ms": -1} if version == 2 else {}),
+        )
+        answer = connection.call(request, OffsetCommitResponse, version)
+        with mapped_errors(connection.endpoint):
+            return {
+                TopicPartition(entry.name, one.partition_index): one.error_code
+                for entry in answer.topics
+                for one in entry.partitions
+            }
+
+    def delete(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError]:
+        """Make the group have no offset of these partitions; return what was refused.
+
+        Brokers before 2.4 cannot delete offsets: there -1 is stored, which consumers take for none.
+        """
+        wanted = list(partitions)
+
+        def tell(connection: BrokerConnection) -> dict[TopicPartition, BrokerError] | None:
+            try:
+                version = connection.version(OFFSET_DELETE, 0)
+            except UnsupportedBrokerError:
+                return None
+            topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
+            partition = topic.OffsetDeleteRequestPartition
+            request = OffsetDeleteRequest(
+                group_id=group,
+                topics=[
+                    topic(name=name, partitions=[partition(partition_index=i) for i in indexes])
+                    for name, indexes in _by_topic(wanted).items()
+                ],
+            )
+            answer = connection.call(request, OffsetDeleteResponse, version)
+            with mapped_errors(connection.endpoint):
+                if answer.error_code == _NO_SUCH_GROUP:
+                    return {}
+                _check(answer.error_code, f"deletion of offsets of group {group}")
+                return {
+                    TopicPartition(entry.name, one.partition_index): error_from_code(
+                        one.error_code, f"deletion of the offset of {entry.name}"
+                    )
+                    for entry in answer.topics
+                    for one in entry.partitions
+                    if one.error_code
+                }
+
+        if not wanted:
+            return {}
+        refused = self._at_coordinator(group, tell)
+        if refused is None:
+            return self.commit(group, dict.fromkeys(wanted, StoredOffset(_NONE)))
+        return refused
+
+    def retention_minutes(self) -> tuple[int, bool]:
+        """Return for how long a group's offsets are kept, and whether a broker said so.
+
+        Otherwise it is the default: 7 days since 2.0, 1 day before (KIP-186).
+        """
+
+        def ask() -> tuple[int, bool]:
+            endpoint = self._any_broker()
+            connection = self._connection(endpoint)
+            connection.open()
+            try:
+                version = connection.version(DESCRIBE_CONFIGS, 1)
+            except UnsupportedBrokerError:
+                return _DAY_MINUTES, False
+            resource = DescribeConfigsRequest.DescribeConfigsResource
+            request = DescribeConfigsRequest(
+                resources=[
+                    resource(
+                        resource_type=_BROKER_RESOURCE,
+                        resource_name=str(endpoint.broker_id),
+                        configuration_keys=[_RETENTION],
+                        version=version,
+                    )
+                ],
+                include_synonyms=False,
+            )
+            answer = connection.call(request, DescribeConfigsResponse, version)
+            with mapped_errors(endpoint):
+                for result in answer.results:
+                    for config in result.configs or ():
+                        if config.name == _RETENTION:
+                            return int(config.value), True
+            try:
+                connection.version(OFFSET_COMMIT, 5)
+            except UnsupportedBrokerError:
+                return _DAY_MINUTES, False
+            return 7 * _DAY_MINUTES, False
+
+        return self._until(ask, "retention of offsets")
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        if endpoint not in self._connections:
+            self._connections[endpoint] = BrokerConnection(
+                endpoint, self._client_id, self._timeout, 0
+            )
+        return self._connections[endpoint]
+
+    def _any_broker(self) -> BrokerEndpoint:
+        """A broker that a connection can be made to."""
+        error: BrokerError = BrokerUnavailableError("no broker is registered in ZooKeeper")
+        for endpoint in self._brokers():
+            try:
+                self._connection(endpoint).open()
+            except BrokerUnavailableError as failure:
+                error = failure
+            else:
+                return endpoint
+        raise error
+
+    def _find(self, group: str) -> BrokerEndpoint:
+        if group in self._coordinators:
+            return self._coordinators[group]
+        connection = self._connection(self._any_broker())
+        version = connection.version(FIND_COORDINATOR, 0)
+        answer = connection.call(
+            FindCoordinatorRequest(key=group), FindCoordinatorResponse, version
+        )
+        with mapped_errors(connection.endpoint):
+            _check(answer.error_code, f"coordinator of group {group}")
+            found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+        self._coordinators[group] = found
+        return found
+
+    def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
+        def attempt() -> T:
+            try:
+                return once(self._connection(self._find(group)))
+            except (BrokerUnavailableError, _AgainError):
+                self._coordinators.pop(group, None)
+                raise
+
+        return self._until(attempt, f"offset coordinator of group {group}")
+
+    def _until(self, once: Callable[[], T], what: str) -> T:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return once()
+            except _AgainError as again:
+                error = again.error
+            except BrokerUnavailableError as unavailable:
+                error = unavailable
+                self.close()
+            wait = min(self._backoff, deadline - time.monotonic())
+            if wait <= 0:
+                raise CommitFailedError(
+                    f"{what}: no answer within {self._patience:g} s: {error}"
+                ) from error
+            time.sleep(wait)
+
+
+def _check(code: int, what: str) -> None:
+    """Raise for a code that is not 0; one after which the request may be repeated: _AgainError."""
+    if code:
+        error = error_from_code(code, what)
+        raise _AgainError(error) if code in AGAIN else error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        topics[topic].append(index)
+    return topics
+
+
+def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    wanted = sorted(partitions)
+    return [wanted[start : start + _BATCH] for start in range(0, len(wanted), _BATCH)]
