@@ -28,6 +28,7 @@ KINDS = {
     "interop": "the JVM's own consumer beside ours",
     "docker": "servers and members in containers; skipped where no Docker engine answers",
     "migrate": "the offset mover, on real servers where it meets them",
+    "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
     "repo": "promises about the repository itself",
     "long": "takes minutes; not part of make test",
 }

@@ -1,1 +1,1 @@
-"""zkaudit: who owned what when, from ZooKeeper's own logs, in Spark (not built yet)."""
+"""zkaudit: who owned what when, from ZooKeeper's own logs, in Spark."""

@@ -1,0 +1,194 @@
+"""Columns of everything zkaudit reads: data only, no Spark and no Arrow until a function asks.
+
+One table of columns each for transaction logs, snapshots and journals; ``spark_type`` and
+``arrow_schema`` turn a table into what the two libraries want. Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from zkconsumer.journal import schema as journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+
+class Kind(Enum):
+    """Type of a column."""
+
+    INT = "int"
+    LONG = "long"
+    BOOLEAN = "boolean"
+    STRING = "string"
+    BINARY = "binary"
+    TIMESTAMP = "timestamp"
+    """UTC; ZooKeeper writes milliseconds."""
+    STRINGS = "list of strings"
+    NUMBERS = "map of string to long"
+    TEXTS = "map of string to string"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``nullable`` columns are null where ``meaning`` says nothing about a row."""
+
+    name: str
+    kind: Kind
+    nullable: bool
+    meaning: str
+
+
+TYPES: Final = {
+    -11: "closeSession",
+    -10: "createSession",
+    -1: "error",
+    1: "create",
+    2: "delete",
+    5: "setData",
+    7: "setACL",
+    13: "check",
+    14: "multi",
+    15: "create2",
+    16: "reconfig",
+    19: "createContainer",
+    20: "deleteContainer",
+    21: "createTTL",
+}
+"""Transaction types as the logs number them (ZooKeeper 3.9 ZooDefs.OpCode) and their names."""
+
+CREATES: Final = ("create", "create2", "createContainer", "createTTL")
+"""Types after which a znode exists."""
+
+DELETES: Final = ("delete", "deleteContainer")
+"""Types after which a znode is gone; the end of a session deletes its ephemerals too."""
+
+
+def _c(name: str, kind: Kind, meaning: str, nullable: bool = True) -> Column:
+    return Column(name, kind, nullable, meaning)
+
+
+_PLACE: Final = (
+    _c("server", Kind.STRING, "name of the server whose file it is", False),
+    _c("file", Kind.STRING, "name of the file, without its directory", False),
+)
+
+TXNLOG: Final = (
+    *_PLACE,
+    _c("position", Kind.LONG, "byte where the transaction's record begins in the file", False),
+    _c("zxid", Kind.LONG, "the transaction; the only order there is", False),
+    _c("idx", Kind.INT, "index in a multi; 0 in all others", False),
+    _c("size", Kind.INT, "operations in the multi; 0 when the transaction is no multi", False),
+    _c("time", Kind.TIMESTAMP, "the leader's wall clock; null when no calendar holds it"),
+    _c("session", Kind.LONG, "session that asked for it (0: the server itself)", False),
+    _c("cxid", Kind.INT, "the client's number of the request", False),
+    _c("type", Kind.STRING, "one of the names in TYPES; `multi` only when it is empty", False),
+    _c("path", Kind.STRING, "znode; null for sessions and errors"),
+    _c("data", Kind.BINARY, "content given to create, setData and reconfig"),
+    _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),
+    _c("version", Kind.INT, "setData, reconfig, setACL: the new version; check: the one wanted"),
+    _c("parent_cversion", Kind.INT, "creates: the parent's count of creates, this one included"),
+    _c("error", Kind.INT, "error: code, such as -110 (exists) or -101 (missing)"),
+    _c("timeout", Kind.INT, "createSession: milliseconds"),
+    _c("ttl", Kind.LONG, "createTTL: milliseconds"),
+    _c("deleted", Kind.STRINGS, "closeSession: znodes it deleted, where the server wrote them"),
+    _c("digest", Kind.LONG, "digest of the whole tree after the transaction (ZooKeeper 3.6+)"),
+)
+"""One row for each operation: (server, zxid, idx) is unique in the logs of one server.
+
+A multi of n operations gives n rows; when one of them failed, all of them are errors and nothing
+was applied. A multi of none gives one row of type ``multi``.
+"""
+
+SNAPSHOT: Final = (
+    *_PLACE,
+    _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
+    _c("complete_zxid", Kind.LONG, "all up to here is in it, so absence counts (3.6+)"),
+    _c("path", Kind.STRING, "znode", False),
+    _c("data", Kind.BINARY, "content"),
+    _c("czxid", Kind.LONG, "transaction that created it", False),
+    _c("mzxid", Kind.LONG, "transaction that last set its content", False),
+    _c("ctime", Kind.TIMESTAMP, "when it was created, by the leader's clock"),
+    _c("mtime", Kind.TIMESTAMP, "when its content was last set, by the leader's clock"),
+    _c("version", Kind.INT, "version of the content", False),
+    _c("cversion", Kind.INT, "creates of children so far", False),
+    _c("aversion", Kind.INT, "version of the access list", False),
+    _c("ephemeral_owner", Kind.LONG, "session it ends with; 0: none", False),
+    _c("pzxid", Kind.LONG, "last transaction that changed its children", False),
+)
+"""One row for each znode of each snapshot: (server, file, path) is unique.
+
+Snapshots are fuzzy: a znode may be newer than ``zxid``. A row proves that the znode existed with
+its ``czxid``; that a znode is missing proves something from ``complete_zxid`` on only.
+"""
+
+SNAPSHOT_SESSIONS: Final = (
+    *_PLACE,
+    _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
+    _c("session", Kind.LONG, "a live session", False),
+    _c("timeout", Kind.INT, "milliseconds", False),
+)
+"""One row for each live session of each snapshot."""
+
+_JOURNAL_KINDS: Final = {
+    journal.Type.INTEGER: Kind.LONG,
+    journal.Type.TEXT: Kind.STRING,
+    journal.Type.NAMES: Kind.STRINGS,
+    journal.Type.NUMBERS: Kind.NUMBERS,
+    journal.Type.TEXTS: Kind.TEXTS,
+}
+
+
+def journal_columns() -> tuple[Column, ...]:
+    """Columns of a journal's lines: place and text of the line, then every field of its schema.
+
+    ``fault`` says why a line could not be read; ``text`` is then the line itself (at most 4,096
+    characters) and all fields are null.
+    """
+    fields = {field.name: field for field in journal.FIELDS}
+    return (
+        _c("file", Kind.STRING, "path of the journal", False),
+        _c("line", Kind.LONG, "number of the line, from 1", False),
+        _c("fault", Kind.STRING, "why the line could not be read"),
+        _c("text", Kind.STRING, "the line, when it could not be read"),
+        *(_c(name, _JOURNAL_KINDS[field.type], field.meaning) for name, field in fields.items()),
+    )
+
+
+def spark_type(columns: tuple[Column, ...]) -> StructType:
+    """Return the columns as a Spark schema; imports pyspark, starts nothing."""
+    from pyspark.sql import types as t
+
+    kinds: dict[Kind, DataType] = {
+        Kind.INT: t.IntegerType(),
+        Kind.LONG: t.LongType(),
+        Kind.BOOLEAN: t.BooleanType(),
+        Kind.STRING: t.StringType(),
+        Kind.BINARY: t.BinaryType(),
+        Kind.TIMESTAMP: t.TimestampType(),
+        Kind.STRINGS: t.ArrayType(t.StringType(), containsNull=True),
+        Kind.NUMBERS: t.MapType(t.StringType(), t.LongType(), valueContainsNull=True),
+        Kind.TEXTS: t.MapType(t.StringType(), t.StringType(), valueContainsNull=True),
+    }
+    return t.StructType([t.StructField(c.name, kinds[c.kind], c.nullable) for c in columns])
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """Return the columns as an Arrow schema: what Spark makes of ``spark_type`` exactly."""
+    import pyarrow as pa
+
+    kinds = {
+        Kind.INT: pa.int32(),
+        Kind.LONG: pa.int64(),
+        Kind.BOOLEAN: pa.bool_(),
+        Kind.STRING: pa.string(),
+        Kind.BINARY: pa.binary(),
+        Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        Kind.STRINGS: pa.list_(pa.field("element", pa.string(), nullable=True)),
+        Kind.NUMBERS: pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=True)),
+        Kind.TEXTS: pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True)),
+    }
+    return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns])
