@@ -17,6 +17,7 @@ from zkconsumer.cli.main import cli
 from zkconsumer.core import machine, states
 from zkconsumer.core.states import ANSWERS, ANYWHERE, State
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.journal import schema
 from zkconsumer.prometheus import LABELS, PREFIX
 from zkconsumer.runtime.metrics import Kind, declared
 
@@ -218,9 +219,41 @@ _KINDS = {
 }
 
 
+def journal_page() -> str:
+    """The fields of a journal's lines."""
+    kinds = [f"| `{kind.value}` | {meaning} |" for kind, meaning in schema.KINDS.items()]
+    rows = [
+        f"| `{field.name}` | {', '.join(k.value for k in schema.Kind if k in field.kinds)} "
+        f"| {field.type.value} | {'yes' if field.required else 'no'} | {field.meaning} |"
+        for field in schema.FIELDS
+    ]
+    return "\n".join(
+        [
+            "# Journal\n",
+            NOTE,
+            "A journal is a file of JSON Lines: one object a line, UTF-8. `zkconsumer simulate",
+            "--journal FILE` and `zkconsumer herd --journal FILE` write one,",
+            "`zkconsumer.journal.read_journal` reads it. The first line is of kind `run`.",
+            "Fields that have nothing to say are left out. Half a line at the end is what a killed",
+            "writer leaves; readers pass over it.\n",
+            "| Kind | What the line tells |",
+            "|---|---|",
+            *kinds,
+            "",
+            f"Schema version {schema.SCHEMA_VERSION}.",
+            "",
+            "| Field | Kinds | Type | Required | Meaning |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
 PAGES = {
     "cli.md": cli_page,
     "errors.md": errors_page,
+    "journal.md": journal_page,
     "metrics.md": metrics_page,
     "states.md": states_page,
 }

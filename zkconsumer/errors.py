@@ -32,6 +32,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- GroupActiveError
     |  +- GroupChangedError
     +- OffsetsFileError
+    +- JournalFormatError
     +- ClusterError
 
 Each class carries two traits: ``retriable`` (the same call may succeed later) and ``exit_code``
@@ -189,6 +190,16 @@ class OffsetsFileError(ZkConsumerError):
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults: tuple[str, ...] = tuple(faults)
         super().__init__("; ".join(self.faults))
+
+
+class JournalFormatError(ZkConsumerError):
+    """A line of a journal is not what the schema says; names file and line."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        self.path = path
+        self.line = line
+        self.reason = reason
+        super().__init__(f"{path}:{line}: {reason}")
 
 
 class ClusterError(ZkConsumerError):

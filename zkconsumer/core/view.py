@@ -6,8 +6,9 @@ the same time (a torn view). Owner znodes arbitrate; a decision is only a claim 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, Subscription, TopicPartition
@@ -50,6 +51,13 @@ class MemberSpec:
     max_attempts: int = 4
 
 
+#: The whole group's assignment, and each member's part of it.
+_Assignment = tuple[
+    Mapping[TopicPartition, ConsumerThreadId],
+    Mapping[str, Mapping[TopicPartition, ConsumerThreadId]],
+]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """The group as one pass of reads showed it.
@@ -65,6 +73,8 @@ class GroupView:
     members: Mapping[str, Mapping[str, int]]
     quarantined: Mapping[str, str]
     partitions: Mapping[str, tuple[int, ...]]
+    _assignments: dict[Any, _Assignment] = field(default_factory=dict, compare=False, repr=False)
+    """What was worked out from it so far: simulated members that read the same share a view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,14 @@ class Decision:
 def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
     """Work out who should own what. A member missing from the view owns nothing."""
     own_topics = view.members.get(consumer_id, {})
+    key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
+    if key not in view._assignments:
+        view._assignments[key] = _assign(view, own_topics, assignor)
+    assignment, parts = view._assignments[key]
+    return Decision(mine=parts.get(consumer_id, {}), assignment=assignment)
+
+
+def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) -> _Assignment:
     threads: dict[str, list[ConsumerThreadId]] = {}
     for member, topics in view.members.items():
         if assignor.name == "range":
@@ -92,5 +110,7 @@ def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
         assignment = assign_range(threads, partitions)
     else:
         assignment = assign_roundrobin(threads, partitions, assignor.hash_form)
-    mine = {tp: thread for tp, thread in assignment.items() if thread.consumer == consumer_id}
-    return Decision(mine=mine, assignment=assignment)
+    parts: dict[str, dict[TopicPartition, ConsumerThreadId]] = {}
+    for tp, thread in assignment.items():
+        parts.setdefault(thread.consumer, {})[tp] = thread
+    return assignment, parts

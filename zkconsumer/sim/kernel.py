@@ -55,6 +55,13 @@ class Kernel:
         """Number of events that are scheduled and not cancelled."""
         return len(self._queue) - self._cancelled
 
+    def next_due(self) -> float | None:
+        """When the next event is due, in seconds; ``None`` when none is scheduled."""
+        while self._queue and self._queue[0][2]._action is None:
+            heappop(self._queue)
+            self._cancelled -= 1
+        return self._queue[0][0] / _MICROS if self._queue else None
+
     def schedule(self, delay: float, action: Callable[[], object]) -> Handle:
         """Run ``action`` in ``delay`` seconds (rounded to microseconds, not below 0).
 

@@ -8,7 +8,7 @@ Everything runs inside kernel events, in the thread that runs the kernel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,14 +17,7 @@ from zkconsumer.core.facts import Fact
 from zkconsumer.core.invariants import MemberAtRest, Observer
 from zkconsumer.core.machine import RebalanceMachine
 from zkconsumer.core.ops import (
-    Code,
-    Exists,
-    Failed,
-    GetChildren,
-    GetData,
-    GetMany,
     OffsetOp,
-    Ok,
     Reply,
     ZkOp,
 )
@@ -33,6 +26,9 @@ from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import ZkOrder, script_for
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.view import MemberSpec
+from zkconsumer.journal.recorder import MemberObserver
+from zkconsumer.journal.wire import Cost
+from zkconsumer.sim.bulk import BulkViews, read_now
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
 
@@ -102,7 +98,8 @@ class SimMember:
 
     Readable: ``machine``, ``session`` (0 while it has none), ``alive`` (neither crashed nor left),
     ``paused``, ``brokers``, ``outcome`` (of the first rebalance), ``reports`` (count by event),
-    ``answers`` (faults by commit request), ``close_faults``.
+    ``answers`` (faults by commit request), ``close_faults``, ``active_us`` (its
+    last fact).
     """
 
     def __init__(
@@ -113,6 +110,8 @@ class SimMember:
         observer: Observer | None = None,
         habits: Habits = Habits(),
         note: Callable[[str], object] | None = None,
+        watchers: Sequence[MemberObserver] = (),
+        bulk: BulkViews | None = None,
     ) -> None:
         self.spec = spec
         self.machine = RebalanceMachine(spec)
@@ -124,12 +123,15 @@ class SimMember:
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         self.answers: dict[int, tuple[str, ...]] = {}
         self.close_faults: tuple[str, ...] | None = None
+        self.active_us = 0
         self._zk = zk
         self._kernel = zk.kernel
         self._log = log
         self._observer = observer
         self._habits = habits
         self._record = note
+        self._watchers = watchers
+        self._bulk = bulk
         self._context = ScriptContext(spec, 0, lambda: zk.kernel.now_us // 1000)
         self._inbox: deque[Callable[[], object]] = deque()
         self._busy = False
@@ -176,6 +178,8 @@ class SimMember:
             self._say("crash")
             self.alive = False
             self._take_reading(self._reading)
+            if self._bulk is not None:
+                self._bulk.abandon(self)
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
@@ -243,7 +247,12 @@ class SimMember:
     def _take(self, fact: Fact) -> None:
         if self._record is not None:
             self._say(f"{fact}")
+        self.active_us = self._kernel.now_us
+        for watcher in self._watchers:
+            watcher.fact(fact, self.session, self.machine.attempts)
         for order in self.machine.on(fact):
+            for watcher in self._watchers:
+                watcher.order(order, self.session, self.machine.attempts)
             self._carry_out(order)
 
     def _after(self, bounds: tuple[float, float], action: Callable[[], object]) -> None:
@@ -309,9 +318,12 @@ class SimMember:
             case orders.SetBrokers():
                 self.brokers = order.brokers
             case _:
-                self._step(self.session, script_for(order, self._context), None)
+                script = script_for(order, self._context)
+                if self._bulk is not None and isinstance(order, orders.LoadView):
+                    self._bulk.expect(self, order, script)
+                self.step(self.session, script, None)
 
-    def _step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
+    def step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
         """Send a script its reply. Scripts of a session that is lost are abandoned."""
         if session != self.session:
             return
@@ -321,10 +333,31 @@ class SimMember:
             self._post(end.value)
             return
         assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
-        self.client.submit(op, lambda answer: self._answered(session, script, answer))
+        if self._bulk is None or not self._bulk.takes(self, session, script, op):
+            self.send(op, partial(self.step, session, script))
 
-    def _answered(self, session: int, script: MemberScript[Fact], reply: Reply) -> None:
-        self._enqueue(partial(self._step, session, script, reply))
+    def send(
+        self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None
+    ) -> None:
+        """Send ``op`` (as if at ``sent_us``); ``on_reply`` is called from the mailbox."""
+        sent = self._kernel.now_us if sent_us is None else sent_us
+        session = self.session
+
+        def answered(reply: Reply) -> None:
+            for watcher in self._watchers:
+                watcher.op(op, reply, sent, session, self.machine.attempts)
+            self._enqueue(partial(on_reply, reply))
+
+        self.client.submit(op, answered, sent_us)
+
+    def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
+        """Reads that were simulated in bulk are answered."""
+        for watcher in self._watchers:
+            watcher.reads(path, spent, began_us, self.session, self.machine.attempts)
+
+    def post(self, fact: Fact) -> None:
+        """Put a fact into the mailbox."""
+        self._post(fact)
 
     def _set_timer(self, order: orders.SetTimer) -> None:
         earlier = self._timers.get(order.name)
@@ -407,19 +440,7 @@ def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
     op = next(script)
     while True:
         try:
-            op = script.send(_read_now(zk, op))
+            op = script.send(read_now(zk, op))
         except StopIteration as end:
             result: Fact = end.value
             return result
-
-
-def _read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
-    if isinstance(op, GetMany):
-        return Ok(tuple(zk.get(path) for path in op.paths))
-    assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"
-    node = zk.get(op.path)
-    if isinstance(op, Exists):
-        return Ok(None if node is None else node.stat)
-    if node is None:
-        return Failed(Code.NO_NODE)
-    return Ok(zk.children(op.path) if isinstance(op, GetChildren) else node)

@@ -63,6 +63,10 @@ class FakeZk:
     has seen before, and sees its own writes. ``rearm_watches``: a reconnecting client sets its
     watches again and hears of what it missed (Java client, ``SetWatches``); False: they are gone
     without a word (kazoo 2.11, whose users learn it from the state change).
+
+    ``service``: seconds that a server works on one read and on one write. Requests queue for it,
+    reads at the server they went to, writes at the leader; ``None``: no time at all. ``steady``:
+    the latency is drawn once for each connection, not for each message.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class FakeZk:
         followers: int = 0,
         max_lag: float = 0.0,
         rearm_watches: bool = True,
+        service: tuple[float, float] | None = None,
+        steady: bool = False,
     ) -> None:
         if bool(followers) != (max_lag > 0):
             raise ValueError("followers and max_lag go together: give both or none")
@@ -83,6 +89,10 @@ class FakeZk:
         self._latency = latency
         self._max_lag = max_lag
         self._rearm = rearm_watches
+        self.service = service
+        self.queued: Callable[[int], int] = lambda round_trip_us: 0
+        """Microseconds that a request waits behind reads that are simulated in bulk."""
+        self._steady = steady
         self._leader = Replica(self._deliver)
         self._followers = [Replica(self._deliver) for _ in range(followers)]
         self._apply_us = [0] * followers
@@ -150,7 +160,17 @@ class FakeZk:
 
     # -- server side
 
-    def _trip(self) -> int:
+    def set_latency(self, latency: tuple[float, float]) -> None:
+        """From now on; open connections of a ``steady`` ensemble draw anew."""
+        self._latency = latency
+        for client in self.clients:
+            connection = client._connection
+            if self._steady and connection is not None:
+                connection.trip_us = self._trip()
+
+    def _trip(self, connection: Connection | None = None) -> int:
+        if connection is not None and connection.trip_us is not None:
+            return connection.trip_us
         low, high = self._latency
         return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
 
@@ -193,7 +213,7 @@ class FakeZk:
 
     def _send_down(self, connection: Connection, action: Callable[[], object]) -> None:
         """Queue a message to the client; lost when the connection is closed before it arrives."""
-        due = max(connection.down_us, self.kernel.now_us + self._trip())
+        due = max(connection.down_us, self.kernel.now_us + self._trip(connection))
         connection.down_us = due
         self.kernel.schedule_at_us(due, lambda: connection.listening and action())
 
@@ -216,6 +236,8 @@ class FakeZk:
         # A client refuses a server that is behind what it has seen.
         self._catch_up(server, client._seen_zxid)
         connection = Connection(client, server, session_id)
+        if self._steady:
+            connection.trip_us = self._trip()
         connection.down_us = self.kernel.now_us + self._trip()
         self.kernel.schedule_at_us(
             connection.down_us, partial(client._on_connected, attempt, connection)
@@ -258,6 +280,21 @@ class FakeZk:
             if connection.may_arrive < 0:
                 return
         connection.in_flight -= 1
+        if self.service is None:
+            self._serve(connection, request, path)
+            return
+        reads = isinstance(request.op, Exists | GetData | GetChildren | GetMany)
+        server = connection.server if reads else self._leader
+        begins = max(server.free_us, self.kernel.now_us)
+        server.free_us = begins + round(self.service[0 if reads else 1] * 1e6)
+        wait = self.queued(2 * self._trip(connection)) if reads else 0
+        connection.up_us = max(connection.up_us, server.free_us + wait)
+        self.kernel.schedule_at_us(
+            connection.up_us, partial(self._serve, connection, request, path)
+        )
+
+    def _serve(self, connection: Connection, request: Request, path: str | None) -> None:
+        """A request's turn has come."""
         if connection.session_id not in self._sessions:
             return
         reply = self._process(connection, request.op, path)

@@ -81,7 +81,7 @@ class Connection:
 
     ``in_flight`` counts messages on their way to the server; once the connection broke,
     ``may_arrive`` says how many of them still get there. ``up_us`` and ``down_us`` are when the
-    last message of each direction arrives.
+    last message of each direction arrives. ``trip_us`` is how long each takes, ``None``: drawn.
     """
 
     __slots__ = (
@@ -92,6 +92,7 @@ class Connection:
         "may_arrive",
         "server",
         "session_id",
+        "trip_us",
         "up_us",
     )
 
@@ -102,6 +103,7 @@ class Connection:
         self.listening = True
         self.in_flight = 0
         self.may_arrive: int | None = None
+        self.trip_us: int | None = None
         self.up_us = 0
         self.down_us = 0
 
@@ -141,17 +143,24 @@ class FakeSession:
 
     # -- what a client can do
 
-    def submit(self, op: ZkOp, on_reply: OnReply) -> None:
+    @property
+    def round_trip_us(self) -> int | None:
+        """Of the connection, where all messages take equally long; ``None`` without one."""
+        trip = None if self._connection is None else self._connection.trip_us
+        return None if trip is None else 2 * trip
+
+    def submit(self, op: ZkOp, on_reply: OnReply, sent_us: int | None = None) -> None:
         """Send ``op``; ``on_reply(reply)`` is called once, unless the client is killed first.
 
         Operations of one client are carried out, and answered, in the order of submission.
+        ``sent_us``: it left, or leaves, at that moment instead of now.
         """
         if self._closed:
             self._call_soon(on_reply, Failed(Code.SESSION_EXPIRED))
             return
         request = Request(op, on_reply)
         if self.state is SessionState.CONNECTED:
-            self._send(request)
+            self._send(request, sent_us)
         else:
             self._waiting.append(request)
 
@@ -235,14 +244,16 @@ class FakeSession:
         for request in requests:
             self._call_soon(request.on_reply, Failed(code))
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: Request, sent_us: int | None = None) -> None:
         connection = self._connection
         assert connection is not None
         self._sent.append(request)
         op = request.op
         paths = op.paths if isinstance(op, GetMany) and op.paths else (None,)
         for path in paths:
-            due = max(connection.up_us, self._kernel.now_us + self._zk._trip())
+            now = self._kernel.now_us
+            left = now if sent_us is None else sent_us
+            due = max(connection.up_us, now, left + self._zk._trip(connection))
             connection.up_us = due
             connection.in_flight += 1
             self._kernel.schedule_at_us(due, partial(self._zk._arrived, connection, request, path))

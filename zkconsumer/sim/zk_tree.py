@@ -68,12 +68,13 @@ class Txn:
 class _Entry:
     """A znode in place: ``pzxid`` is the transaction that last changed the set of children."""
 
-    __slots__ = ("children", "node", "pzxid")
+    __slots__ = ("children", "names", "node", "pzxid")
 
     def __init__(self, node: Node, pzxid: int) -> None:
         self.node = node
         self.pzxid = pzxid
         self.children: dict[str, None] = {}
+        self.names: tuple[str, ...] | None = None  # of the children, until they change
 
 
 def parent_of(path: str) -> str:
@@ -96,7 +97,11 @@ class Tree:
     def children(self, path: str) -> tuple[str, ...] | None:
         """Child names in order of creation, or None when there is no such znode."""
         entry = self._entries.get(path)
-        return None if entry is None else tuple(entry.children)
+        if entry is None:
+            return None
+        if entry.names is None:
+            entry.names = tuple(entry.children)
+        return entry.names
 
     def child_count(self, path: str) -> int:
         """Number of children; 0 when there is no such znode."""
@@ -119,6 +124,7 @@ class Tree:
             return
         parent = self._entries[parent_of(path)]
         parent.pzxid = zxid
+        parent.names = None
         name = path.rpartition("/")[2]
         if after is not None:
             self._entries[path] = _Entry(after, zxid)
@@ -224,6 +230,8 @@ class Replica:
     def __init__(self, deliver: Deliver) -> None:
         self.tree = Tree()
         self.zxid = 0
+        self.free_us = 0
+        """When it is done with the requests that have arrived (simulated service time)."""
         self._deliver = deliver
         self._data: dict[str, dict[Watcher, None]] = {}
         self._child: dict[str, dict[Watcher, None]] = {}

@@ -1,0 +1,156 @@
+"""Journals: the schema, what is written, and what a reader does with damaged files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.core.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Multi,
+    Node,
+    Ok,
+    SetData,
+    Stat,
+)
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import JournalFormatError
+from zkconsumer.journal import JournalWriter, read_journal
+from zkconsumer.journal.files import check_entry
+from zkconsumer.journal.ownership import Ownership
+from zkconsumer.journal.recorder import event_entry, run_entry
+from zkconsumer.journal.tally import kind_of
+from zkconsumer.journal.wire import cost
+
+STAT = Stat(1, 1, 0, 0)
+
+
+def _write(path: Path, lines: int) -> None:
+    with JournalWriter(path) as writer:
+        writer.write(run_entry(0, "virtual", {"members": 3}))
+        for number in range(lines):
+            writer.write(event_entry(number, "join", f"g_{number}"))
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    """A reader gives back just the entries that were written, in order."""
+    path = tmp_path / "j.jsonl"
+    _write(path, 3)
+    found = list(read_journal(path))
+    assert [entry.get("member") for entry in found] == [None, "g_0", "g_1", "g_2"]
+    assert found[0]["settings"] == {"members": "3"}
+
+
+def test_a_journal_cut_anywhere_gives_its_whole_lines(tmp_path: Path) -> None:
+    """Cut at every byte (a killed writer), a journal gives the lines before the cut, no guess."""
+    path, cut = tmp_path / "j.jsonl", tmp_path / "cut.jsonl"
+    _write(path, 4)
+    content = path.read_bytes()
+    for length in range(len(content) + 1):
+        cut.write_bytes(content[:length])
+        assert len(list(read_journal(cut))) == content[:length].count(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("nonsense", "no JSON"),
+        ("[1]", "no JSON object"),
+        ('{"at":1,"kind":"what"}', "kind 'what'"),
+        ('{"at":1,"kind":"event"}', "name is missing"),
+        ('{"at":true,"kind":"event","name":"x"}', "at must be integer"),
+        ('{"at":1,"kind":"event","name":"x","partitions":[1]}', "partitions must be list"),
+        ('{"at":1,"kind":"event","name":"x","token":1}', "unknown field token"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    """A line that is not as the schema says is refused with file, line number and reason."""
+    path = tmp_path / "j.jsonl"
+    _write(path, 1)
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(JournalFormatError, match=reason) as refused:
+        list(read_journal(path))
+    assert refused.value.line == 3
+
+
+def test_a_journal_of_another_schema_is_refused(tmp_path: Path) -> None:
+    """A file of a later schema, or without its first line, is refused."""
+    path = tmp_path / "j.jsonl"
+    first = run_entry(0, "virtual", {}) | {"schema": 2}
+    for start in (first, event_entry(1, "join")):
+        path.write_text(json.dumps(start) + "\n")
+        with pytest.raises(JournalFormatError):
+            list(read_journal(path))
+
+
+def test_a_field_left_out_is_found() -> None:
+    """Each required field of each kind is asked for."""
+    entry = run_entry(0, "epoch", {})
+    assert not check_entry(entry)
+    for name in ("at", "schema", "clock"):
+        assert name in check_entry({key: value for key, value in entry.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "kind"),
+    [
+        ("GetMany", "/consumers/g/ids/m", "read registrations"),
+        ("Create", "/consumers/g/owners/t/0", "write owners"),
+        ("GetData", "/consumers/g/offsets/t/0", "read offsets"),
+        ("GetChildren", "/brokers/ids", "read brokers"),
+        ("GetMany", "/brokers/topics/t", "read topics"),
+        ("Multi", "/consumers/g/ids/m", "multi"),
+        ("Create", "/consumers", "write other"),
+    ],
+)
+def test_operations_are_counted_by_what_they_are_about(name: str, path: str, kind: str) -> None:
+    """The kind of an operation follows from its class and path."""
+    assert kind_of(name, path) == kind
+
+
+def test_sizes_on_the_wire() -> None:
+    """Sizes are those of ZooKeeper's encoding, worked out by hand."""
+    read = cost(GetData("/a/b"), Ok(Node(b"xyz", STAT)))
+    assert (read.bytes_out, read.bytes_in) == (12 + 4 + 4 + 1, 20 + 4 + 3 + 68)
+    listed = cost(GetChildren("/a"), Ok(("b", "cc")))
+    assert (listed.bytes_out, listed.bytes_in) == (12 + 4 + 2 + 1, 20 + 4 + 5 + 6)
+    created = cost(Create("/a", b"d"), Ok())
+    assert (created.bytes_out, created.bytes_in) == (12 + 6 + 5 + 27 + 4, 20 + 6)
+    many = cost(GetMany(("/a", "/b")), Ok((Node(b"", STAT), None)))
+    assert (many.requests, many.reads) == (1, 2)
+    single = cost(GetMany(("/a", "/b")), Ok((None, None)), multiread=False)
+    assert (single.requests, single.reads) == (2, 2)
+    assert cost(GetData("/b"), Ok(), chroot=5).bytes_out == 12 + 4 + 7 + 1
+
+
+def test_a_multi_counts_as_one_transaction() -> None:
+    """Checks change nothing; a refused multi changes nothing at all."""
+    multi = Multi((Check("/a", 0), Create("/b"), SetData("/c", b""), Delete("/d")))
+    done = cost(multi, Ok((None, None, STAT, None)))
+    assert (done.requests, done.writes, done.changes) == (1, 1, 3)
+    assert cost(multi, Failed(Code.NO_NODE, 1)).changes == 0
+
+
+def test_ownership_over_time() -> None:
+    """Spans follow owner znodes; a dead member owns nothing, whatever its znodes say."""
+    tp, held = TopicPartition("t", 0), Ownership()
+    held.took(10, tp, "a")
+    held.gone(20, "a")
+    held.lost(60, tp, "a")
+    assert held.changed_at == 20
+    held.took(70, tp, "b")
+    held.lost(80, tp, "a")  # a late answer: b is the owner
+    assert held.owner(tp) == "b"
+    assert [(s.start, s.end, s.member) for s in held.spans[tp]] == [(10, 20, "a"), (70, None, "b")]
+    assert held.unowned(0, 100)[tp] == 10 + 50
+    assert held.unowned(15, 75)[tp] == 50

@@ -1,0 +1,26 @@
+"""The journal of a run: JSON Lines of every fact, order and ZooKeeper operation of its members.
+
+``schema`` is the one table of fields; ``recorder`` turns what a member does into entries, ``files``
+writes and reads them, ``tally`` adds them up. Nothing here knows a driver: the live loop and the
+simulator write the same entries.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.journal.files import JournalWriter, read_journal
+from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink
+from zkconsumer.journal.schema import FIELDS, SCHEMA_VERSION, Field, Kind
+from zkconsumer.journal.tally import Tally
+
+__all__ = [
+    "FIELDS",
+    "SCHEMA_VERSION",
+    "Field",
+    "JournalWriter",
+    "Kind",
+    "MemberObserver",
+    "MemberRecorder",
+    "Sink",
+    "Tally",
+    "read_journal",
+]

@@ -1,0 +1,84 @@
+"""Who owned which partition when, folded from owner znodes coming and going. Pure.
+
+Times are microseconds on the run's clock. Feed it in the order of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkconsumer.core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``member`` owned the partition from ``start`` to ``end`` (``None``: it still does)."""
+
+    start: int
+    end: int | None
+    member: str
+
+
+class Ownership:
+    """Spans of ownership by partition.
+
+    A member that is gone owns nothing any more, though its znodes may stay until its session's
+    timeout: what counts here is who can consume.
+    """
+
+    def __init__(self) -> None:
+        self.spans: dict[TopicPartition, list[Span]] = {}
+        self.changed_at = 0
+        """When something changed last."""
+        self._owner: dict[TopicPartition, str] = {}
+        self._of: dict[str, dict[TopicPartition, None]] = {}
+        self._gone: set[str] = set()
+
+    def took(self, at: int, tp: TopicPartition, member: str) -> None:
+        """``member`` created the owner znode."""
+        if member in self._gone:
+            return
+        before = self._owner.get(tp)
+        if before == member:
+            return
+        if before is not None:
+            self.lost(at, tp, before)
+        self._owner[tp] = member
+        self._of.setdefault(member, {})[tp] = None
+        self.spans.setdefault(tp, []).append(Span(at, None, member))
+        self.changed_at = at
+
+    def lost(self, at: int, tp: TopicPartition, member: str) -> None:
+        """``member``'s owner znode went; nothing happens when it is another's by now."""
+        if self._owner.get(tp) != member:
+            return
+        del self._owner[tp]
+        del self._of[member][tp]
+        open_span = self.spans[tp].pop()
+        self.spans[tp].append(Span(open_span.start, at, member))
+        self.changed_at = at
+
+    def gone(self, at: int, member: str) -> None:
+        """The member has left, or its process has ended."""
+        for tp in list(self._of.get(member, ())):
+            self.lost(at, tp, member)
+        self._gone.add(member)
+
+    def back(self, member: str) -> None:
+        """A member with this id has started again."""
+        self._gone.discard(member)
+
+    def owner(self, tp: TopicPartition) -> str | None:
+        """Who owns it now."""
+        return self._owner.get(tp)
+
+    def unowned(self, start: int, end: int) -> dict[TopicPartition, int]:
+        """Microseconds without an owner between two moments, of each partition ever owned."""
+        found = {}
+        for tp, spans in self.spans.items():
+            owned = 0
+            for span in spans:
+                until = end if span.end is None else min(span.end, end)
+                owned += max(0, until - max(span.start, start))
+            found[tp] = max(0, end - start - owned)
+        return found

@@ -1,0 +1,215 @@
+"""Turns what one member does into journal entries.
+
+Called by the thread that runs the member: the connector's loop, or the simulation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.ops import Failed, OffsetOp, Reply, ZkOp
+from zkconsumer.core.orders import Order
+from zkconsumer.core.scripts.common import path_of
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.journal.schema import SCHEMA_VERSION, Kind
+from zkconsumer.journal.wire import Cost, cost, touched
+
+Entry = dict[str, Any]
+
+
+class Sink(Protocol):
+    """Where entries go (``JournalWriter``, a list's ``append`` wrapped, ...)."""
+
+    def write(self, entry: Entry) -> None:
+        """Take one entry."""
+
+
+class MemberObserver(Protocol):
+    """Told of everything a member does, in order. Must be quick, and must not raise."""
+
+    def fact(self, fact: Fact, session: int, attempt: int) -> None:
+        """The core is about to be told ``fact``."""
+
+    def order(self, order: Order, session: int, attempt: int) -> None:
+        """The core wants ``order``."""
+
+    def op(
+        self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
+    ) -> None:
+        """``op``, sent at ``sent_us``, was answered."""
+
+    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
+        """Single reads one after the other, the first of ``path``, all answered (simulator)."""
+
+
+def session_text(session: int) -> str:
+    """A session id as ZooKeeper's own tools print it."""
+    return f"0x{session & 0xFFFFFFFFFFFFFFFF:x}"
+
+
+def run_entry(at_us: int, clock: str, settings: Mapping[str, object]) -> Entry:
+    """The first line of a file."""
+    return {
+        "at": at_us,
+        "kind": Kind.RUN.value,
+        "schema": SCHEMA_VERSION,
+        "clock": clock,
+        "settings": {name: str(value) for name, value in settings.items()},
+    }
+
+
+def event_entry(
+    at_us: int, name: str, member: str = "", detail: str = "", partitions: Iterable[str] = ()
+) -> Entry:
+    """Something that was done to the group."""
+    entry: Entry = {"at": at_us, "kind": Kind.EVENT.value, "name": name}
+    if member:
+        entry["member"] = member
+    if listed := list(partitions):
+        entry["partitions"] = listed
+    if detail:
+        entry["detail"] = detail
+    return entry
+
+
+class MemberRecorder:
+    """Writes the entries of one member.
+
+    Args:
+        sink: takes the entries.
+        member: its consumer id.
+        now_us: microseconds on the run's clock.
+        chroot: length of the chroot, for sizes on the wire.
+    """
+
+    def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
+        self._sink = sink
+        self._member = member
+        self._now_us = now_us
+        self._chroot = chroot
+
+    def _entry(self, kind: Kind, what: object, session: int, attempt: int) -> Entry:
+        return {
+            "at": self._now_us(),
+            "kind": kind.value,
+            "name": type(what).__name__,
+            "member": self._member,
+            "session": session_text(session),
+            "attempt": attempt,
+        }
+
+    def fact(self, fact: Fact, session: int, attempt: int) -> None:
+        """Write a fact."""
+        entry = self._entry(Kind.FACT, fact, session, attempt)
+        _describe(fact, entry)
+        self._sink.write(entry)
+
+    def order(self, order: Order, session: int, attempt: int) -> None:
+        """Write an order."""
+        entry = self._entry(Kind.ORDER, order, session, attempt)
+        _describe(order, entry)
+        self._sink.write(entry)
+
+    def op(
+        self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
+    ) -> None:
+        """Write an operation."""
+        entry = self._entry(Kind.OP, op, session, attempt)
+        entry["sent"] = sent_us
+        if path := path_of(op) if not isinstance(op, OffsetOp) else "":
+            entry["path"] = path
+        entry["result"] = reply.code.value if isinstance(reply, Failed) else "ok"
+        entry |= dataclasses.asdict(cost(op, reply, self._chroot))
+        created, deleted = touched(op, reply)
+        if created:
+            entry["created"] = created
+        if deleted:
+            entry["deleted"] = deleted
+        self._sink.write(entry)
+
+    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
+        """Write many reads in one line."""
+        entry = self._entry(Kind.OP, None, session, attempt)
+        entry |= {"name": "GetMany", "sent": sent_us, "path": path, "result": "ok"}
+        self._sink.write(entry | dataclasses.asdict(spent))
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [str(tp) for tp in sorted(partitions)]
+
+
+def _describe(what: Fact | Order, entry: Entry) -> None:
+    """Add what the fields of a fact or an order say, under the schema's names."""
+    token = getattr(what, "token", None)
+    if token is not None:
+        entry["token"] = token
+    more: dict[str, Any] = {}
+    match what:
+        case facts.Changed(path):
+            more["path"] = path
+        case facts.TimerFired(_, name) | orders.SetTimer(_, name):
+            more["detail"] = name
+        case facts.ScriptFailed(_, code, path):
+            more |= {"path": path, "result": code.value, "detail": what.text}
+        case facts.ViewLoaded(_, view):
+            more["members"] = sorted(view.members)
+        case facts.Claimed(_, claims, blocked):
+            more["partitions"] = _names(claims)
+            more["blocked"] = {str(tp): text for tp, text in sorted(blocked.items())}
+            more["offsets"] = {
+                str(tp): claim.committed
+                for tp, claim in sorted(claims.items())
+                if claim.committed is not None
+            }
+        case facts.Committed(_, claims, fenced):
+            more["offsets"] = {
+                str(tp): claim.committed
+                for tp, claim in sorted(claims.items())
+                if claim.committed is not None
+            }
+            more["detail"] = f"fenced: {' '.join(_names(fenced))}" if fenced else ""
+        case facts.OwnersChecked(_, foreign) | facts.Released(_, foreign):
+            more["partitions"] = _names(foreign)
+        case facts.FetchingStopped(_, positions) | facts.CommitRequested(_, positions):
+            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
+        case facts.Dropped(positions):
+            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
+        case facts.OffsetReset(tp):
+            more["partitions"] = [str(tp)]
+        case facts.ListenerDone(_, error):
+            more["detail"] = error or ""
+        case facts.RegistrationRefused(_, owner):
+            more["detail"] = f"registered by session {session_text(owner)}"
+        case orders.Commit(_, _, positions):
+            more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
+        case orders.Release(_, _, claims):
+            more["partitions"] = _names(claims)
+        case orders.ClaimPartitions(_, _, wanted):
+            more["partitions"] = _names(wanted)
+        case orders.StartFetching(_, partitions):
+            more["partitions"] = _names(partitions)
+            more["offsets"] = {
+                str(tp): start for tp, (_, start) in sorted(partitions.items()) if start is not None
+            }
+        case (
+            orders.StopFetching(_, partitions)
+            | orders.CheckOwners(_, partitions)
+            | orders.NotifyReleasing(_, partitions)
+            | orders.WatchBlockers(_, partitions)
+        ):
+            more["partitions"] = _names(partitions)
+        case orders.Drop(partitions):
+            more["partitions"] = _names(partitions)
+        case orders.LoadView(_, scope):
+            more["detail"] = scope.value
+        case orders.AnswerStart(outcome, detail):
+            more |= {"result": outcome.value, "detail": detail}
+        case orders.Report(event, text):
+            more |= {"result": event, "detail": text}
+        case orders.CloseSession(faults) | orders.AnswerCommit(_, faults):
+            more["detail"] = "; ".join(faults)
+    entry |= {name: value for name, value in more.items() if value or value == 0}

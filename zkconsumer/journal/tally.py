@@ -1,0 +1,244 @@
+"""The numbers of a run: one way to add up, whether fed from a journal or while it happens. Pure.
+
+Times are microseconds on the run's clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.ops import Multi, OffsetOp, Reply, ZkOp
+from zkconsumer.core.orders import Order, Scope
+from zkconsumer.core.scripts.common import path_of
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.journal.ownership import Ownership
+from zkconsumer.journal.recorder import Entry
+from zkconsumer.journal.wire import Cost, cost, watch_event_bytes
+
+#: Width of a bar in requests over time.
+BUCKET_US = 100_000
+
+_AREAS = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
+
+
+def kind_of(name: str, path: str) -> str:
+    """What an operation is about: ``read owners``, ``write registrations``, ``multi`` ..."""
+    if name == "Multi":
+        return "multi"
+    verb = "write" if name in ("Create", "SetData", "Delete") else "read"
+    parts = path.split("/")
+    if path.startswith("/brokers/"):
+        return f"{verb} {'brokers' if parts[2] == 'ids' else 'topics'}"
+    area = _AREAS.get(parts[3]) if path.startswith("/consumers/") and len(parts) > 3 else None
+    return f"{verb} {area or 'other'}"
+
+
+@dataclass(slots=True)
+class Sums:
+    """Costs added up."""
+
+    requests: int = 0
+    reads: int = 0
+    writes: int = 0
+    changes: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+    def add(self, spent: Cost) -> None:
+        """Add a cost."""
+        self.requests += spent.requests
+        self.reads += spent.reads
+        self.writes += spent.writes
+        self.changes += spent.changes
+        self.bytes_out += spent.bytes_out
+        self.bytes_in += spent.bytes_in
+
+    @property
+    def bytes(self) -> int:
+        """Both directions."""
+        return self.bytes_out + self.bytes_in
+
+    @property
+    def operations(self) -> int:
+        """Znodes read and transactions asked for."""
+        return self.reads + self.writes
+
+
+@dataclass(slots=True)
+class MemberTally(Sums):
+    """One member's share."""
+
+    watches_fired: int = 0
+    attempts: int = 0
+    failed_attempts: int = 0
+    conflicts: int = 0
+    gave_up: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since ``start``; ownership from the beginning.
+
+    ``kinds`` adds up by kind of operation, ``members`` by member.
+    """
+
+    start: int = 0
+    members: dict[str, MemberTally] = field(default_factory=dict)
+    kinds: dict[str, Sums] = field(default_factory=dict)
+    ownership: Ownership = field(default_factory=Ownership)
+    _requests: Counter[int] = field(default_factory=Counter)
+    _rates: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def reset(self, start: int) -> None:
+        """Forget the counts; count from now on."""
+        self.start = start
+        self.members.clear()
+        self.kinds.clear()
+        self._requests.clear()
+        self._rates.clear()
+
+    def member(self, name: str) -> MemberTally:
+        """The share of ``name``."""
+        found = self.members.get(name)
+        if found is None:
+            found = self.members[name] = MemberTally()
+        return found
+
+    def spend(self, at: int, member: str, kind: str, spent: Cost, began: int | None = None) -> None:
+        """Add what ``member`` did: at ``at``, or evenly from ``began`` to ``at``."""
+        self.member(member).add(spent)
+        sums = self.kinds.get(kind)
+        if sums is None:
+            sums = self.kinds[kind] = Sums()
+        sums.add(spent)
+        last = (at - self.start) // BUCKET_US
+        first = last if began is None else max(0, (began - self.start) // BUCKET_US)
+        if first == last:
+            self._requests[last] += spent.requests
+        else:
+            self._rates[first] += spent.requests / (last + 1 - first)
+            self._rates[last + 1] -= spent.requests / (last + 1 - first)
+
+    def requests(self) -> list[float]:
+        """Requests answered in each tenth of a second after ``start``."""
+        length = max([*self._requests, *self._rates, -1]) + 1
+        rate, series = 0.0, []
+        for bucket in range(length):
+            rate += self._rates[bucket]
+            series.append(round(self._requests[bucket] + rate, 3))
+        return series
+
+    @property
+    def total(self) -> MemberTally:
+        """All members together."""
+        total = MemberTally()
+        for share in self.members.values():
+            for name in MemberTally.__dataclass_fields__:
+                setattr(total, name, getattr(total, name) + getattr(share, name))
+        return total
+
+    # -- while it happens
+
+    def told(self, member: str, fact: Fact) -> None:
+        """A member was told ``fact``."""
+        if isinstance(fact, facts.Changed):
+            self._fired(member, fact.path, 0)
+        elif isinstance(fact, facts.Claimed) and fact.blocked:
+            self.member(member).conflicts += len(fact.blocked)
+
+    def _fired(self, member: str, path: str, chroot: int) -> None:
+        share = self.member(member)
+        share.watches_fired += 1
+        share.bytes_in += watch_event_bytes(path, chroot)
+
+    def wanted(self, member: str, order: Order) -> None:
+        """A member's core gave ``order``."""
+        if isinstance(order, orders.LoadView):
+            if order.scope is not Scope.GROUP:
+                self.member(member).attempts += 1
+        elif isinstance(order, orders.SetTimer):
+            if order.name == "backoff":
+                self.member(member).failed_attempts += 1
+        elif isinstance(order, orders.Report) and order.event == "rebalance-failed":
+            self.member(member).failed_attempts += 1
+            self.member(member).gave_up += 1
+
+    def did(self, at: int, sent: int, member: str, op: ZkOp | OffsetOp, reply: Reply) -> None:
+        """A member's operation was answered."""
+        path = "" if isinstance(op, OffsetOp | Multi) else path_of(op)
+        self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
+
+    # -- from a journal
+
+    def entry(self, entry: Entry, chroot: int = 0) -> None:
+        """Add one line. Lines must come in the order of time."""
+        at, member, name = entry["at"], entry.get("member", ""), entry.get("name", "")
+        kind = entry["kind"]
+        if kind == "op":
+            for path in entry.get("deleted", ()):
+                if tp := owner_partition(path):
+                    self.ownership.lost(at, tp, member)
+            for path in entry.get("created", ()):
+                if tp := owner_partition(path):
+                    self.ownership.took(at, tp, member)
+        elif name == "CloseSession" or (kind == "event" and name == "crash"):
+            self.ownership.gone(at, member)
+        if at < self.start:
+            return
+        if kind == "op":
+            spent = Cost(*(entry[field_name] for field_name in Cost.__slots__))
+            self.spend(at, member, kind_of(name, entry.get("path", "")), spent, entry["sent"])
+        elif kind == "fact":
+            if name == "Changed":
+                self._fired(member, entry["path"], chroot)
+            elif name == "Claimed":
+                self.member(member).conflicts += len(entry.get("blocked", ()))
+        elif kind == "order":
+            share = self.member(member)
+            if name == "LoadView":
+                share.attempts += entry.get("detail") != Scope.GROUP.value
+            elif name == "SetTimer":
+                share.failed_attempts += entry.get("detail") == "backoff"
+            elif name == "Report" and entry.get("result") == "rebalance-failed":
+                share.failed_attempts += 1
+                share.gave_up += 1
+
+
+def owner_partition(path: str) -> TopicPartition | None:
+    """The partition whose owner znode this path is, or ``None``."""
+    parts = path.split("/")
+    if len(parts) != 6 or parts[1] != "consumers" or parts[3] != "owners":
+        return None
+    return TopicPartition(parts[4], int(parts[5])) if parts[5].isdecimal() else None
+
+
+class MemberCounter:
+    """Feeds a tally with one member of a simulation."""
+
+    def __init__(self, tally: Tally, member: str, now_us: Callable[[], int]) -> None:
+        self._tally = tally
+        self._member = member
+        self._now_us = now_us
+
+    def fact(self, fact: Fact, session: int, attempt: int) -> None:
+        """Count a fact."""
+        self._tally.told(self._member, fact)
+
+    def order(self, order: Order, session: int, attempt: int) -> None:
+        """Count an order."""
+        self._tally.wanted(self._member, order)
+
+    def op(
+        self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
+    ) -> None:
+        """Count an operation."""
+        self._tally.did(self._now_us(), sent_us, self._member, op, reply)
+
+    def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
+        """Count reads in bulk."""
+        kind = kind_of("GetMany", path)
+        self._tally.spend(self._now_us(), self._member, kind, spent, sent_us)

@@ -1,0 +1,149 @@
+"""How much one operation costs on the wire: requests, znodes, bytes. Pure arithmetic.
+
+Sizes follow ZooKeeper's jute encoding (``zookeeper.jute``, 3.4 to 3.9): 4 bytes of length before
+each packet, strings and vectors with 4 bytes of length, a stat of 68 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkconsumer.core.ops import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Multi,
+    MultiOp,
+    Node,
+    OffsetOp,
+    Ok,
+    Reply,
+    SetData,
+    ZkOp,
+)
+
+_REQUEST = 12  # length, xid, type
+_REPLY = 20  # length, xid, zxid, error
+_STAT = 68
+_ACL = 27  # one entry: world:anyone
+_PART = 9  # header of each operation in a multi
+_WATCH_EVENT = _REPLY + 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``requests`` packets sent, ``reads`` znodes read, ``writes`` transactions asked for,
+    ``changes`` znodes they would change, and bytes in both directions.
+    """
+
+    requests: int
+    reads: int
+    writes: int
+    changes: int
+    bytes_out: int
+    bytes_in: int
+
+
+def watch_event_bytes(path: str, chroot: int = 0) -> int:
+    """Bytes of a watch event for ``path``."""
+    return _WATCH_EVENT + len(path) + chroot
+
+
+def _part_out(op: MultiOp, chroot: int) -> int:
+    size = 4 + len(op.path) + chroot
+    if isinstance(op, Create):
+        return size + 4 + len(op.data) + _ACL + 4
+    if isinstance(op, SetData):
+        return size + 4 + len(op.data) + 4
+    return size + 4
+
+
+def _part_in(op: MultiOp, chroot: int) -> int:
+    if isinstance(op, Create):
+        return 4 + len(op.path) + chroot
+    return _STAT if isinstance(op, SetData) else 0
+
+
+class _Last:
+    """The last list of names that was measured: simulated members share long ones."""
+
+    names: tuple[object, ...] = ()
+    size = 4
+
+
+def _names_in(names: tuple[object, ...]) -> int:
+    if _Last.names is not names:
+        _Last.names, _Last.size = names, 4 + sum(4 + len(str(name)) for name in names)
+    return _Last.size
+
+
+def _node_in(node: object) -> int:
+    return 4 + len(node.data) + _STAT if isinstance(node, Node) else 0
+
+
+def _many(op: GetMany, reply: Reply, chroot: int, multiread: bool) -> Cost:
+    count = len(op.paths)
+    if not count:
+        return Cost(0, 0, 0, 0, 0, 0)
+    names = sum(map(len, op.paths)) + count * (5 + chroot)
+    nodes = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
+    content = sum(map(_node_in, nodes))
+    if multiread and not op.watch and count > 1:
+        missing = 4 * sum(node is None for node in nodes)
+        framing = (count + 1) * _PART
+        return Cost(
+            1, count, 0, 0, _REQUEST + names + framing, _REPLY + content + missing + framing
+        )
+    return Cost(count, count, 0, 0, names + count * _REQUEST, content + count * _REPLY)
+
+
+def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = True) -> Cost:
+    """What ``op`` and its answer cost.
+
+    Args:
+        chroot: characters that the chroot adds to each path.
+        multiread: whether many reads travel in one request (ZooKeeper 3.6 and later).
+    """
+    if isinstance(op, GetMany):
+        return _many(op, reply, chroot, multiread)
+    ok = isinstance(reply, Ok)
+    value = reply.value if isinstance(reply, Ok) else None
+    if isinstance(op, Exists | GetData | GetChildren):
+        out = _REQUEST + 5 + len(op.path) + chroot
+        size = _REPLY
+        if isinstance(op, GetChildren) and isinstance(value, tuple):
+            size += _names_in(value)
+        elif isinstance(op, GetData):
+            size += _node_in(value)
+        elif value is not None:
+            size += _STAT
+        return Cost(1, 1, 0, 0, out, size)
+    if isinstance(op, Multi):
+        out = _REQUEST + (len(op.ops) + 1) * _PART + sum(_part_out(p, chroot) for p in op.ops)
+        size = _REPLY + (len(op.ops) + 1) * _PART
+        size += sum(_part_in(p, chroot) for p in op.ops) if ok else 4 * len(op.ops)
+        changes = sum(not isinstance(part, Check) for part in op.ops) if ok else 0
+        return Cost(1, 0, 1, changes, out, size)
+    if isinstance(op, Create | SetData | Delete):
+        size = _REPLY + (_part_in(op, chroot) if ok else 0)
+        return Cost(1, 0, 1, int(ok), _REQUEST + _part_out(op, chroot), size)
+    return Cost(1, 0, 0, 0, 0, 0)  # an operation on Kafka's offset store
+
+
+def touched(op: ZkOp | OffsetOp, reply: Reply) -> tuple[list[str], list[str]]:
+    """Registrations and owner znodes that ``op`` created and deleted."""
+    if isinstance(reply, Failed):
+        return [], []
+    if isinstance(op, Create):
+        return ([op.path] if op.ephemeral else []), []
+    if isinstance(op, Delete):
+        return [], [op.path]
+    if isinstance(op, Multi):
+        created = [p.path for p in op.ops if isinstance(p, Create) and p.ephemeral]
+        return created, [p.path for p in op.ops if isinstance(p, Delete)]
+    return [], []

@@ -1,0 +1,357 @@
+"""Reads of a whole group's registrations in one step, with the counts of reads one by one.
+
+When one member joins a legacy group of 10,000, every member reads 10,001 registrations, one after
+the other: 10^8 reads. Nearly all of them find the same. So the real script runs once for each state
+of the tree, on the committed znodes; whoever starts the same reads in the same state gets the
+same replies, at the same cost, and the same view, after the time the reads take. When what is
+being read changes meanwhile, each member under way gets, in its own script, the replies of the
+reads that were served before the change, and goes on one by one.
+
+Runs inside kernel events. Only for ensembles without followers and with steady latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
+from math import ceil
+from typing import TYPE_CHECKING
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.ops import (
+    Code,
+    Exists,
+    Failed,
+    GetChildren,
+    GetData,
+    GetMany,
+    Node,
+    OffsetOp,
+    Ok,
+    Reply,
+    ZkOp,
+)
+from zkconsumer.core.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.scripts.table import ZkOrder, script_for
+from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.journal.wire import Cost, cost
+from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.sim.zk import FakeZk, Txn
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.member import SimMember
+
+
+def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
+    """The answer to a read from the committed state, at once."""
+    if isinstance(op, GetMany):
+        return Ok(tuple(zk.get(path) for path in op.paths))
+    assert isinstance(op, Exists | GetData | GetChildren), f"not a read: {op}"
+    node = zk.get(op.path)
+    if isinstance(op, Exists):
+        return Ok(None if node is None else node.stat)
+    if node is None:
+        return Failed(Code.NO_NODE)
+    return Ok(zk.children(op.path) if isinstance(op, GetChildren) else node)
+
+
+class Load:
+    """Chains of reads at one server that takes ``read_us`` for each, shared fairly.
+
+    A chain alone needs a round trip and a service for each read. When all chains together ask for
+    more than the server can do, all are slowed down alike.
+    """
+
+    def __init__(self, kernel: Kernel, read_us: int) -> None:
+        self._kernel = kernel
+        self.read_us = read_us
+        self._progress = 0.0
+        self._at = 0
+        self._demand = 0.0
+        self._chains: list[tuple[float, int, Chain]] = []
+        self._count = 0
+        self._handle: Handle | None = None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer everything takes than it would alone."""
+        return max(1.0, self._demand)
+
+    def queued(self, round_trip_us: int) -> int:
+        """Microseconds that a single read waits behind the chains."""
+        return round((self.slowdown - 1.0) * (round_trip_us + self.read_us))
+
+    def start(self, reads: int, cycle_us: int, first_us: int, done: Callable[[], None]) -> Chain:
+        """Begin a chain of ``reads``: the first is served after ``first_us``, the others each
+        ``cycle_us`` later; ``done`` is called when the last is answered.
+        """
+        self._advance()
+        self._count += 1
+        chain = Chain(self._kernel.now_us, self._progress, cycle_us, first_us, reads, done)
+        self._demand += self.read_us / cycle_us
+        heappush(self._chains, (self._progress + reads * cycle_us, self._count, chain))
+        self._plan()
+        return chain
+
+    def served(self, chain: Chain) -> int:
+        """How many reads of a chain have been served by now."""
+        self._advance()
+        done = self._progress - chain.start - chain.first_us
+        return 0 if done < 0 else min(chain.reads, int(done // chain.cycle_us) + 1)
+
+    def end(self, chain: Chain) -> None:
+        """Give a chain up."""
+        if chain.live:
+            self._advance()
+            chain.live = False
+            self._demand -= self.read_us / chain.cycle_us
+            self._plan()
+
+    def _advance(self) -> None:
+        now = self._kernel.now_us
+        self._progress += (now - self._at) / self.slowdown
+        self._at = now
+
+    def _plan(self) -> None:
+        while self._chains and not self._chains[0][2].live:
+            heappop(self._chains)
+        if not self._chains:
+            self._demand = 0.0
+        if self._handle is not None:
+            self._kernel.cancel(self._handle)
+            self._handle = None
+        if self._chains:
+            wait = (self._chains[0][0] - self._progress) * self.slowdown
+            due = self._kernel.now_us + max(0, ceil(wait - 1e-3))
+            self._handle = self._kernel.schedule_at_us(due, self._finish)
+
+    def _finish(self) -> None:
+        self._handle = None
+        self._advance()
+        ended = []
+        while self._chains and self._chains[0][0] <= self._progress + 1e-3 + self._progress * 1e-12:
+            chain = heappop(self._chains)[2]
+            if chain.live:
+                chain.live = False
+                self._demand -= self.read_us / chain.cycle_us
+                ended.append(chain)
+        self._plan()
+        for chain in ended:
+            chain.done()
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """Reads of one client, each sent when the one before is answered."""
+
+    began_us: int
+    start: float
+    cycle_us: int
+    first_us: int
+    reads: int
+    done: Callable[[], None]
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Memo:
+    """What a script reads from the first registration on, and what comes of it."""
+
+    fact: facts.ViewLoaded
+    ops: tuple[GetMany, ...]
+    nodes: tuple[Node | None, ...]
+    spent: Cost
+    tail: tuple[ZkOp, ...]
+
+    @property
+    def reads_each(self) -> int:
+        """Znodes read by each operation."""
+        return len(self.ops[0].paths)
+
+
+@dataclass(slots=True, eq=False)
+class _Loading:
+    """A member's ``LoadView`` under way; ``chain`` once its reads run in bulk."""
+
+    member: SimMember
+    order: orders.LoadView
+    script: MemberScript[Fact]
+    version: int
+    session: int = 0
+    listed: Reply | None = None
+    memo: _Memo | None = None
+    chain: Chain | None = None
+    replies: list[Reply] = field(default_factory=list)
+
+
+class BulkViews:
+    """Runs the members' reading of registrations in bulk."""
+
+    def __init__(self, zk: FakeZk, paths: GroupPaths) -> None:
+        self._zk = zk
+        self._ids = paths.ids
+        self._below = paths.ids + "/"
+        self.load = Load(zk.kernel, round(zk.service[0] * 1e6) if zk.service else 0)
+        self.bulk_reads = 0
+        """Reads that were not simulated one by one."""
+        self._version = 0
+        self._memos: dict[object, _Memo | None] = {}
+        self._loading: dict[SimMember, _Loading] = {}
+        zk.on_commit(self._committed)
+        zk.queued = self.load.queued
+
+    def set_service(self, service: tuple[float, float]) -> None:
+        """From now on servers take this long for a read and a write."""
+        self._zk.service = service
+        self.load.read_us = round(service[0] * 1e6)
+
+    def expect(self, member: SimMember, order: orders.LoadView, script: MemberScript[Fact]) -> None:
+        """``member`` begins to load a view."""
+        if order.scope is not orders.Scope.OWN:
+            self._loading[member] = _Loading(member, order, script, self._version)
+
+    def abandon(self, member: SimMember) -> None:
+        """The member's process has died."""
+        loading = self._loading.pop(member, None)
+        if loading is not None and loading.chain is not None:
+            self.load.end(loading.chain)
+
+    def takes(self, member: SimMember, session: int, script: MemberScript[Fact], op: ZkOp) -> bool:
+        """Whether the script's reads from ``op`` on run in bulk; the script then waits."""
+        loading = self._loading.get(member)
+        if loading is None or loading.script is not script or loading.listed is not None:
+            return False
+        if not isinstance(op, GetChildren) or op.path != self._ids:
+            return False
+        loading.session = session
+        member.send(op, partial(self._listed, loading))
+        return True
+
+    def _listed(self, loading: _Loading, reply: Reply) -> None:
+        """The members are listed: begin to read their registrations, unless something changed."""
+        member = loading.member
+        if self._loading.get(member) is not loading or member.session != loading.session:
+            return
+        loading.listed = reply
+        round_trip = member.client.round_trip_us
+        memo = self._memo(loading) if loading.version == self._version else None
+        if memo is None or round_trip is None:
+            del self._loading[member]
+            member.step(loading.session, loading.script, reply)
+            return
+        loading.memo = memo
+        service = memo.reads_each * self.load.read_us
+        loading.chain = self.load.start(
+            len(memo.ops),
+            round_trip + service,
+            round_trip // 2 + service,
+            partial(self._read, loading),
+        )
+
+    def _memo(self, loading: _Loading) -> _Memo | None:
+        """Run the script once on the committed state; ``None`` when it does not end well."""
+        spec = loading.member.spec
+        key = (loading.order.scope, id(spec.subscription), spec.assignor, spec.scala)
+        if key not in self._memos:
+            context = ScriptContext(spec, loading.member.session, lambda: 0)
+            order = replace(loading.order, token=0)
+            self._memos[key] = self._dry_run(order, context)
+        return self._memos[key]
+
+    def _dry_run(self, order: ZkOrder, context: ScriptContext) -> _Memo | None:
+        script = script_for(order, context)
+        ops: list[GetMany] = []
+        nodes: list[Node | None] = []
+        tail: list[ZkOp] = []
+        spent: list[Cost] = []
+        op = next(script)
+        while True:
+            assert not isinstance(op, OffsetOp)
+            reply = read_now(self._zk, op)
+            if isinstance(op, GetMany) and op.paths and op.paths[0].startswith(self._below):
+                ops.append(op)
+                nodes += [self._zk.get(path) for path in op.paths]
+                spent.append(cost(op, reply))
+            elif ops:
+                tail.append(op)
+            try:
+                op = script.send(reply)
+            except StopIteration as end:
+                if not ops or not isinstance(end.value, facts.ViewLoaded):
+                    return None
+                total = Cost(*(sum(getattr(c, n) for c in spent) for n in Cost.__slots__))
+                return _Memo(end.value, tuple(ops), tuple(nodes), total, tuple(tail))
+
+    # -- under way
+
+    def _read(self, loading: _Loading) -> None:
+        """The last registration is read."""
+        member, memo = loading.member, loading.memo
+        assert memo is not None
+        assert loading.chain is not None
+        self.bulk_reads += len(memo.nodes)
+        member.client.counters.reads += len(memo.nodes)
+        member.bulk_done(loading.chain.began_us, memo.spent, memo.ops[0].paths[0])
+        loading.chain = None
+        self._tail(loading)
+
+    def _tail(self, loading: _Loading) -> None:
+        memo, replies = loading.memo, loading.replies
+        assert memo is not None
+        if len(replies) < len(memo.tail):
+            loading.member.send(memo.tail[len(replies)], partial(self._tail_answered, loading))
+            return
+        del self._loading[loading.member]
+        loading.script.close()
+        loading.member.post(replace(memo.fact, token=loading.order.token))
+
+    def _tail_answered(self, loading: _Loading, reply: Reply) -> None:
+        if self._loading.get(loading.member) is not loading:
+            loading.member.step(loading.session, loading.script, reply)
+            return
+        loading.replies.append(reply)
+        self._tail(loading)
+
+    def _committed(self, _zxid: int, txn: Txn) -> None:
+        if not any(change.path.startswith((self._below, "/brokers/")) for change in txn.changes):
+            return
+        self._version += 1
+        self._memos.clear()
+        for loading in list(self._loading.values()):
+            if loading.memo is not None:
+                del self._loading[loading.member]
+                self._go_on_alone(loading)
+
+    def _go_on_alone(self, loading: _Loading) -> None:
+        """What is read has changed: give the script what was read before, and go on one by one."""
+        member, memo, chain = loading.member, loading.memo, loading.chain
+        assert memo is not None
+        served = len(memo.ops)
+        if chain is not None:
+            # Served before this very commit, which has just been applied.
+            served = self.load.served(chain)
+            self.load.end(chain)
+        assert loading.listed is not None
+        op = loading.script.send(loading.listed)
+        position = 0
+        for done in memo.ops[:served]:
+            nodes = memo.nodes[position : position + len(done.paths)]
+            position += len(done.paths)
+            if chain is not None:
+                # Not counted yet.
+                member.client.counters.reads += len(nodes)
+                member.bulk_done(chain.began_us, cost(done, Ok(nodes)), done.paths[0])
+            op = loading.script.send(Ok(nodes))
+        if chain is not None:
+            assert not isinstance(op, OffsetOp)
+            sent = chain.began_us + round(served * chain.cycle_us * self.load.slowdown)
+            member.send(op, partial(member.step, loading.session, loading.script), sent)
+            return
+        for reply in loading.replies:
+            loading.script.send(reply)  # then the answer under way goes to the script
+
+
+__all__ = ["BulkViews", "Load", "read_now"]
