@@ -22,6 +22,7 @@ from zkconsumer.admin.snapshot import (
 from zkconsumer.admin.topics import read_brokers
 from zkconsumer.admin.verify import Kind as Finding
 from zkconsumer.admin.verify import verify
+from zkconsumer.broker import offset_times
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
@@ -136,7 +137,12 @@ class Stores:
         ``given``: offsets from a file, by group. ``commit_times``: also look up when each offset
         was committed to Kafka, which reads the coordinators' logs.
         """
-        names = iter(groups)
+        every = list(groups)
+        times: Mapping[tuple[str, TopicPartition], int] = {}
+        if commit_times:
+            brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
+            times = offset_times.commit_times(every, brokers, CLIENT_ID, min(self.timeout, 10.0))
+        names = iter(every)
         while chunk := list(islice(names, _CHUNK)):
             legal = [name for name in chunk if is_legal_topic(name)]
             parts = dict(zip(legal, self.zk.run_all(map(_read_zk, legal)), strict=True))
@@ -145,7 +151,8 @@ class Stores:
                 snapshot = parts[name].snapshot
                 asked = self._partitions(snapshot)
                 kafka[name] = {
-                    tp: KafkaOffset(*stored) for tp, stored in self.kafka.fetch(name, asked).items()
+                    tp: KafkaOffset(*stored, times.get((name, tp)))
+                    for tp, stored in self.kafka.fetch(name, asked).items()
                 }
             topics = {
                 topic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from zkmigrate.mover import Outcome
 
 from zkconsumer.broker.group_coordinators import StoredOffset
 from zkconsumer.core.types import TopicPartition
+from zkconsumer.testing import wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
@@ -123,3 +125,18 @@ def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: s
     bench.set_zk(groups[1], topic, {0: 5})
     outcomes = [result.outcome for result in bench.apply(plan, journal)]
     assert outcomes == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+
+
+def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic: str) -> None:
+    """On every broker line the times of both stores are found: the later write counts."""
+    any_bench.topic(topic, 2)
+    any_bench.set_zk(group, topic, {0: 3})
+    any_bench.set_kafka(group, topic, {1: 9})
+    moment = time.time()  # the servers' clocks tell milliseconds
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    any_bench.set_kafka(group, topic, {0: 5})
+    any_bench.set_zk(group, topic, {1: 4})
+    options = Options(OnConflict.NEWEST, max_idle_days=10**6)
+    plan, _ = any_bench.plan([group], options=options)
+    assert plan.groups[0].verdict is Verdict.READY, plan.groups[0].problems
+    assert [(entry.to, entry.write) for entry in plan.groups[0].entries] == [(5, False), (4, True)]

@@ -1,0 +1,226 @@
+"""The mover is killed before and after everything it does to the outside world, then goes on.
+
+Every such point has a number. By default a sample of the points is tried (``CRASH_POINTS`` sets how
+many of each way; ``all`` tries each); the sample's seed is printed and read from ``CRASH_SEED``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from zkmigrate.model import Direction, OnConflict, Options
+from zkmigrate.mover import Outcome, Result
+from zkmigrate.plan_file import PlanFile, render
+
+from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+GROUPS = 10
+TOPICS = 5
+PARTITIONS = 2
+SAMPLE = os.environ.get("CRASH_POINTS", "12")
+WAYS = ("forth", "back", "forth and back", "rollback", "rollback instead")
+
+
+class KilledError(BaseException):
+    """Stands for a kill: nothing of ours catches it, and the session ends as it would."""
+
+
+class Killer:
+    """Counts effects; kills at one of them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at = at
+        self.seen: list[str] = []
+
+    def __call__(self, what: str) -> None:
+        self.seen.append(what)
+        if len(self.seen) - 1 == self.at:
+            raise KilledError(what)
+
+
+class Case:
+    """Groups in the state before one way's step, and that step."""
+
+    def __init__(self, bench: Bench, way: str, name: str, topics: list[str]) -> None:
+        self.bench = bench
+        self.way = way
+        self.topics = topics
+        self.groups = [f"{name}-{number}" for number in range(GROUPS)]
+        self.before: Any = None
+        chosen = Options(OnConflict.KAFKA, max_idle_days=10**6)
+        for number, group in enumerate(self.groups):
+            self._fill(number, group)
+        if way == "forth and back":
+            plan, journal = bench.plan(self.groups)
+            assert all(result.outcome is Outcome.DONE for result in bench.apply(plan, journal))
+            for number, group in enumerate(self.groups):
+                for topic in topics:
+                    bench.set_kafka(group, topic, {0: 7 + number, 1: 1})
+        direction = Direction.ZK_TO_KAFKA
+        if way in ("back", "forth and back"):
+            direction = Direction.KAFKA_TO_ZK
+        options = chosen if way == "back" else None
+        self.plan: PlanFile
+        self.plan, self.journal = bench.plan(self.groups, direction, options)
+        assert not any(group.problems for group in self.plan.groups)
+        self.before = self.state()
+        if way == "rollback":
+            self.good(bench.apply(self.plan, self.journal))
+
+    def _fill(self, number: int, group: str) -> None:
+        """Offsets with a gap, a zero, a none; and ones in Kafka beside them on the way back."""
+        transaction = self.bench.client.transaction()
+        for kind in ("", "/offsets"):
+            self.bench.client.ensure_path(f"/consumers/{group}{kind}")
+        for index, topic in enumerate(self.topics):
+            transaction.create(f"/consumers/{group}/offsets/{topic}")
+            if index % 4 != 3 or self.way == "forth and back":
+                transaction.create(
+                    f"/consumers/{group}/offsets/{topic}/0", b"%d" % (index + number)
+                )
+            if index % 3 == 0:
+                transaction.create(f"/consumers/{group}/offsets/{topic}/1", b"0")
+        for done in transaction.commit():
+            assert not isinstance(done, Exception)
+        if self.way == "back":
+            for topic in self.topics[: TOPICS // 2]:
+                self.bench.set_kafka(group, topic, {0: StoredOffset(3, -1, "kept"), 1: 8})
+
+    def step(self, effect: Callable[[str], None]) -> list[Result]:
+        """What is killed."""
+        if self.way == "rollback":
+            return self.bench.rollback(self.plan, self.journal, effect)
+        return self.bench.apply(self.plan, self.journal, effect)
+
+    def resume(self) -> list[Result]:
+        """What is run after the kill."""
+        if self.way.startswith("rollback"):
+            if not self.journal.exists():
+                return []
+            return self.bench.rollback(self.plan, self.journal)
+        return self.bench.apply(self.plan, self.journal)
+
+    @staticmethod
+    def good(results: list[Result]) -> None:
+        """Every group's outcome is a good one."""
+        bad = [result for result in results if not result.outcome.good]
+        assert not bad, bad
+
+    def state(self) -> list[tuple[dict[str, bytes], dict[tuple[str, int], object]]]:
+        """Both stores, with the groups' names taken out."""
+        found = []
+        for group in self.groups:
+            znodes = {
+                path.removeprefix(f"/consumers/{group}"): data
+                for path, data in self.bench.znodes(group).items()
+            }
+            kafka = self.bench.committed(group, dict.fromkeys(self.topics, PARTITIONS))
+            found.append((znodes, {tuple(tp): stored for tp, stored in kafka.items()}))
+        return found
+
+    def check_between(self) -> None:
+        """After a kill each offset is what it was or what it is to be; none is in between."""
+        for number, (plan, (znodes, kafka)) in enumerate(
+            zip(self.plan.groups, self.state(), strict=True)
+        ):
+            for entry in plan.entries:
+                topic, partition = entry.tp
+                data = znodes.get(f"/offsets/{topic}/{partition}")
+                zk = None if data is None else int(data)
+                stored = kafka.get((topic, partition))
+                held = stored.offset if isinstance(stored, StoredOffset) else None
+                before = entry.kafka.offset if entry.kafka else None
+                to_zk = self.plan.direction is Direction.KAFKA_TO_ZK
+                assert zk in ({entry.zk, entry.to} if to_zk else {entry.zk}), (number, entry.tp)
+                assert held in ({before} if to_zk else {before, entry.to}), (number, entry.tp)
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kill_at_any_point_changes_nothing_in_the_end(
+    bench: Bench, unique: str, way: str
+) -> None:
+    """Resuming ends in the state of an uninterrupted run, no offset lost or lowered; rolling back
+    instead ends in the state before."""
+    seed = int(os.environ.get("CRASH_SEED", str(random.randrange(10**6))))
+    name = unique[-8:]
+    topics = [f"{name}-t{number:02}" for number in range(TOPICS)]
+    for topic in topics:
+        bench.topic(topic, PARTITIONS)
+    whole = Case(bench, way, f"{name}-whole", topics)
+    count = Killer()
+    whole.good(whole.step(count))
+    expected = whole.before if way.startswith("rollback") else whole.state()
+    if way == "rollback":
+        assert whole.state() == expected
+    points: list[int] = list(range(len(count.seen)))
+    if SAMPLE != "all":
+        points = sorted(random.Random(seed).sample(points, int(SAMPLE)))
+    print(f"CRASH_SEED={seed} {way}: {len(points)} of {len(count.seen)} points")  # noqa: T201
+    assert len(count.seen) >= 200
+    for point in points:
+        case = Case(bench, way, f"{name}-{point}", topics)
+        killer = Killer(point)
+        with pytest.raises(KilledError):
+            case.step(killer)
+        where = f"point {point}: {killer.seen[-1]}"
+        case.check_between()
+        case.good(case.resume())
+        found = case.state()
+        assert found == expected, where
+
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from zkmigrate.journal import Journal
+from zkmigrate.mover import Mover
+from zkmigrate.plan_file import parse
+from zkmigrate.snapshot import Stores
+
+zookeeper, plan, journal, word = sys.argv[1:]
+
+def effect(what):
+    if word in what:
+        os._exit(9)
+
+loaded = parse(plan, Path(plan).read_bytes())
+with Stores(zookeeper, 4.0) as stores, Journal(Path(journal), loaded.digest, effect) as opened:
+    Mover(stores, effect).apply(loaded, opened, lambda result: None)
+"""
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["after zookeeper create /consumers", "after zookeeper multi", "after kafka", "journal mark"],
+)
+def test_a_killed_process_is_outlived(
+    bench: Bench, tmp_path: Path, group: str, topic: str, word: str
+) -> None:
+    """A process that ends without a word leaves its session behind; the next run waits for it."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    plan, journal = bench.plan([group])
+    file = tmp_path / "plan"
+    file.write_text("".join(render(plan.direction, plan.made_ms, plan.groups)))
+    arguments = [sys.executable, "-c", SCRIPT, bench.cluster.zookeeper, str(file), str(journal)]
+    done = subprocess.run([*arguments, word], check=False, timeout=60, capture_output=True)
+    assert done.returncode == 9, done.stderr.decode()
+    (result,) = bench.apply(plan, journal)
+    assert result.outcome is Outcome.DONE, result.why
+    assert bench.committed(group, {topic: 2}) == {
+        TopicPartition(topic, 0): StoredOffset(3),
+        TopicPartition(topic, 1): StoredOffset(4),
+    }
+    assert not bench.client.get_children(f"/consumers/{group}/ids")

@@ -1,0 +1,405 @@
+"""What can go wrong with a move, each met on real servers: refused by name, with what to do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka import KafkaConsumer
+from kazoo.security import make_acl
+from zkmigrate.cli import run
+from zkmigrate.model import Direction, Kind, OnConflict, Options, OutOfRange, Verdict
+from zkmigrate.mover import Outcome
+
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import GroupWatch
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+BACK = Direction.KAFKA_TO_ZK
+
+
+def kinds(bench: Bench, group: str, direction: Direction = Direction.ZK_TO_KAFKA) -> list[Kind]:
+    """The kinds of problems that a plan of one group finds, each with a fix."""
+    plan, _ = bench.plan([group], direction)
+    problems = plan.groups[0].problems
+    assert all(problem.fix for problem in problems)
+    return [problem.kind for problem in problems]
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run the command; return its status and what it printed."""
+    capsys.readouterr()
+    status = run(arguments)
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+@pytest.fixture
+def filled(bench: Bench, group: str, topic: str) -> Bench:
+    """A group with offsets 3 and 4 in ZooKeeper."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    return bench
+
+
+@pytest.fixture
+def legacy(filled: Bench, group: str, topic: str) -> Iterator[Any]:
+    """Starts a live member of the old kind; returns its consumer id."""
+    config = {
+        "zookeeper.connect": filled.cluster.zookeeper,
+        "group.id": group,
+        "consumer.id": "live",
+        "auto.commit.enable": "false",
+    }
+    started: list[ZookeeperConsumerConnector] = []
+
+    def start() -> str:
+        connector = ZookeeperConsumerConnector(config)
+        started.append(connector)
+        connector.create_message_streams({topic: 1})
+        with GroupWatch(filled.cluster.zookeeper, group) as watch:
+            watch.wait_owners(topic, lambda owners: len(owners) == 2, 20, "the member owns all")
+        return f"{group}_live"
+
+    yield start
+    for connector in started:
+        connector.shutdown()
+
+
+@pytest.fixture
+def joined(filled: Bench, group: str, topic: str) -> Iterator[Any]:
+    """Starts a consumer that joins at the coordinator."""
+    consumers: list[KafkaConsumer] = []
+
+    def start() -> None:
+        consumer = KafkaConsumer(
+            topic, bootstrap_servers=filled.cluster.bootstrap, group_id=group, client_id="modern"
+        )
+        consumers.append(consumer)
+
+        def assigned() -> bool:
+            consumer.poll(timeout_ms=200)
+            return bool(consumer.assignment())
+
+        wait_until(assigned, 30, "the consumer has joined")
+
+    yield start
+    for consumer in consumers:
+        consumer.close()
+
+
+def test_01_live_members(filled: Bench, group: str, legacy: Any) -> None:
+    """A live legacy member refuses plan and apply by name, and its claims stay."""
+    plan, journal = filled.plan([group])
+    name = legacy()
+    before = filled.znodes(group)
+    assert kinds(filled, group) == [Kind.LIVE_MEMBER]
+    (refused,) = filled.apply(plan, journal)
+    assert refused.outcome is Outcome.FAILED
+    assert name in refused.why
+    assert filled.znodes(group) == before
+
+
+def test_02_partitions_without_an_offset(filled: Bench, group: str, topic: str) -> None:
+    """They are named, and get no offset in Kafka: the reset policy is not decided here."""
+    filled.cluster.add_partitions(topic, 3)
+    plan, journal = filled.plan([group])
+    assert any(f"{topic}-2" in note for note in plan.groups[0].notes)
+    filled.apply(plan, journal)
+    assert len(filled.committed(group, {topic: 3})) == 2
+
+
+def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str) -> None:
+    """Offsets that are in Kafka already do not hide the others; different ones need a decision."""
+    filled.set_kafka(group, topic, {0: 3})
+    plan, journal = filled.plan([group])
+    assert [entry.write for entry in plan.groups[0].entries] == [False, True]
+    filled.set_kafka(group, topic, {0: 2})
+    assert kinds(filled, group) == [Kind.CONFLICT]
+    assert "moved on" in filled.apply(plan, journal)[0].why
+
+
+def test_04_and_10_a_failure_is_a_failure(
+    filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An offset that the broker refuses inside a successful answer fails the group, named; the
+    status is 1, nothing is marked as moved, and the same command goes on when it is settled."""
+    zookeeper = ("--zookeeper", filled.cluster.zookeeper)
+    plan = str(tmp_path / "plan")
+    assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
+    filled.cluster.delete_topic(topic)
+    status, out, _ = said(capsys, "apply", plan, "--execute", "--json", *zookeeper)
+    assert status == 1
+    (row,) = json.loads(out)
+    assert row["outcome"] == "failed"
+    assert f"{topic}-0" in row["why"]
+    assert f"/consumers/{group}/migration" not in filled.znodes(group)
+    assert said(capsys, "verify", plan, *zookeeper)[0] == 1
+    filled.topic(topic, 2)
+    assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
+
+
+def test_04_no_zookeeper_is_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is away is status 1 and one line."""
+    arguments = ("assess", "--all", "--zookeeper", "127.0.0.1:9", "--timeout", "1")
+    status, out, err = said(capsys, *arguments)
+    assert (status, out) == (1, "")
+    assert err.startswith("error: zookeeper.connect")
+    assert err.count("\n") == 1
+
+
+def test_05_verify_compares_every_value(
+    filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One offset that differs, and one that the plan does not name, are each found."""
+    zookeeper = ("--zookeeper", filled.cluster.zookeeper)
+    plan = str(tmp_path / "plan")
+    assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
+    assert said(capsys, "apply", plan, *zookeeper)[0] == 0
+    assert filled.committed(group, {topic: 2}) == {}, "a dry run wrote"
+    assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
+    assert said(capsys, "verify", plan, *zookeeper)[0] == 0
+    filled.set_kafka(group, topic, {1: 5})
+    status, out, _ = said(capsys, "verify", plan, "--json", *zookeeper)
+    assert status == 1
+    assert [(row["partition"], row["planned"], row["found"]) for row in json.loads(out)] == [
+        (1, 4, 5)
+    ]
+
+
+def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:
+    """The higher offset does not win by itself; the lower one can be chosen."""
+    filled.set_kafka(group, topic, {0: 9, 1: 9})
+    assert kinds(filled, group) == [Kind.CONFLICT]
+    plan, journal = filled.plan([group], options=Options(OnConflict.ZOOKEEPER))
+    filled.apply(plan, journal)
+    held = filled.committed(group, {topic: 2})
+    assert sorted(stored.offset for stored in held.values()) == [3, 4]  # type: ignore[attr-defined]
+
+
+def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
+    """The retention comes from the broker or its generation; a short one is a warning."""
+    any_bench.topic(topic, 1)
+    any_bench.set_zk(group, topic, {0: 3})
+    plan, _ = any_bench.plan([group])
+    (note,) = [note for note in plan.groups[0].notes if "forgets" in note]
+    day = "2023-11-21" if any_bench.cluster.kafka == "3.9" else "2023-11-15"
+    assert day in note
+    assert ("start consumers" in note) == (any_bench.cluster.kafka != "3.9")
+    assert ("does not tell" in note) == (any_bench.cluster.kafka == "0.8.2")
+
+
+def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: str) -> None:
+    """Beyond the end, in a partition or topic that is gone, or older than the topic."""
+    filled.set_zk(group, topic, {0: 21})
+    assert kinds(filled, group) == [Kind.OUT_OF_RANGE]
+    clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
+    assert clamped.groups[0].entries[0].to == 20
+    filled.set_zk(group, topic, {0: 3, 7: 1})
+    assert kinds(filled, group) == [Kind.PARTITION_MISSING]
+    filled.client.delete(f"/consumers/{group}/offsets/{topic}/7")
+    filled.cluster.delete_topic(topic)
+    assert kinds(filled, group) == [Kind.TOPIC_MISSING]
+    filled.topic(topic, 2)
+    assert kinds(filled, group) == [Kind.RECREATED]
+
+
+def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topic: str) -> None:
+    """A broker that restarts in the middle of a run costs time, not a group."""
+    with LocalCluster("3.9") as cluster:
+        from_here = _bench(cluster, tmp_path)
+        from_here.topic(topic, 2)
+        groups = [f"{group}-{number}" for number in range(3)]
+        for name in groups:
+            from_here.set_zk(name, topic, {0: 3})
+        plan, journal = from_here.plan(groups)
+        server = cluster.broker_servers[0]
+        restarts: list[threading.Thread] = []
+
+        def effect(what: str) -> None:
+            if what.startswith("before kafka commit") and groups[1] in what:
+                server.kill()
+                restarts.append(threading.Thread(target=server.start))
+                restarts[0].start()
+
+        results = from_here.apply(plan, journal, effect)
+        restarts[0].join()
+        assert [result.outcome for result in results] == [Outcome.DONE] * 3, results
+        from_here.close()
+
+
+def _bench(cluster: LocalCluster, folder: Path) -> Any:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("migrate_bench", Path(__file__).with_name("conftest.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Bench(cluster, folder)
+
+
+def test_11_metadata_has_no_place_in_zookeeper(bench: Bench, group: str, topic: str) -> None:
+    """The plan says whose metadata ZooKeeper cannot hold, and the journal keeps it."""
+    bench.topic(topic, 1)
+    bench.set_kafka(group, topic, {0: StoredOffset(3, 0, "kept")})
+    plan, journal = bench.plan([group], BACK)
+    assert any("metadata" in note for note in plan.groups[0].notes)
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    assert b'"kept"' in journal.read_bytes()
+
+
+def test_12_names_that_zookeeper_cannot_hold(
+    bench: Bench, unique: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any name is legal for a coordinator; those that are no part of a path are refused, escaped on
+    the terminal, and no file appears outside the chosen folder."""
+    bench.topic(topic, 1)
+    tail = unique[-8:]
+    names = [
+        f"../../{tail}", f"a/b/{tail}", f"<script>alert(1)</script>{tail}", f"\x1b[2J\r\n{tail}",
+        f"\u202egnp.{tail}", f"=cmd|' /C calc'!{tail}", f" {tail} ", f"{tail}\x00end", ".", "..",
+        tail + "x" * 30_000, f"é{tail}",
+    ]  # fmt: skip
+    for name in names:
+        bench.set_kafka(name, topic, {0: 3})
+    bench.set_kafka(tail, topic, {0: 3})
+    plan = str(tmp_path / "plan")
+    regex = rf"(?s).*{tail}.*|\.|\.\."
+    arguments = ("--groups-regex", regex, "--direction", "kafka-to-zk")
+    zookeeper = ("--zookeeper", bench.cluster.zookeeper)
+    status, out, err = said(capsys, "plan", *arguments, "--out", plan, "--csv", *zookeeper)
+    assert status == 1
+    assert out.count("bad-name") == len(names)
+    assert all(character.isprintable() or character == "\n" for character in out + err)
+    assert (out + err).isascii()
+    status, out, err = said(capsys, "apply", plan, "--execute", *zookeeper)
+    assert status == 1
+    assert all(character.isprintable() or character == "\n" for character in out + err)
+    assert bench.znodes(tail)[f"/consumers/{tail}/offsets/{topic}/0"] == b"3"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan", "plan.journal"]
+
+
+def test_13_a_wrong_chroot_is_no_success(
+    bench: Bench, chroot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A chroot that does not exist, that has no brokers, or whose groups do not match: an error."""
+    zookeeper = bench.cluster.zookeeper
+    for where, words in (
+        (f"{zookeeper}/nowhere", "does not exist"),
+        (chroot, "no broker is registered"),
+    ):
+        status, out, err = said(capsys, "assess", "--all", "--zookeeper", where)
+        assert status != 0
+        assert out == ""
+        assert words in err
+    nothing = ("assess", "--groups-regex", "no-such-group.*", "--zookeeper", zookeeper)
+    status, _, err = said(capsys, *nothing)
+    assert status == 1
+    assert "is the chroot right?" in err
+
+
+def test_14_znodes_of_another_principal(filled: Bench, group: str, topic: str) -> None:
+    """An offset that the mover may not write fails its group before Kafka is changed; the next
+    group is moved."""
+    other = f"{group}-other"
+    filled.set_zk(other, topic, {0: 3})
+    plan, journal = filled.plan([group, other])
+    path = f"/consumers/{group}/offsets/{topic}/1"
+    filled.client.set_acls(path, [make_acl("world", "anyone", read=True)])
+    first, second = filled.apply(plan, journal)
+    assert first.outcome is Outcome.FAILED
+    assert path in first.why
+    assert "access list" in first.why
+    assert filled.committed(group, {topic: 2}) == {}
+    assert filled.client.get_children(f"/consumers/{group}/ids") == []
+    assert second.outcome is Outcome.DONE
+
+
+def test_16_consumers_at_the_coordinator(
+    filled: Bench, group: str, joined: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A consumer that has joined at the broker refuses plan and apply by its client id."""
+    plan, journal = filled.plan([group])
+    joined()
+    assert kinds(filled, group) == [Kind.COORDINATOR_MEMBER]
+    (refused,) = filled.apply(plan, journal)
+    assert "modern" in refused.why
+    assert refused.outcome is Outcome.FAILED
+
+
+def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> None:
+    """Znodes as storm-kafka or pykafka write them are not taken for a JVM group's."""
+    for path in (f"partition_{0}", f"owners/{topic}/0-1", f"offsets/{topic}/0-1"):
+        whole = f"/consumers/{group}/{path}"
+        filled.client.create(whole, b"x", makepath=True)
+        assert Kind.FOREIGN_LAYOUT in kinds(filled, group)
+        filled.client.delete(whole)
+    assert kinds(filled, group) == []
+
+
+def test_offsets_of_a_broken_broker_and_unreadable_ones(
+    filled: Bench, group: str, topic: str
+) -> None:
+    """Offsets below ``offset`` (1.1.0) and znodes with blanks are found, not passed over."""
+    filled.client.create(f"/consumers/{group}/offset/{topic}/0", b"9", makepath=True)
+    assert kinds(filled, group) == [Kind.SLIPPED]
+    filled.client.delete(f"/consumers/{group}/offset", recursive=True)
+    filled.set_zk(group, topic, {1: b" 8 "})
+    assert kinds(filled, group) == [Kind.UNREADABLE]
+
+
+def test_a_member_that_starts_during_the_move_is_held_off(
+    filled: Bench, group: str, topic: str, legacy: Any
+) -> None:
+    """A member that registers while the mover holds the group cannot own a partition, and the
+    mover does not call the move a success."""
+    plan, journal = filled.plan([group])
+    seen: list[str] = []
+    threads: list[threading.Thread] = []
+
+    def effect(what: str) -> None:
+        if what.startswith("before kafka commit"):
+            threads.append(threading.Thread(target=legacy))
+            threads[0].start()
+            ids = f"/consumers/{group}/ids"
+            wait_until(lambda: len(filled.client.get_children(ids)) == 2, 20, "it registers")
+            seen.extend(
+                filled.client.get(f"/consumers/{group}/owners/{topic}/{partition}")[0].decode()
+                for partition in range(2)
+            )
+
+    (result,) = filled.apply(plan, journal, effect)
+    threads[0].join()
+    assert all("_zkmigrate-" in owner for owner in seen)
+    assert result.outcome is Outcome.FAILED
+    assert f"{group}_live registered in ZooKeeper meanwhile" in result.why
+
+
+def test_every_verdict_is_told_for_all_groups(
+    filled: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Assess shows ready, undecided and refused groups with the fix, and its status says so."""
+    for tail, offset in (("b", 99), ("c", 1)):
+        filled.set_zk(f"{group}-{tail}", topic, {0: offset})
+    filled.client.create(f"/consumers/{group}-c/ids/x", b"{}", ephemeral=True, makepath=True)
+    arguments = ("--groups-regex", f"{group}.*", "--zookeeper", filled.cluster.zookeeper)
+    status, out, _ = said(capsys, "assess", *arguments, "--json")
+    assert status == 1
+    verdicts = {row["group"]: row["verdict"] for row in json.loads(out)}
+    assert verdicts == {
+        group: Verdict.READY.value,
+        f"{group}-b": Verdict.DECIDE.value,
+        f"{group}-c": Verdict.REFUSED.value,
+    }

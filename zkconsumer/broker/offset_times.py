@@ -1,0 +1,135 @@
+"""When offsets were committed to Kafka, read from the log of ``__consumer_offsets``.
+
+No request tells it: an answer to OffsetFetch has no time. A group's commits are in one partition
+of that topic, which is read from its beginning; compaction keeps it short. Used by one thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+from zkconsumer.broker.connection import BrokerConnection, error_from_code
+from zkconsumer.broker.fetch import BrokerFetcher, Want
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, LeaderUnavailableError
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_SHORT: Final = Struct(">h")
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
+
+
+def commit_times(
+    groups: Collection[str], brokers: Mapping[int, BrokerEndpoint], client_id: str, timeout: float
+) -> dict[tuple[str, TopicPartition], int]:
+    """Return the moment of each group's last commit of each partition, in ms since 1970.
+
+    A commit by another format of records than those of Kafka 0.8.2 to 3.9 is left out. Raises
+    BrokerError when the log cannot be read.
+    """
+    wanted = set(groups)
+    connections = {
+        number: BrokerConnection(endpoint, client_id, timeout, 0)
+        for number, endpoint in brokers.items()
+    }
+    try:
+        first = next(iter(connections.values()))
+        leaders = fetch_metadata(first, {OFFSETS_TOPIC}).leaders
+        by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)
+        for group in wanted:
+            if leaders:
+                by_partition[TopicPartition(OFFSETS_TOPIC, _place(group, len(leaders)))].add(group)
+        times: dict[tuple[str, TopicPartition], int] = {}
+        for tp in sorted(by_partition):
+            if leaders.get(tp) not in connections:
+                raise LeaderUnavailableError(f"{tp} has no leader")
+            for group, found, at_ms in _commits(connections[leaders[tp]], tp):
+                if group in by_partition[tp]:
+                    if at_ms is None:
+                        times.pop((group, found), None)
+                    else:
+                        times[(group, found)] = at_ms
+        return times
+    finally:
+        for connection in connections.values():
+            connection.close()
+
+
+def _place(group: str, partitions: int) -> int:
+    """The partition that holds a group's commits (Java ``String.hashCode``)."""
+    code = 0
+    for character in group:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % partitions
+
+
+def _commits(
+    connection: BrokerConnection, tp: TopicPartition
+) -> Iterator[tuple[str, TopicPartition, int | None]]:
+    """Yield group, partition and time of each commit in a log; no time: the offset was deleted."""
+    bounds = []
+    for which in (EARLIEST, LATEST):
+        found = list_offsets(connection, [tp], which)[tp]
+        if isinstance(found, BrokerError):
+            raise found
+        bounds.append(found)
+    position, end = bounds
+    fetcher = BrokerFetcher(connection)
+    decoder = PythonDecoder()
+    limit = _FETCH_BYTES
+    while position < end:
+        (got,) = fetcher.fetch([Want(*tp, position, limit)], 100, 1, limit)
+        if got.error:
+            raise error_from_code(got.error, f"log of {tp}")
+        for records in decoder.decode(got.data, *tp, position):
+            for record in records:
+                commit = _commit(record[3], record[4])
+                if commit is not None:
+                    yield commit
+        following = scan(got.data).next_offset
+        if following is None or following <= position:
+            if not got.data:
+                return  # compaction has left nothing up to the end
+            limit *= 2
+            continue
+        position = following
+
+
+def _commit(
+    key: bytes | None, value: bytes | None
+) -> tuple[str, TopicPartition, int | None] | None:
+    """Decode one record; ``None`` when it is no commit (Kafka 3.9 OffsetCommitKey and -Value)."""
+    if key is None:
+        return None
+    try:
+        if _SHORT.unpack_from(key)[0] not in (0, 1):
+            return None
+        group, pos = _text(key, 2)
+        topic, pos = _text(key, pos)
+        tp = TopicPartition(topic, _INT.unpack_from(key, pos)[0])
+        if value is None:
+            return group, tp, None
+        version = _SHORT.unpack_from(value)[0]
+        if not 0 <= version <= 3:
+            return None
+        pos = 14 if version == 3 else 10  # offset, and the leader epoch in version 3
+        _, pos = _text(value, pos)
+        return group, tp, _LONG.unpack_from(value, pos)[0]
+    except (StructError, ValueError):
+        return None
+
+
+def _text(data: bytes, pos: int) -> tuple[str, int]:
+    size = _SHORT.unpack_from(data, pos)[0]
+    end = pos + 2 + size
+    if size < 0 or end > len(data):
+        raise ValueError("text is cut off")
+    return data[pos + 2 : end].decode(), end
