@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit interop check demo bench clean
+.PHONY: help setup system jars test test-unit interop check demo demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: setup ## start real servers and show a group at work
 	$(BIN)/zkconsumer demo
+
+demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
+	$(BIN)/python -m zkmigrate.demo
 
 test: check ## everything CI runs: checks and all tests but the long ones
 	$(BIN)/pytest tests --ignore=tests/long --ignore=tests/bench
