@@ -39,6 +39,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
+from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
@@ -65,12 +66,19 @@ class ZookeeperConsumerConnector:
     Args:
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
+        journal: takes an entry for each fact, order and ZooKeeper operation of this member
+            (``zkconsumer.journal.JournalWriter`` writes them to a file). The first line of a
+            journal, of kind ``run``, is the caller's to write.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
     ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
     """
 
-    def __init__(self, config: ConsumerConfig | Mapping[str, object] | str | PathLike[str]) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
+        journal: Sink | None = None,
+    ) -> None:
         self.config = ConsumerConfig.parse(config)
         for warning in self.config.warnings:
             warnings.warn(warning, stacklevel=2)
@@ -81,6 +89,7 @@ class ZookeeperConsumerConnector:
             int(time.time() * 1000),
             uuid.uuid4().int,
         )
+        self._journal = journal
         self._scala = self.config.profile == "scala"
         self._gate = DeliveryGate(always_open=self._scala)
         self._listener: ConsumerRebalanceListener | None = None
@@ -235,9 +244,18 @@ class ZookeeperConsumerConnector:
                 session_timeout=self._session_timeout,
                 mailbox=self._mailbox,
                 offsets=offsets,
+                observer=self._observer(),
             )
             self._loop.start()
         self._await_start(self._loop)
+
+    def _observer(self) -> MemberRecorder | None:
+        if self._journal is None:
+            return None
+        chroot = len(self.config.zookeeper_chroot)
+        return MemberRecorder(
+            self._journal, self.consumer_id, lambda: time.time_ns() // 1000, chroot
+        )
 
     def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
         config = self.config

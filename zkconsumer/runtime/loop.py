@@ -30,6 +30,7 @@ from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import script_for
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import MemberSpec
+from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.metrics import MemberCounts
 from zkconsumer.zk.driver import SessionEvent
@@ -135,6 +136,8 @@ class _Running:
     commits: bool
     op: ZkOp | OffsetOp | None = None
     """Waits for its answer."""
+    sent_us: int = 0
+    """When ``op`` was sent, microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class ConnectorLoop:
         session_timeout: float,
         mailbox: queue.SimpleQueue[Any],
         offsets: OffsetPort | None = None,
+        observer: MemberObserver | None = None,
     ) -> None:
         self.machine = RebalanceMachine(spec)
         self.spec = spec
@@ -178,6 +182,7 @@ class ConnectorLoop:
         self._listener = listener
         self._mailbox = mailbox
         self._offsets = offsets
+        self._observer = observer
         self._session_timeout = session_timeout
         self._auto_commit_interval = auto_commit_interval
         self._context: ScriptContext | None = None
@@ -310,9 +315,14 @@ class ConnectorLoop:
         self._take(facts.CommitRequested(None, self._data.positions()))
 
     def _take(self, fact: Fact) -> None:
+        observer, session = self._observer, self._context.session_id if self._context else 0
+        if observer is not None:
+            observer.fact(fact, session, self.machine.attempts)
         following = self.machine.on(fact)
         self.counts.stepped(self.machine.state, following)
         for order in following:
+            if observer is not None:
+                observer.order(order, session, self.machine.attempts)
             self._carry_out(order)
 
     def _run_script(self, order: Any) -> None:
@@ -330,12 +340,21 @@ class ConnectorLoop:
         if running is not None:
             if running.commits:
                 self.counts.committing(running.op, answer.reply)
+            if self._observer is not None and running.op is not None:
+                self._observer.op(
+                    running.op,
+                    answer.reply,
+                    running.sent_us,
+                    running.session_id,
+                    self.machine.attempts,
+                )
             self._step(answer.number, running, answer.reply)
 
     def _step(self, number: int, running: _Running, reply: Reply | None) -> None:
         try:
             op = next(running.script) if reply is None else running.script.send(reply)
             running.op = op
+            running.sent_us = time.time_ns() // 1000
         except StopIteration as end:
             del self._scripts[number]
             self._mailbox.put(end.value)

@@ -32,6 +32,8 @@ from zkconsumer.sim.bulk import BulkViews, read_now
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
 
+#: When simulations begin, in milliseconds since 1970: timestamps are as long as real ones.
+EPOCH_MS = 1_500_000_000_000
 #: Part of the session timeout after which silence of ZooKeeper stops delivery.
 LEASE = 2 / 3
 
@@ -132,7 +134,7 @@ class SimMember:
         self._record = note
         self._watchers = watchers
         self._bulk = bulk
-        self._context = ScriptContext(spec, 0, lambda: zk.kernel.now_us // 1000)
+        self._context = ScriptContext(spec, 0, lambda: EPOCH_MS + zk.kernel.now_us // 1000)
         self._inbox: deque[Callable[[], object]] = deque()
         self._busy = False
         self._timers: dict[str, Handle] = {}

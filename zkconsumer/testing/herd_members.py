@@ -1,0 +1,223 @@
+"""Members of one group that fetch nothing, many in a process: what the herd is made of.
+
+A process of its own (``python -m zkconsumer.testing.herd_members``), told what to do by JSON lines
+on stdin, one answer line each on stdout: ``{"start": [name, ..]}``, ``{"stop": [name, ..]}``,
+``{"status": true}``. The end of stdin ends the process. Each member is the real connector loop on
+the real ZooKeeper driver; only fetching is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.core import facts
+from zkconsumer.core.states import State
+from zkconsumer.core.types import (
+    BrokerEndpoint,
+    ConsumerThreadId,
+    Pattern,
+    Subscription,
+    TopicPartition,
+)
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.journal.files import JournalWriter
+from zkconsumer.journal.recorder import MemberRecorder, run_entry
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import ConnectorLoop
+from zkconsumer.zk.driver import ZkDriver
+
+#: A time between two periodic readings that no run lasts (seconds).
+NEVER = 1e7
+_CONNECT_SECONDS = 60.0
+_LEAVE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HerdSettings:
+    """What all members share. Times are seconds; one of ``topics`` and ``regex`` is given."""
+
+    zookeeper: str
+    chroot: str
+    group: str
+    profile: str
+    topics: tuple[str, ...]
+    regex: str | None
+    session_timeout: float
+    backoff: float
+    max_attempts: int
+    coalesce: float
+
+    def spec(self, name: str) -> MemberSpec:
+        """A member of this group."""
+        if self.regex is None:
+            subscription = Subscription(Pattern.STATIC, dict.fromkeys(self.topics, 1))
+        else:
+            subscription = Subscription(Pattern.WHITE_LIST, {self.regex: 1})
+        return MemberSpec(
+            paths=GroupPaths(self.group),
+            consumer_id=name,
+            subscription=subscription,
+            scala=self.profile == "scala",
+            coalesce=self.coalesce,
+            backoff=self.backoff,
+            reread=NEVER,
+            session_timeout=self.session_timeout,
+            max_attempts=self.max_attempts,
+        )
+
+
+class IdlePlane:
+    """Holds partitions and fetches nothing. Called by its member's loop only."""
+
+    def __init__(self) -> None:
+        self._positions: dict[TopicPartition, int] = {}
+
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """Nothing is fetched from them."""
+
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """Stand at the first offset."""
+        for tp, (_, offset) in partitions.items():
+            self._positions[tp] = offset or 0
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> Callable[[], dict[TopicPartition, int]]:
+        """Let go; no message is in hand."""
+        taken = self.drop(partitions)
+        return lambda: taken
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Let go."""
+        return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing is remembered."""
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition stands."""
+        return dict(self._positions)
+
+    def measure(self) -> None:
+        """There are no rates."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._positions.clear()
+
+
+class HerdMember:
+    """One member. Joins at construction, which blocks until there is a session.
+
+    Raises ZkUnavailableError, ChrootMissingError.
+    """
+
+    def __init__(self, settings: HerdSettings, name: str, journal: JournalWriter) -> None:
+        mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.driver = ZkDriver(
+            settings.zookeeper,
+            settings.chroot,
+            settings.session_timeout,
+            lambda event, session: mailbox.put((event, session)),
+            mailbox.put,
+        )
+        self.driver.start(_CONNECT_SECONDS)
+        recorder = MemberRecorder(
+            journal, name, lambda: time.time_ns() // 1000, len(settings.chroot)
+        )
+        self.loop = ConnectorLoop(
+            settings.spec(name),
+            self.driver,
+            IdlePlane(),
+            DeliveryGate(always_open=True),
+            lambda: None,
+            auto_commit_interval=None,
+            session_timeout=settings.session_timeout,
+            mailbox=mailbox,
+            observer=recorder,
+        )
+        self.loop.start()
+
+    def status(self) -> tuple[str, int]:
+        """State and number of partitions held, as far as another thread can tell."""
+        machine = self.loop.machine
+        return machine.state.name, len(machine.held)
+
+    def stop(self) -> None:
+        """Leave the group."""
+        self.loop.post(facts.CloseRequested())
+        self.loop.closed.result(_LEAVE_SECONDS)
+
+
+class Process:
+    """All members of this process."""
+
+    def __init__(self, settings: HerdSettings, journal: JournalWriter) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._members: dict[str, HerdMember] = {}
+        self._pool = ThreadPoolExecutor(16)
+
+    def obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one order; the answer."""
+        if names := order.get("start"):
+            made = self._pool.map(
+                lambda name: HerdMember(self._settings, name, self._journal), names
+            )
+            self._members.update(zip(names, made, strict=True))
+        if names := order.get("stop"):
+            leaving = [self._members.pop(name) for name in names]
+            list(self._pool.map(HerdMember.stop, leaving))
+        if order.get("flush"):
+            self._journal.flush()
+        states: dict[str, int] = {}
+        held = 0
+        for member in self._members.values():
+            state, partitions = member.status()
+            states[state] = states.get(state, 0) + 1
+            held += partitions
+        resting = sum(states.get(state.name, 0) for state in (State.RESTING, State.FAILED))
+        return {
+            "members": len(self._members),
+            "resting": resting,
+            "failed": states.get(State.FAILED.name, 0),
+            "held": held,
+        }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Obey until stdin ends."""
+    parser = argparse.ArgumentParser(prog="herd_members")
+    parser.add_argument("settings", help="HerdSettings as JSON")
+    parser.add_argument("journal", type=Path)
+    options = parser.parse_args(arguments)
+    given = json.loads(options.settings)
+    given["topics"] = tuple(given["topics"])
+    settings = HerdSettings(**given)
+    with JournalWriter(options.journal) as journal:
+        journal.write(run_entry(time.time_ns() // 1000, "epoch", {}))
+        process = Process(settings, journal)
+        for line in sys.stdin:
+            try:
+                answer = process.obey(json.loads(line))
+            except ZkConsumerError as error:
+                answer = {"error": str(error)}
+            print(json.dumps(answer), flush=True)  # noqa: T201
+    # Sessions of members that are still there are left to their timeout: leaving takes long.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
