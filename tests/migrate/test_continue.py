@@ -1,0 +1,138 @@
+"""Real consumers go on at the exact next message after a move, whatever their make."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer
+from zkmigrate.model import Direction
+from zkmigrate.mover import Outcome
+
+from zkconsumer.testing import fetch_jars, java, wait_until
+from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+EACH = 20
+PARTITIONS = 3
+
+JAVA_CONSUMER = """
+import java.time.Duration;
+import java.util.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+public class Continue {
+    public static void main(String[] args) {
+        Properties config = new Properties();
+        config.put("bootstrap.servers", args[0]);
+        config.put("group.id", args[1]);
+        config.put("auto.offset.reset", "none");
+        config.put("enable.auto.commit", "false");
+        config.put("max.poll.records", args[3]);
+        int wanted = Integer.parseInt(args[3]);
+        try (var consumer = new KafkaConsumer<>(
+                config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of(args[2]));
+            int seen = 0;
+            while (seen < wanted) {
+                for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                    System.out.println(record.partition() + " " + record.offset());
+                    seen++;
+                }
+                consumer.commitSync();
+            }
+        }
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[JvmMembers]:
+    """A JVM for members of the original consumer."""
+    with JvmMembers("1.1") as running:
+        yield running
+
+
+def read_original(bench: Bench, jvm: JvmMembers, group: str, topic: str, count: int) -> Counter:
+    """What a member of the original consumer gets: at least ``count`` messages, then it commits."""
+    config = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "group.id": group,
+        "consumer.id": "original",
+        "auto.commit.enable": "false",
+        "auto.offset.reset": "smallest",
+    }
+    member = JvmMember(jvm, config, {topic: 1})
+    member.wait_joined()
+    wait_until(lambda: len(member.deliveries) >= count, 30, "the original consumer has read")
+    member.commit()
+    member.leave()
+    return Counter((found.partition, found.offset) for found in member.deliveries)
+
+
+def read_python(bench: Bench, group: str, topic: str, count: int) -> Counter:
+    """What kafka-python's consumer gets; without an offset it fails."""
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bench.cluster.bootstrap,
+        group_id=group,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        consumer_timeout_ms=30_000,
+    )
+    seen: Counter = Counter()
+    for message in consumer:
+        seen[(message.partition, message.offset)] += 1
+        if seen.total() == count:
+            break
+    consumer.commit()
+    consumer.close()
+    return seen
+
+
+def read_java(bench: Bench, group: str, topic: str, count: int, folder: Path) -> Counter:
+    """What the Java consumer of Kafka 3.9 gets; without an offset it fails."""
+    source = folder / "Continue.java"
+    source.write_text(JAVA_CONSUMER)
+    words = [java(), "-cp", os.path.join(fetch_jars("3.9"), "*"), str(source)]
+    words += [bench.cluster.bootstrap, group, topic, str(count)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    pairs = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]
+    return Counter((int(partition), int(offset)) for partition, offset in pairs)
+
+
+@pytest.mark.parametrize("modern", ["kafka-python", "java"])
+def test_original_then_coordinator_then_original(
+    bench: Bench, jvm: JvmMembers, tmp_path: Path, group: str, topic: str, modern: str
+) -> None:
+    """Original consumer, moved, coordinator consumer, moved back, original consumer: every message
+    exactly once."""
+    bench.topic(topic, PARTITIONS, EACH)
+    seen = read_original(bench, jvm, group, topic, EACH * PARTITIONS)
+    assert set(bench.znodes(group).values()) >= {b"%d" % EACH}
+    for partition in range(PARTITIONS):
+        bench.produce(topic, partition, EACH)
+    plan, journal = bench.plan([group])
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    if modern == "java":
+        seen += read_java(bench, group, topic, EACH * PARTITIONS, tmp_path)
+    else:
+        seen += read_python(bench, group, topic, EACH * PARTITIONS)
+    for partition in range(PARTITIONS):
+        bench.produce(topic, partition, EACH)
+    back, second = bench.plan([group], Direction.KAFKA_TO_ZK)
+    (result,) = bench.apply(back, second)
+    assert result.outcome is Outcome.DONE, result.why
+    seen += read_original(bench, jvm, group, topic, EACH * PARTITIONS)
+    expected = {(p, offset): 1 for p in range(PARTITIONS) for offset in range(3 * EACH)}
+    assert seen == expected
