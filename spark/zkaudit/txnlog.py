@@ -1,0 +1,360 @@
+"""ZooKeeper's transaction log, one record at a time: what the bytes mean, and where reading stops.
+
+This is the readable decoder: every field of every type, standard library only. ``decode`` does the
+same for many records at once and comes here for rare records and for the end of a file. Formats:
+ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from zkaudit.errors import LogFormatError
+from zkaudit.schema import TYPES
+
+FILE_HEADER: Final = struct.pack(">4siq", b"ZKLG", 2, 0)
+"""First bytes of every log; servers write 0 as the last number, the database id."""
+
+RECORD_HEADER: Final = 12
+"""Bytes before a payload: checksum (8) and length (4); one byte, ``END_OF_RECORD``, follows it."""
+
+TXN_HEADER: Final = struct.Struct(">qiqqi")
+"""Head of a payload: session, cxid, zxid, time in milliseconds, type."""
+
+END_OF_RECORD: Final = 0x42
+MAX_RECORD: Final = 1 << 28
+"""Longest payload believed, in bytes; servers refuse requests of more than 1 MiB by default."""
+
+DIGEST_SIZE: Final = 12
+_BLOCK: Final = 1 << 20
+_ZEROS: Final = bytes(_BLOCK)
+
+ERROR: Final = -1
+CREATE_SESSION: Final = -10
+CLOSE_SESSION: Final = -11
+MULTI: Final = 14
+
+
+class Stop(Enum):
+    """Why reading stopped."""
+
+    EOF = "eof"
+    """The file ends with a whole record."""
+    PADDING = "padding"
+    """Only zeros follow: a server reserves space ahead."""
+    TORN = "torn"
+    """The last record is not all there: it is being written, or the server died writing it."""
+    CORRUPT = "corrupt"
+    """What is there cannot be a record; nothing behind it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where and why reading a log stopped. ``position``: the byte where the next record begins."""
+
+    position: int
+    stop: Stop
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One entry of an access list."""
+
+    perms: int
+    scheme: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of one transaction; fields as the columns of ``schema.TXNLOG``."""
+
+    position: int
+    zxid: int
+    idx: int
+    size: int
+    time_ms: int
+    session: int
+    cxid: int
+    type: str
+    path: str | None = None
+    data: bytes | None = None
+    ephemeral: bool | None = None
+    version: int | None = None
+    parent_cversion: int | None = None
+    error: int | None = None
+    timeout: int | None = None
+    ttl: int | None = None
+    deleted: tuple[str, ...] | None = None
+    digest: int | None = None
+    acl: tuple[Acl, ...] | None = None
+
+
+class BodyError(ValueError):
+    """The bytes are no transaction; the text says what is wrong."""
+
+
+class Jute:
+    """Reads Jute's primitives from one buffer, never beyond ``end``. Raises ``BodyError``."""
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data = data
+        self.at = at
+        self.end = end
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return self.end - self.at
+
+    def int32(self) -> int:
+        """A big-endian signed number of 4 bytes."""
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        """A big-endian signed number of 8 bytes."""
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def boolean(self) -> bool:
+        """One byte, 0 or 1 (Java takes any other byte for true)."""
+        return self._take(1) != b"\0"
+
+    def buffer(self) -> bytes | None:
+        """Bytes behind their length; a length of -1 is null."""
+        size = self.int32()
+        return None if size == -1 else self._take(size)
+
+    def string(self) -> str | None:
+        """A buffer in UTF-8; what is not UTF-8 becomes the replacement character, as in Java."""
+        data = self.buffer()
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def count(self) -> int:
+        """Length of a vector; null counts as empty."""
+        size = self.int32()
+        if size < -1 or size > self.left:
+            raise BodyError(f"a vector of {size} entries does not fit")
+        return max(size, 0)
+
+    def strings(self) -> tuple[str, ...]:
+        """A vector of strings; null ones become empty."""
+        return tuple(self.string() or "" for _ in range(self.count()))
+
+    def acl(self) -> tuple[Acl, ...]:
+        """An access list."""
+        return tuple(
+            Acl(self.int32(), self.string() or "", self.string() or "") for _ in range(self.count())
+        )
+
+    def _take(self, size: int) -> bytes:
+        if size < 0 or size > self.left:
+            raise BodyError(f"{size} bytes do not fit into the {self.left} that are left")
+        self.at += size
+        return self._data[self.at - size : self.at]
+
+
+def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
+    """Return the operations of one transaction, in order. Raises ``BodyError``.
+
+    ``position`` only becomes a field. A multi is opened; each operation carries the digest of the
+    whole transaction.
+    """
+    if len(payload) < TXN_HEADER.size:
+        raise BodyError(f"a transaction of {len(payload)} bytes is too short")
+    session, cxid, zxid, time_ms, code = TXN_HEADER.unpack_from(payload)
+    jute = Jute(payload, TXN_HEADER.size, len(payload))
+    bodies: list[tuple[str, dict[str, object]]] = []
+    size = 0
+    if code == MULTI:
+        size = jute.count()
+        for _ in range(size):
+            sub = jute.int32()
+            body = jute.buffer() or b""
+            inner = Jute(body, 0, len(body))
+            if sub in (MULTI, CLOSE_SESSION, CREATE_SESSION):
+                raise BodyError(f"a multi cannot hold type {sub}")
+            bodies.append(_body(sub, inner, whole=True))
+            if inner.left:
+                raise BodyError(f"{inner.left} bytes too many in a multi's {bodies[-1][0]}")
+        bodies = bodies or [("multi", {})]
+    else:
+        bodies.append(_body(code, jute, whole=False))
+    digest = None
+    if jute.left == DIGEST_SIZE:
+        jute.int32()
+        digest = jute.int64()
+    if jute.left:
+        raise BodyError(f"{jute.left} bytes too many behind {bodies[-1][0]}")
+    return [
+        Operation(position, zxid, idx, size, time_ms, session, cxid, name, digest=digest, **fields)  # type: ignore[arg-type]
+        for idx, (name, fields) in enumerate(bodies)
+    ]
+
+
+def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]]:
+    """Read one body; ``whole``: nothing may follow it. A digest behind it is left alone."""
+    name = TYPES.get(code)
+    if name is None or code == MULTI:
+        raise BodyError(f"unknown transaction type {code}")
+    fields: dict[str, object] = {}
+    if code == CREATE_SESSION:
+        fields["timeout"] = jute.int32()
+    elif code == CLOSE_SESSION:
+        fields["deleted"] = _close_session(jute)
+    elif code == ERROR:
+        fields["error"] = jute.int32()
+    else:
+        fields["path"] = jute.string()
+        if name in ("create", "create2", "createContainer", "createTTL", "setData", "reconfig"):
+            fields["data"] = jute.buffer()
+        if name.startswith("create") or name == "setACL":
+            fields["acl"] = jute.acl()
+        if name in ("create", "create2"):
+            fields["ephemeral"] = jute.boolean()
+            if jute.left in ((4,) if whole else (4, 4 + DIGEST_SIZE)):  # 3.3 wrote none
+                fields["parent_cversion"] = jute.int32()
+        elif name in ("createContainer", "createTTL"):
+            fields["ephemeral"] = False
+            fields["parent_cversion"] = jute.int32()
+            if name == "createTTL":
+                fields["ttl"] = jute.int64()
+        elif name not in ("delete", "deleteContainer"):
+            fields["version"] = jute.int32()
+    return name, fields
+
+
+def _close_session(jute: Jute) -> tuple[str, ...] | None:
+    """Three layouts: nothing (to 3.5), a digest alone (3.6+), or deleted paths first (3.6+)."""
+    start = jute.at
+    if not jute.left:
+        return None
+    try:
+        deleted = jute.strings()
+    except BodyError:
+        deleted = None
+    if deleted is None or jute.left not in (0, DIGEST_SIZE):
+        jute.at = start
+        return None
+    return deleted
+
+
+def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
+    """Say why no whole record begins at ``position``; ``None``: one does (it was just written).
+
+    Bytes are written in order into a file of zeros, so a record that is being written is a prefix
+    with nothing but zeros, or nothing at all, behind it. Everything else is corruption.
+    """
+    size = os.fstat(descriptor).st_size
+    last = _last_written(descriptor, position, size)
+    if position == 0:
+        return _judge_file_header(os.pread(descriptor, len(FILE_HEADER), 0), name)
+    if last < position:
+        if size > position:
+            return LogEnd(position, Stop.PADDING, "only zeros follow")
+        return LogEnd(position, Stop.EOF, "the file ends with a whole record")
+    head = os.pread(descriptor, RECORD_HEADER, position)
+    checksum, length = struct.unpack(">qi", head.ljust(RECORD_HEADER, b"\0"))
+    if checksum >> 32:
+        return LogEnd(position, Stop.CORRUPT, "no checksum of a record begins here")
+    if last < position + RECORD_HEADER:
+        return LogEnd(position, Stop.TORN, "the last record has no more than its head")
+    if length == 0 and checksum == 0:
+        return LogEnd(position, Stop.CORRUPT, f"zeros, but the file goes on at byte {last}")
+    if not TXN_HEADER.size <= length <= MAX_RECORD:
+        return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of a record")
+    there = last - position - RECORD_HEADER
+    if there < length:
+        return LogEnd(position, Stop.TORN, f"{max(there, 0)} of the record's {length} bytes exist")
+    payload = os.pread(descriptor, length + 1, position + RECORD_HEADER)
+    found = zlib.adler32(payload[:length])
+    if found != checksum:
+        reason = f"checksum {checksum:#x} of a record whose bytes give {found:#x}"
+        return LogEnd(position, Stop.CORRUPT, reason)
+    if payload[length] != END_OF_RECORD:
+        return LogEnd(position, Stop.CORRUPT, f"a record ends with {payload[length]:#04x}")
+    try:
+        decode_payload(payload[:length])
+    except BodyError as error:
+        return LogEnd(position, Stop.CORRUPT, _wrong(error))
+    return None
+
+
+def _judge_file_header(head: bytes, name: str) -> LogEnd | None:
+    if head[:8] == FILE_HEADER[:8] and len(head) == len(FILE_HEADER):
+        return None
+    if len(head) < len(FILE_HEADER) and FILE_HEADER.startswith(head[:8]):
+        return LogEnd(0, Stop.TORN, "the file's header is not all there")
+    if not head.strip(b"\0"):
+        return LogEnd(0, Stop.TORN, "the file's header is not written yet")
+    if head[:4] != FILE_HEADER[:4]:
+        return LogEnd(0, Stop.CORRUPT, f"{name} is no transaction log: it begins with {head[:4]!r}")
+    (version,) = struct.unpack(">i", head[4:8])
+    return LogEnd(0, Stop.CORRUPT, f"version {version} of the log format is not known")
+
+
+def _last_written(descriptor: int, start: int, size: int) -> int:
+    """Offset of the last byte from ``start`` on that is not zero; ``start - 1``: there is none."""
+    end = size
+    while end > start:
+        begin = max(start, end - _BLOCK)
+        block = os.pread(descriptor, end - begin, begin)
+        if block != _ZEROS[: len(block)]:
+            return begin + len(block.rstrip(b"\0")) - 1
+        end = begin
+    return start - 1
+
+
+def whole_record(descriptor: int, position: int) -> bytes | None:
+    """Return the payload of the record at ``position`` if it is all there and its checksum holds.
+
+    ``None`` calls for ``judge``.
+    """
+    head = os.pread(descriptor, RECORD_HEADER, position)
+    if len(head) < RECORD_HEADER:
+        return None
+    checksum, length = struct.unpack(">qi", head)
+    if not TXN_HEADER.size <= length <= MAX_RECORD:
+        return None
+    record = os.pread(descriptor, length + 1, position + RECORD_HEADER)
+    payload = record[:length]
+    if record[length:] != b"\x42" or zlib.adler32(payload) != checksum:
+        return None
+    return payload
+
+
+def read_transactions(path: str | Path) -> Iterator[Operation]:
+    """Yield the operations of one log, one record at a time; slow and plain.
+
+    Raises ``LogFormatError`` where the log is corrupt; a torn end is left out in silence (``judge``
+    tells it).
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        end = judge(descriptor, str(path), 0)
+        position = len(FILE_HEADER)
+        while end is None:
+            payload = whole_record(descriptor, position)
+            if payload is not None:
+                try:
+                    yield from decode_payload(payload, position)
+                except BodyError as error:
+                    raise LogFormatError(str(path), position, _wrong(error)) from None
+                position += RECORD_HEADER + len(payload) + 1
+            else:
+                end = judge(descriptor, str(path), position)
+    finally:
+        os.close(descriptor)
+    if end.stop is Stop.CORRUPT:
+        raise LogFormatError(str(path), end.position, end.reason)
+
+
+def _wrong(error: BodyError) -> str:
+    return f"checksum right, transaction wrong: {error}"
