@@ -201,6 +201,7 @@ def batch_of(
         "path": texts(paths),
         "data": _gather(block, fields["data_at"], fields["data_size"]),
         "digest": pa.array(digests[record], mask=~has_digest[record]),
+        "tried": pa.nulls(count, pa.string()),
         "deleted": pa.nulls(count, _SCHEMA.field("deleted").type),
     }
     for name in ("version", "parent_cversion", "error", "timeout", "ttl", "ephemeral"):
@@ -249,7 +250,9 @@ def _operations(
         end = at + 8 + size
         fits = (size >= 0) & (end <= ends[record])
         bad[record[~fits]] = True
-        bad[record[(code == MULTI) | (code == CLOSE_SESSION) | (code == CREATE_SESSION)]] = True
+        # Errors too: the operations beside one were undone, which the slow way tells.
+        odd = (code == MULTI) | (code == CLOSE_SESSION) | (code == CREATE_SESSION) | (code == ERROR)
+        bad[record[odd]] = True
         steps = np.full(len(record), step, np.int64)
         parts.append(_Ops(record, steps, code, at + 8, end, np.zeros(len(record), bool)))
         at = np.where(fits, end, at)

@@ -86,12 +86,13 @@ TXNLOG: Final = (
     _c("session", Kind.LONG, "session that asked for it (0: the server itself)", False),
     _c("cxid", Kind.INT, "the client's number of the request", False),
     _c("type", Kind.STRING, "one of the names in TYPES; `multi` only when it is empty", False),
-    _c("path", Kind.STRING, "znode; null for sessions and errors"),
+    _c("tried", Kind.STRING, "error in a multi: what it would have been, where the log tells"),
+    _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
     _c("data", Kind.BINARY, "content given to create, setData and reconfig"),
     _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),
     _c("version", Kind.INT, "setData, reconfig, setACL: the new version; check: the one wanted"),
     _c("parent_cversion", Kind.INT, "creates: the parent's count of creates, this one included"),
-    _c("error", Kind.INT, "error: code, such as -110 (exists) or -101 (missing)"),
+    _c("error", Kind.INT, "error: code, as -110 (exists), -101 (missing), 0 (undone by another)"),
     _c("timeout", Kind.INT, "createSession: milliseconds"),
     _c("ttl", Kind.LONG, "createTTL: milliseconds"),
     _c("deleted", Kind.STRINGS, "closeSession: znodes it deleted, where the server wrote them"),
@@ -99,8 +100,10 @@ TXNLOG: Final = (
 )
 """One row for each operation: (server, zxid, idx) is unique in the logs of one server.
 
-A multi of n operations gives n rows; when one of them failed, all of them are errors and nothing
-was applied. A multi of none gives one row of type ``multi``.
+A multi of n operations gives n rows, one of none gives one row of type ``multi``. When one of the
+operations failed, nothing was applied: all rows are then of type ``error``, those that did not fail
+themselves with code 0, their type in ``tried`` and all their fields. (Logs hold the latter as if
+they had been applied.) So a row whose type is not ``error`` was applied.
 """
 
 SNAPSHOT: Final = (

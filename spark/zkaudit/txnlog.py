@@ -85,6 +85,7 @@ class Operation:
     session: int
     cxid: int
     type: str
+    tried: str | None = None
     path: str | None = None
     data: bytes | None = None
     ephemeral: bool | None = None
@@ -184,6 +185,11 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
             bodies.append(_body(sub, inner, whole=True))
             if inner.left:
                 raise BodyError(f"{inner.left} bytes too many in a multi's {bodies[-1][0]}")
+        if any(name == "error" for name, _ in bodies):
+            bodies = [
+                (name, fields) if name == "error" else _undone(name, fields)
+                for name, fields in bodies
+            ]
         bodies = bodies or [("multi", {})]
     else:
         bodies.append(_body(code, jute, whole=False))
@@ -197,6 +203,11 @@ def decode_payload(payload: bytes, position: int = 0) -> list[Operation]:
         Operation(position, zxid, idx, size, time_ms, session, cxid, name, digest=digest, **fields)  # type: ignore[arg-type]
         for idx, (name, fields) in enumerate(bodies)
     ]
+
+
+def _undone(name: str, fields: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """Of a multi that failed: what was logged for the operations that did not fail themselves."""
+    return "error", fields | {"tried": name, "error": 0}
 
 
 def _body(code: int, jute: Jute, *, whole: bool) -> tuple[str, dict[str, object]]:

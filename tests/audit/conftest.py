@@ -1,0 +1,235 @@
+"""Logs and snapshots written by real ZooKeeper servers of several versions, made once a run.
+
+Each version's server lives through the same work, which holds every type of transaction that the
+version knows, and is then stopped; tests read what it left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import socket
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.serialization import Create2, long_struct
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+
+from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
+from zkconsumer.testing.supervisor import Supervisor
+from zkconsumer.testing.waiting import free_port, wait_until
+
+VERSIONS = ("3.4.14", "3.5.10", "3.6.4", "3.9.3")
+COMPRESSION = {"3.6.4": "gz", "3.9.3": "snappy"}
+LOCALE = (
+    "-Dfile.encoding=UTF-8",
+    "-Dstdout.encoding=UTF-8",
+    "-Dsun.stdout.encoding=UTF-8",
+    "-Duser.timezone=UTC",
+    "-Duser.language=en",
+    "-Duser.country=US",
+)
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Djava.awt.headless=true")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one server left: ``logs`` and ``snapshots`` in the order of their names."""
+
+    version: str
+    jars: Path
+    logs: tuple[Path, ...]
+    snapshots: tuple[Path, ...]
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """Run one of this version's own tools and return what it printed."""
+        argv = [java(), *JVM, *LOCALE, "-cp", f"{self.jars}/*", main, *arguments]
+        ran = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+        assert ran.returncode == 0, ran.stderr.decode(errors="replace")[-2000:]
+        return ran.stdout.decode("utf-8", "surrogateescape")
+
+
+def jars_of(version: str) -> Path:
+    """All jars of one ZooKeeper, fetched by Maven the first time and kept in the cache."""
+    pom = Path(__file__).with_name("zookeeper.xml")
+    name = f"zookeeper-{version}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    jars = cache_dir() / "jars" / name
+    if not jars.is_dir():
+        partial = jars.with_name(f"{name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        shutil.copy(pom, partial / "pom.xml")
+        subprocess.run(
+            ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", str(partial / "pom.xml")]
+            + ["dependency:copy-dependencies", f"-DoutputDirectory={partial / 'lib'}"],  # noqa: RUF005
+            check=True,
+            timeout=170,
+        )
+        (partial / "lib").rename(jars)
+        shutil.rmtree(partial)
+    return jars
+
+
+class CreateContainer(Create2):
+    """A request that kazoo lacks: a znode deleted by the server once it has lost all children."""
+
+    type = 19
+
+
+class CreateTTL(Create2):
+    """A request that kazoo lacks: a znode deleted by the server after a time without change."""
+
+    type = 21
+
+    def serialize(self) -> bytearray:
+        """A create2 with the time to live, in milliseconds, behind it."""
+        return super().serialize() + long_struct.pack(500)
+
+
+def call(client: KazooClient, request: Any) -> Any:
+    """Send a request that kazoo has no method for."""
+    answer = client.handler.async_result()
+    client._call(request, answer)
+    return answer.get(timeout=15)
+
+
+def record(version: str, root: Path) -> Recording:
+    """Start a server, let clients do everything, stop it."""
+    port = free_port()
+    config = root / "zoo.cfg"
+    data = root / "data"
+    data.mkdir(parents=True)
+    config.write_text(
+        f"dataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=200\n"
+        "minSessionTimeout=400\nmaxSessionTimeout=60000\nadmin.enableServer=false\n"
+        "4lw.commands.whitelist=*\nextendedTypesEnabled=true\n"
+    )
+    flags = ["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=64", "-Dzookeeper.snapCount=150"]
+    flags += ["-Dzookeeper.jmx.log4j.disable=true"]
+    flags += ["-Dznode.container.checkIntervalMs=100", "-Dzookeeper.extendedTypesEnabled=true"]
+    flags += [f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"]
+    if version in COMPRESSION:
+        flags += [f"-Dzookeeper.snapshot.compression.method={COMPRESSION[version]}"]
+    jars = jars_of(version)
+    main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    supervisor = Supervisor()
+    try:
+        argv = [java(), *JVM, *flags, "-cp", f"{jars}/*", main, str(config)]
+        supervisor.start("zookeeper", argv, root / "log")
+        wait_until(lambda: answers(port), 60, f"ZooKeeper {version} serves")
+        client = work(f"127.0.0.1:{port}", version)
+    finally:
+        supervisor.close()
+    client.stop()
+    client.close()
+    made = data / "version-2"
+    logs = sorted(made.glob("log.*"), key=lambda path: int(path.name[4:], 16))
+    return Recording(version, jars, tuple(logs), tuple(sorted(made.glob("snapshot.*"))))
+
+
+def answers(port: int) -> bool:
+    """Whether the server says that it serves."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(b"srvr")
+            return b"Mode:" in connection.recv(4096)
+    except OSError:
+        return False
+
+
+def work(address: str, version: str) -> KazooClient:
+    """Every type of transaction, with awkward names and contents among them."""
+    newer = version >= "3.5"
+    client = KazooClient(address, timeout=20)
+    client.start(timeout=20)
+    client.create("/a", b"first")
+    client.create("/ä/日本", b"\x00\xff\x80bytes", makepath=True)
+    client.create("/null", None if version < "3.5" else b"")  # later toolkits fail at null
+    client.create("/acl", b"", acl=[make_digest_acl("who", "secret", read=True)])
+    client.set_acls("/a", OPEN_ACL_UNSAFE)
+    for number in range(120):
+        client.set("/a", b"x" * number)
+        client.create("/a/child-", str(number).encode(), sequence=True, ephemeral=number % 3 == 0)
+    client.delete("/a/child-0000000000")
+    refused(lambda: client.create("/a"))
+    refused(lambda: client.set("/missing", b""))
+    refused(lambda: client.set("/a", b"", version=1))
+    good = client.transaction()
+    good.check("/a", 120)
+    good.create("/multi", b"made")
+    good.set_data("/multi", b"set")
+    good.create("/multi/gone", ephemeral=True)
+    good.delete("/multi/gone")
+    assert not any(isinstance(result, Exception) for result in good.commit())
+    bad = client.transaction()
+    bad.set_data("/multi", b"never")
+    bad.create("/a")
+    assert all(isinstance(result, Exception) for result in bad.commit())
+    # A znode whose content is a record of a delete: nothing may take it for one.
+    payload = struct.pack(">qiqqii", 1, 2, 3, 4, 2, 2) + b"/a"
+    trap = struct.pack(">qi", zlib.adler32(payload), len(payload)) + payload + b"B"
+    client.create("/trap", trap * 3)
+    brief = KazooClient(address, timeout=20)
+    brief.start(timeout=20)
+    for number in range(5):
+        brief.create(f"/brief-{number}", b"", ephemeral=True)
+    brief.stop()
+    brief.close()
+    empty = KazooClient(address, timeout=20)
+    empty.start(timeout=20)
+    empty.stop()
+    empty.close()
+    if newer:
+        client.create("/second", b"2", include_data=True)
+        call(client, CreateContainer("/box", b"c", OPEN_ACL_UNSAFE, 4))
+        client.create("/box/only", b"")
+        client.delete("/box/only")
+        call(client, CreateTTL("/ttl", b"t", OPEN_ACL_UNSAFE, 5))
+        call(client, CreateTTL("/ttl-kept", b"t", OPEN_ACL_UNSAFE, 5))
+        client.create("/ttl-kept/child", b"")
+        wait_until(
+            lambda: not client.exists("/box") and not client.exists("/ttl"),
+            20,
+            "container and time to live have ended",
+        )
+    for number in range(120):
+        client.set("/null", str(number).encode())
+    client.create("/left", b"left alive", ephemeral=True)
+    # The server is killed with this session alive: its snapshot and log end without its close.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    return client
+
+
+def refused(write: Callable[[], Any]) -> None:
+    """A write that the server must refuse (and logs)."""
+    with pytest.raises(KazooException):
+        write()
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recording]:
+    """``recordings(version)``: what a server of that version left, made at the first call."""
+    made: dict[str, Recording] = {}
+
+    def recording(version: str) -> Recording:
+        if version not in made:
+            made[version] = record(version, tmp_path_factory.mktemp(f"zk-{version}"))
+        return made[version]
+
+    return recording
+
+
+@pytest.fixture(params=VERSIONS)
+def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
+    """One recording after the other, of every version."""
+    found: Recording = recordings(request.param)
+    return found
