@@ -125,12 +125,19 @@ def _options(raw: dict[str, Any]) -> Options:
     )
 
 
+def _check_selection(groups: tuple[str, ...], regex: str | None, everything: bool) -> None:
+    if bool(groups) + (regex is not None) + everything != 1:
+        raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
+    try:
+        re.compile(regex or "")
+    except re.error as error:
+        raise click.UsageError(f"--groups-regex: {error}") from None
+
+
 def _choose(
     stores: Stores, store: Store, groups: tuple[str, ...], regex: str | None, everything: bool
 ) -> list[str]:
     """Return the groups that were chosen; there is at least one."""
-    if bool(groups) + (regex is not None) + everything != 1:
-        raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
     known = stores.group_names(store)
     if groups:
         for group in groups:
@@ -141,11 +148,7 @@ def _choose(
         return list(dict.fromkeys(groups))
     chosen = known
     if regex is not None:
-        try:
-            pattern = re.compile(regex)
-        except re.error as error:
-            raise click.UsageError(f"--groups-regex: {error}") from None
-        chosen = [name for name in known if pattern.fullmatch(name)]
+        chosen = [name for name in known if re.fullmatch(regex, name)]
     if not chosen:
         raise MigrationError(
             f"none of the {len(known)} groups in {store.value} is chosen, so nothing was looked "
@@ -228,6 +231,7 @@ def assess(
     Changes nothing. Exit status 1 when a group is not ready.
     """
     way = Direction(direction)
+    _check_selection(groups, groups_regex, everything)
     summary = _Summary()
     with no_collector(), Stores(zookeeper, timeout) as stores:
         chosen = _choose(stores, way.source, groups, groups_regex, everything)
@@ -268,6 +272,8 @@ def plan(
     way = Direction(direction)
     summary = _Summary()
     given = _given(from_file, groups) if from_file else None
+    if given is None:
+        _check_selection(groups, groups_regex, everything)
     with no_collector(), Stores(zookeeper, timeout) as stores:
         if given is None:
             chosen = _choose(stores, way.source, groups, groups_regex, everything)
@@ -493,6 +499,7 @@ def export(
     timeout: float,
 ) -> None:
     """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
+    _check_selection(groups, groups_regex, everything)
     found: dict[OffsetKey, int] = {}
     with no_collector(), Stores(zookeeper, timeout) as stores:
         chosen = _choose(stores, Store(store), groups, groups_regex, everything)

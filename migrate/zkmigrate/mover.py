@@ -270,7 +270,7 @@ class Mover:
     def _write(self, work: Work, hold: ownership.Hold) -> int:
         """Bring the target to what it is to hold; return how many offsets were changed."""
         if work.target is Store.ZOOKEEPER:
-            values = {tp: number(new) for tp, new in work.to.items()}
+            values = {tp: None if new is None else new.offset for tp, new in work.to.items()}
             script = ownership.write_offsets(hold, values)
             self._stores.zk.run(ownership.counted(script, self._effect))
             return len(values)

@@ -180,7 +180,7 @@ def _data(node: Node | None) -> bytes | None:
 
 
 def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> Script[None]:
-    """Write offsets of claimed partitions, or delete them. Raises GroupRefusedError."""
+    """Write offsets of claimed partitions; ``None`` deletes one. Raises GroupRefusedError."""
     paths = hold.paths
     for topic in sorted({tp.topic for tp, new in offsets.items() if new is not None}):
         yield from _ensure(paths.offsets_topic(topic))
@@ -189,7 +189,7 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
         prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
         for tp in todo:
             new, node = offsets[tp], hold.nodes[tp]
-            data = None if new is None else encode_offset(new)
+            data = _encoded(new)
             if _data(node) == data:
                 continue
             op: MultiOp
@@ -214,10 +214,17 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
         for tp, found in zip(todo, seen, strict=True):
             before = hold.nodes[tp]
             new = offsets[tp]
-            expected = {_data(before), None if new is None else encode_offset(new)}
+            expected = {_data(before), _encoded(new)}
             if _data(found) not in expected:
                 raise _refused(hold, f"{tp} was changed by somebody who is no member")
             hold.nodes[tp] = found
+
+
+def _encoded(offset: int | None) -> bytes | None:
+    """A znode's content; -1, which a rollback may restore, means that there is no offset."""
+    if offset is None:
+        return None
+    return b"-1" if offset < 0 else encode_offset(offset)
 
 
 def write_tombstone(hold: Hold, before: bytes | None, after: bytes | None) -> Script[None]:

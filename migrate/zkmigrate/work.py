@@ -43,8 +43,8 @@ class Work:
 
 
 def number(stored: KafkaOffset | None) -> int | None:
-    """Return the offset alone."""
-    return None if stored is None else stored.offset
+    """Return the offset alone; negative ones mean that there is none."""
+    return None if stored is None or stored.offset < 0 else stored.offset
 
 
 def forward(plan: PlanFile, group: GroupPlan) -> Work:
@@ -78,7 +78,14 @@ def record_of(work: Work) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for tp in sorted(work.to):
         old = held.get(tp)
-        row: list[Any] = [*tp, None if old is None else old.offset]
+        offset = None if old is None else old.offset
+        if (
+            old is None
+            and work.target is Store.ZOOKEEPER
+            and (work.versions or {}).get(tp) is not None
+        ):
+            offset = -1  # there is a znode that says so
+        row: list[Any] = [*tp, offset]
         lost = work.kafka.get(tp) if work.target is Store.ZOOKEEPER else old
         if lost is not None and (lost.leader_epoch != -1 or lost.metadata):
             row += [lost.leader_epoch, lost.metadata]

@@ -1,0 +1,153 @@
+"""The command line: files in and out, the mapping of configurations, statuses, wrong input."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka import KafkaConsumer
+from zkmigrate.cli import run
+from zkmigrate.config_map import CLIENTS
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.testing import fetch_jars, java
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+LEGACY = """
+zookeeper.connect=zk:2181/kafka
+group.id=billing
+consumer.id=fixed
+client.id=app
+auto.offset.reset=smallest
+auto.commit.enable=true
+zookeeper.session.timeout.ms=8000
+fetch.message.max.bytes=2097152
+fetch.min.bytes=1
+fetch.wait.max.ms=150
+socket.receive.buffer.bytes=65536
+socket.timeout.ms=30000
+refresh.leader.backoff.ms=200
+rebalance.max.retries=10
+rebalance.backoff.ms=2000
+exclude.internal.topics=true
+partition.assignment.strategy=roundrobin
+consumer.timeout.ms=5000
+num.consumer.fetchers=2
+shoe.size=42
+"""
+
+NAMES_OF_JAVA = """
+public class Names {
+    public static void main(String[] args) {
+        for (String name : org.apache.kafka.clients.consumer.ConsumerConfig.configNames())
+            System.out.println(name);
+    }
+}
+"""
+
+
+def mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str], client: str) -> tuple[dict, str]:
+    """The new configuration, and the whole text."""
+    file = tmp_path / "consumer.properties"
+    file.write_text(LEGACY)
+    capsys.readouterr()
+    assert run(["config-map", str(file), "--client", client]) == 0
+    text = capsys.readouterr().out
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines), text
+
+
+def test_configurations_are_mapped_with_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values keep their meaning, defaults that changed are said, the rest is listed with why."""
+    for client in CLIENTS:
+        found, text = mapped(tmp_path, capsys, client)
+        named = {name.replace("_", "."): value for name, value in found.items()}
+        assert named["auto.offset.reset"] == "earliest"
+        assert named["enable.auto.commit"] == "true"
+        assert named["auto.commit.interval.ms"] == "60000"
+        assert named["session.timeout.ms"] == "8000"
+        assert named["group.instance.id"] == "fixed"
+        assert named["max.poll.interval.ms"] == "300000"
+        for key in ("zookeeper.connect", "consumer.timeout.ms", "shoe.size"):
+            assert f"#   {key}=" in text
+        lines = text.splitlines()
+        for number, line in enumerate(lines):
+            if not line.startswith("#"):
+                assert lines[number - 1].startswith("#"), f"no reason: {line}"
+
+
+def test_the_names_exist_in_the_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every property is one that kafka-python and the Java consumer of Kafka 3.9 know."""
+    python, _ = mapped(tmp_path, capsys, "kafka-python")
+    assert set(python) <= set(KafkaConsumer.DEFAULT_CONFIG)
+    source = tmp_path / "Names.java"
+    source.write_text(NAMES_OF_JAVA)
+    words = [java(), "-cp", os.path.join(fetch_jars("3.9"), "*"), str(source)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    ours, _ = mapped(tmp_path, capsys, "java")
+    assert set(ours) <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("form", ["csv", "jvm", "json"])
+def test_offsets_go_through_files(
+    bench: Bench, tmp_path: Path, group: str, topic: str, form: str
+) -> None:
+    """An export of either store can be planned and applied: the file's offsets are restored."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    zookeeper = ("--zookeeper", bench.cluster.zookeeper)
+    file, plan = str(tmp_path / "offsets"), str(tmp_path / "plan")
+    chosen = ("--group", group)
+    assert run(["export", *chosen, "--format", form, "--out", file, *zookeeper]) == 0
+    bench.set_kafka(group, topic, {0: 9})
+    assert run(["plan", "--from-file", file, *chosen, "--out", plan, *zookeeper]) == 0
+    assert run(["apply", plan, "--execute", *zookeeper]) == 0
+    held = {tp: stored.offset for tp, stored in bench.committed(group, {topic: 2}).items()}  # type: ignore[attr-defined]
+    assert held == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 4}
+
+
+def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that are missing, cut or of another kind, and unknown options, are status 2."""
+    bad = tmp_path / "bad"
+    bad.write_bytes(b'{"zkmigrate": 1}\n')
+    server = ("--zookeeper", "127.0.0.1:9")
+    for words in (
+        ["apply", str(bad), *server],
+        ["apply", str(tmp_path / "missing"), *server],
+        ["verify", str(bad), *server],
+        ["plan", "--from-file", str(bad), "--out", str(tmp_path / "p"), *server],
+        ["config-map", str(tmp_path / "missing")],
+    ):
+        capsys.readouterr()
+        assert run(words) == 2, words
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+    assert run(["assess", "--all", *server, "--timeout", "1"]) == 1
+    assert run(["fly"]) == 2
+
+
+def test_no_file_is_overwritten(
+    bench: Bench, tmp_path: Path, group: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan goes to a new file only, not through a link, private to its owner."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    plan = tmp_path / "plan"
+    words = ["plan", "--group", group, "--out", str(plan), "--zookeeper", bench.cluster.zookeeper]
+    assert run(words) == 0
+    assert plan.stat().st_mode & 0o777 == 0o600
+    assert run(words) == 2
+    plan.unlink()
+    victim = tmp_path / "victim"
+    plan.symlink_to(victim)
+    assert run(words) == 2
+    assert not victim.exists()
+    assert os.listdir(tmp_path) == ["plan"]
