@@ -68,9 +68,10 @@ def jars_of(version: str) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         shutil.copy(pom, partial / "pom.xml")
+        argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", f"{partial}/pom.xml"]
+        argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}/lib"]
         subprocess.run(
-            ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", str(partial / "pom.xml")]
-            + ["dependency:copy-dependencies", f"-DoutputDirectory={partial / 'lib'}"],  # noqa: RUF005
+            argv,
             check=True,
             timeout=170,
         )
