@@ -1,0 +1,161 @@
+"""From rows of the transaction log to events of groups; no state yet.
+
+Keeps only what an audit of groups needs (znodes below ``/consumers``, sessions, refused writes) and
+numbers the stretches between holes. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from zkaudit.errors import AuditError
+from zkaudit.schema import CREATES, DELETES
+
+Hole = tuple[int, int]
+
+MAX_HOLES: Final = 10_000
+"""More holes than this are no history: the logs of some server are missing."""
+
+NODE_EXISTS: Final = -110
+_PATH: Final = r"(?s)\A(.*?)/consumers/([^/]+)/(ids|owners|offsets)/(.+)\z"
+_PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the tables are made from."""
+
+    events: DataFrame
+    """One row for each create, delete and write of a znode of a group: chroot, group, tree, name,
+    topic, partition, path, zxid, idx, time, session, cxid, act, data, ephemeral, stretch, sure."""
+    sessions: DataFrame
+    """createSession and closeSession rows, as they are in the log."""
+    refused: DataFrame
+    """Error rows with the code of an existing znode."""
+    holes: tuple[Hole, ...]
+
+    @property
+    def last_stretch(self) -> int:
+        """Number of the stretch in which the history ends."""
+        return len(self.holes)
+
+
+def stretch_of(zxid: Column, holes: Sequence[Hole]) -> Column:
+    """Number of holes before a zxid."""
+    if not holes:
+        return f.lit(0)
+    borders = f.array(*[f.lit(before).cast("bigint") for _, before in sorted(holes)])
+    return f.size(f.filter(borders, lambda border: border <= zxid))
+
+
+def after_hole(stretch: Column, holes: Sequence[Hole]) -> Column:
+    """Last zxid of a stretch, known only where a hole follows."""
+    if not holes:
+        return f.lit(None).cast("bigint")
+    ends = f.array(*[f.lit(after).cast("bigint") for after, _ in sorted(holes)])
+    return f.get(ends, stretch)
+
+
+def text_of(data: Column) -> Column:
+    """Bytes as text; what is not UTF-8 becomes U+FFFD."""
+    return f.make_valid_utf8(data.cast("string"))
+
+
+def stage(
+    rows: DataFrame,
+    holes: Sequence[Hole] = (),
+    snapshots: DataFrame | None = None,
+    group: str | None = None,
+) -> Stage:
+    """Cut a history (``schema.TXNLOG``, each transaction once) down to groups.
+
+    ``holes``: (after, before) where all zxids strictly between are missing; a history that does not
+    reach back to the first transaction begins with (0, its first zxid).
+    ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
+    Java regex; only groups that match it as a whole.
+    """
+    if len(holes) > MAX_HOLES:
+        raise AuditError(
+            f"the logs have {len(holes)} holes, more than {MAX_HOLES}: add the logs of the other "
+            "servers, or narrow the range with --from and --to"
+        )
+    act = (
+        f.when(f.col("type").isin(*CREATES), "create")
+        .when(f.col("type").isin(*DELETES), "delete")
+        .when(f.col("type") == "setData", "set")
+    )
+    logged = rows.where(f.col("path").contains("/consumers/")).select(
+        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", act.alias("act")
+    )
+    events = logged.where(f.col("act").isNotNull()).withColumn(
+        "sure", stretch_of(f.col("zxid"), holes)
+    )
+    if snapshots is not None:
+        events = _with_snapshots(events, snapshots, holes)
+    events = _parse(events)
+    if group is not None:
+        events = events.where(f.col("group").rlike(rf"\A(?:{group})\z"))
+    return Stage(
+        events.withColumn("stretch", stretch_of(f.col("zxid"), holes)),
+        rows.where(f.col("type").isin("createSession", "closeSession")).select(
+            "type", "zxid", "time", "session", "cxid", "timeout"
+        ),
+        rows.where((f.col("type") == "error") & (f.col("error") == NODE_EXISTS)).select(
+            "zxid", "idx", "time", "session"
+        ),
+        tuple(sorted(holes)),
+    )
+
+
+def _parse(events: DataFrame) -> DataFrame:
+    part = [f.regexp_extract("path", _PATH, number) for number in range(1, 5)]
+    named = events.withColumns(
+        {"chroot": part[0], "group": part[1], "tree": part[2], "name": part[3]}
+    ).where(f.col("tree") != "")
+    named = named.withColumns(
+        {
+            "topic": f.regexp_extract("name", _PARTITION, 1),
+            "partition": f.expr(f"try_cast(regexp_extract(name, r'{_PARTITION}', 2) as bigint)"),
+        }
+    )
+    member = (f.col("tree") == "ids") & ~f.col("name").contains("/")
+    return named.where(member | f.col("partition").isNotNull())
+
+
+def _with_snapshots(events: DataFrame, snapshots: DataFrame, holes: Sequence[Hole]) -> DataFrame:
+    """Add creates that only snapshots know, and how far each znode is sure to have lived."""
+    owner = f.col("ephemeral_owner")
+    seen = (
+        snapshots.where(f.col("path").rlike("/consumers/[^/]+/(ids|owners)/"))
+        .where((owner != 0) & (owner != f.lit(-(2**63))))  # persistent, container
+        .withColumnRenamed("zxid", "taken")
+        .groupBy("path", f.col("czxid").alias("zxid"))
+        .agg(
+            f.max(stretch_of(f.col("taken") + 1, holes)).alias("seen"),
+            f.min("ctime").alias("time"),
+            f.min("ephemeral_owner").alias("session"),
+            f.min("data").alias("data"),
+        )
+    )
+    creates = events.where("act = 'create'").select("path", "zxid").distinct()
+    added = seen.join(creates, ["path", "zxid"], "left_anti").select(
+        "path",
+        "zxid",
+        f.lit(2**31 - 1).alias("idx"),
+        "time",
+        "session",
+        f.lit(1).alias("cxid"),
+        "data",
+        f.lit(True).alias("ephemeral"),
+        f.lit("create").alias("act"),
+        f.greatest(stretch_of(f.col("zxid"), holes), f.col("seen")).alias("sure"),
+    )
+    shown = seen.select("path", "zxid", "seen", f.lit("create").alias("act"))
+    known = events.join(shown, ["path", "zxid", "act"], "left")
+    known = known.withColumn("sure", f.greatest("sure", f.coalesce("seen", "sure")))
+    return known.select(added.columns).unionByName(added)
