@@ -125,6 +125,15 @@ class KafkaStream:
         """Whether the calling thread has a message of this stream in hand."""
         return self._iterator.held_by_caller
 
+    @property
+    def in_hand(self) -> MessageAndMetadata | None:
+        """The message that the application works on; ``None`` while it waits for one."""
+        return self._iterator.in_hand
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` where the application asks for a message next. Never blocks."""
+        self._iterator.fail(error)
+
     def shutdown(self) -> None:
         """End the iteration for ever; drop what is queued. Never blocks; may be repeated."""
         self._iterator.shutdown()
@@ -167,8 +176,10 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         """See ``KafkaStream.bytes_begun``."""
         self._peeked: MessageAndMetadata | None = None
         self._held: MessageAndMetadata | None = None
+        self._given_up: MessageAndMetadata | None = None  # still worked on, not held any more
         self._holder = 0
         self._failure: Exception | None = None
+        self._fault: Exception | None = None
         self._ended = False
 
     def __iter__(self) -> ConsumerIterator:
@@ -235,6 +246,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                     break
                 self._changed.wait(min(remaining, _LIVENESS_CHECK_S))
             if self._info in infos:
+                self._given_up = self._held or self._given_up
                 self._held = None
             return released
 
@@ -253,6 +265,18 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         """See ``KafkaStream.held_by_caller``."""
         with self._lock:
             return self._held is not None and self._holder == get_ident()
+
+    @property
+    def in_hand(self) -> MessageAndMetadata | None:
+        """See ``KafkaStream.in_hand``."""
+        with self._lock:
+            return self._held or self._given_up
+
+    def fail(self, error: Exception) -> None:
+        """See ``KafkaStream.fail``."""
+        with self._lock:
+            self._fault = error
+            self._changed.notify_all()
 
     def shutdown(self) -> None:
         """See ``KafkaStream.shutdown``."""
@@ -280,6 +304,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                 ) from self._failure
             try:
                 while not self._ended:
+                    if self._fault is not None:
+                        raise self._fault
                     if self._peeked is None:
                         self._peeked = next(self._messages, None)
                     if (message := self._peeked) is not None:
@@ -379,6 +405,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     def _let_go(self) -> None:
         """The application has done with the message in hand, if there is one."""
+        self._given_up = None
         if self._held is not None:
             self._info.consumed_offset = self._held.offset + 1
             self._held = None

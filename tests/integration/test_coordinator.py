@@ -1,0 +1,192 @@
+"""Members on the broker's coordinator, on a real broker of 3.9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.topic_filter import Whitelist
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import BrokerError, CommitFailedError
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+Make = Callable[..., CoordinatorConsumerConnector]
+
+
+@pytest.fixture
+def config(cluster: LocalCluster, group: str) -> dict[str, object]:
+    """Settings of a member that reads from the beginning and reacts quickly."""
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 200,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "refresh.leader.backoff.ms": 50,
+        "zkconsumer.reread.interval.ms": 300,
+    }
+
+
+@pytest.fixture
+def make(config: dict[str, object]) -> Iterator[Make]:
+    """Makes members that are shut down after the test."""
+    made: list[CoordinatorConsumerConnector] = []
+
+    def one(**more: object) -> CoordinatorConsumerConnector:
+        added = {key.replace("_", "."): value for key, value in more.items()}
+        made.append(CoordinatorConsumerConnector(config | added))
+        return made[-1]
+
+    yield one
+    for member in made:
+        member.shutdown()
+
+
+def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
+    """The partitions a member owns."""
+    assert member._loop is not None
+    return set(member._loop.machine.held)
+
+
+def share(members: list[CoordinatorConsumerConnector], count: int) -> bool:
+    """Whether all ``count`` partitions are held, each by one member."""
+    each = [held(member) for member in members]
+    return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
+
+
+def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """A member reads everything once; its successor goes on where it ended."""
+    cluster.create_topic(topic, 3)
+    with Producer(cluster.bootstrap, topic, range(3)) as producer:
+        producer.send(30)
+        member = make()
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(30)
+        assert member.metrics().owned_partitions == 3
+        member.shutdown()
+        assert member.metrics().kafka_commits >= 3
+        producer.send(6)
+        after = Reader(make().create_message_streams({topic: 2})[topic])
+        after.wait(6)
+        assert sorted(found.offset for found in after.deliveries) == [10, 10, 10, 11, 11, 11]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["range", "roundrobin", "sticky", "cooperative-sticky", "legacy-range", "legacy-roundrobin"],
+)
+def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strategy: str) -> None:
+    """Partitions are shared when the second comes and fall back when it leaves; each message is
+    delivered once, since offsets are committed before each move."""
+    cluster.create_topic(topic, 6)
+    settings = {"partition_assignment_strategy": strategy}
+    with Producer(cluster.bootstrap, topic, range(6), interval=0.002) as producer:
+        first = make(**settings)
+        readers = [Reader(first.create_message_streams({topic: 2})[topic])]
+        second = make(**settings)
+        readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
+        wait_until(lambda: share([first, second], 6), 10, "both have their share")
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        if not strategy.startswith("legacy"):
+            assert len(held(second)) == 3
+        else:
+            assert len(held(first)) == 4, "two streams of three are the first one's"
+        second.shutdown()
+        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        sent = producer.stop()
+        expected = {(partition, offset) for partition, offset in sent}
+        wait_until(
+            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= expected,
+            10,
+            "everything is delivered",
+        )
+        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
+        assert len(got) == len(set(got)), "nothing is delivered twice"
+
+
+def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Commits are by hand, with and without waiting, of all and of given partitions; a partition
+    that is not owned is refused, by name."""
+    cluster.create_topic(topic, 2)
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(10)
+    member = make(auto_commit_enable="false", consumer_timeout_ms=5000)
+    iterator = iter(member.create_message_streams({topic: 1})[topic][0])
+    assert [iterator.next().offset for _ in range(3)] == [0, 1, 2]
+    member.commit_offsets()
+    told: list[CommitFailedError | None] = []
+    member.commit_offsets_async({TopicPartition(topic, 0): 5}, told.append)
+    wait_until(lambda: told == [None], 5, "the callback is called")
+    with pytest.raises(CommitFailedError, match="other-7 is not owned"):
+        member.commit_offsets({TopicPartition("other", 7): 1})
+    member.shutdown()
+    again = make(auto_commit_enable="false", consumer_timeout_ms=5000)
+    assert iter(again.create_message_streams({topic: 1})[topic][0]).next().offset == 5
+
+
+def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
+    """A filter takes in topics that are created later."""
+    cluster.create_topic(f"{unique}-f1", 1)
+    member = make()
+    member.create_message_streams_by_filter(Whitelist(f"{unique}-f.*"), 1)
+    wait_until(lambda: len(held(member)) == 1, 5, "the first topic is read")
+    cluster.create_topic(f"{unique}-f2", 2)
+    wait_until(lambda: len(held(member)) == 3, 10, "the new topic is read")
+
+
+def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """The listener is told of assigned and revoked partitions under both kinds of names."""
+    cluster.create_topic(topic, 2)
+    told: list[tuple[str, object]] = []
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            told.append(("assigned", set(partitions)))
+
+        def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+            told.append(("revoked", set(partitions)))
+
+        def before_releasing_partitions(self, partitions: dict[str, frozenset[int]]) -> None:
+            told.append(("releasing", dict(partitions)))
+
+    member = make()
+    member.set_consumer_rebalance_listener(Listener())
+    member.create_message_streams({topic: 1})
+    both = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    assert told == [("assigned", both)]
+    member.shutdown()
+    assert told[1:] == [("releasing", {topic: frozenset({0, 1})}), ("revoked", both)]
+
+
+def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """A member whose application works on one message beyond max.poll.interval.ms leaves: others
+    get its partitions; it joins again when the application asks for more."""
+    cluster.create_topic(topic, 2)
+    with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
+        producer.send(10)
+    slow = make(max_poll_interval_ms=1500)
+    iterator = iter(slow.create_message_streams({topic: 1})[topic][0])
+    iterator.next()
+    other = make()
+    other.create_message_streams({topic: 1})
+    wait_until(lambda: len(held(other)) == 2, 15, "the other one gets all")
+    assert slow.metrics().state == "OUTSIDE"
+    iterator.mark_consumed()
+    wait_until(lambda: share([slow, other], 2), 10, "both have a share")
+
+
+def test_fenced_by_the_same_instance_id(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Code 82: of two processes with one group.instance.id the elder ends with an error."""
+    cluster.create_topic(topic, 1)
+    elder = make(group_instance_id="one")
+    iterator = iter(elder.create_message_streams({topic: 1})[topic][0])
+    younger = make(group_instance_id="one")
+    younger.create_message_streams({topic: 1})
+    with pytest.raises(BrokerError, match="82"):
+        iterator.next()
+    assert held(elder) == set()
+    assert len(held(younger)) == 1

@@ -1,0 +1,147 @@
+"""The machine on the coordinator takes any fact in any state."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any, get_args
+
+import pytest
+
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import GroupMember, MembershipFact
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.reactions import TABLE
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import ANSWERS, State
+from zkconsumer.core.membership.strategies import RangeStrategy, Standing
+from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CODES = [row.code for row in TABLE] + [0, 3, 12, 23, 26, 999]
+OTHERS = RangeStrategy().subscribe(Standing("d", {"u": 1}, frozenset(), -1))
+MEANT = RangeStrategy().subscribe(Standing("c", {"t": 1}, frozenset(), -1))
+
+
+def spec(rng: random.Random) -> GroupSpec:
+    """A member that is eager or cooperative, static or not."""
+    return GroupSpec(
+        group="g",
+        consumer_id="c",
+        instance_id=rng.choice([None, None, "i"]),
+        subscription=Subscription(Pattern.STATIC, {"t": 2}),
+        exclude_internal=True,
+        strategies=(dataclasses.replace(RangeStrategy(), cooperative=rng.random() < 0.5),),
+        auto_commit=rng.random() < 0.8,
+        session_timeout=10,
+        rebalance_timeout=30,
+        heartbeat_interval=3,
+        backoff=0.1,
+        reread=30,
+        commit_attempts=3,
+    )
+
+
+def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> MembershipFact:
+    """Any fact with any content; its token is likely one that is waited for."""
+    kind = rng.choice(get_args(MembershipFact))
+    values: dict[str, Any] = {
+        "token": token,
+        "partitions": {"t": rng.choice([0, 1, 2])},
+        "brokers": (),
+        "member_id": rng.choice(["", "m1", "m2"]),
+        "generation": rng.randrange(9),
+        "leader": rng.choice(["m1", "m2"]),
+        "protocol": rng.choice(["range"] * 9 + ["other"]),
+        "members": (GroupMember("m1", None, rng.choice([MEANT, OTHERS, b"", b"junk"])),),
+        "assignment": rng.choice(
+            [encode_assignment(AssignmentData(frozenset(rng.sample([P0, P1], 1)))), b"", b"\0\0\7"]
+        ),
+        "offsets": {P0: 5, P1: None},
+        "codes": {tp: rng.choice(CODES) for tp in (P0, P1)},
+        "code": rng.choice(CODES),
+        "detail": "",
+        "positions": {P0: 3, P1: 4},
+        "error": rng.choice([None, "raised"]),
+        "request": rng.choice([None, rng.randrange(10**6)]),
+        "strict": rng.random() < 0.5,
+        "name": "",
+    }
+    if kind is common.TimerFired:
+        timers = [one for one in outstanding if isinstance(one, common_orders.SetTimer)]
+        if timers:
+            timer = rng.choice(timers)
+            return common.TimerFired(timer.token, timer.name)
+    fields = {field.name: values[field.name] for field in dataclasses.fields(kind)}
+    found: MembershipFact = kind(**fields)
+    return found
+
+
+def walk(seed: int, steps: int = 250) -> set[State]:
+    """A random walk with the promises checked after each step; the states it came through."""
+    rng = random.Random(seed)
+    machine = MembershipMachine(spec(rng))
+    directed = rng.choice([0.0, 0.9, 0.97])
+    machine.on(facts.Started())
+    recent: list[Any] = []
+    asked: set[int] = set()
+    reached: set[State] = set()
+    for _ in range(steps):
+        answered = [one for one in recent if hasattr(one, "token")][-6:]
+        token = rng.choice(answered).token if answered and rng.random() < 0.9 else rng.randrange(99)
+        benign = rng.random() < directed
+        fact = some_fact(rng, token, recent)
+        if benign:
+            if isinstance(fact, facts.HeartbeatAnswered) and machine._beat is not None:
+                fact = facts.HeartbeatAnswered(machine._beat[0], rng.choice([0, 27]))
+            elif type(fact) in ANSWERS.get(machine.state, {}) and not isinstance(
+                fact, facts.RequestFailed
+            ):
+                fact = dataclasses.replace(fact, token=machine._awaited or 0)  # type: ignore
+                if isinstance(fact, facts.Joined):
+                    fact = dataclasses.replace(fact, protocol="range")
+                elif isinstance(fact, facts.OffsetsCommitted):
+                    fact = dataclasses.replace(fact, codes={P0: 0, P1: 0})
+            elif not isinstance(fact, common.TimerFired | common.CommitRequested):
+                continue
+        if isinstance(fact, common.CommitRequested) and fact.request is not None:
+            if fact.request in asked:
+                continue
+            asked.add(fact.request)
+        held = set(machine.held)
+        for order in machine.on(fact):
+            recent.append(order)
+            match order:
+                case common_orders.StartFetching(_, starting):
+                    assert not held & starting.keys(), "started twice"
+                    assert set(starting) <= set(machine.held)
+                case orders.CommitOffsets(_, _, generation, positions):
+                    assert generation >= 0
+                    assert set(positions) <= set(machine.held)
+                case common_orders.AnswerCommit(request):
+                    assert request in asked, "answered twice"
+                    asked.remove(request)
+                case orders.Heartbeat(_, _, generation):
+                    assert generation >= 0
+        if machine.generation < 0:
+            assert not machine.held, "holds partitions without a generation"
+        reached.add(machine.state)
+    return reached
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_any_fact_in_any_state(block: int) -> None:
+    """No fact in any state raises; nothing is started twice, nothing is held, committed or proved
+    alive without a generation; each request of a user is answered at most once. The walks come
+    through every state."""
+    reached: set[State] = set()
+    for seed in range(block * 100, block * 100 + 100):
+        try:
+            reached |= walk(seed)
+        except Exception as error:
+            error.add_note(f"replay with walk({seed})")
+            raise
+    assert reached >= set(State) - {State.NEW}

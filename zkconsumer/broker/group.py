@@ -1,0 +1,405 @@
+"""The group's coordinator on the wire: carries out a member's orders, one request each.
+
+A ``GroupClient`` is used by one thread; a second one, for heartbeats, by another. ``interrupt``
+may be called by any thread. Requests are kafka-python's message objects in versions without tagged
+fields; no error leaves this module as an exception, each becomes ``RequestFailed``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+from zkconsumer.broker.api_versions import (
+    FIND_COORDINATOR,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
+from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import GroupMember, MembershipFact
+from zkconsumer.core.membership.reactions import UNREACHABLE
+from zkconsumer.core.membership.wire import by_topic
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+_UNSUPPORTED: Final = 35
+_UNKNOWN_TOPIC: Final = 3
+_GRACE: Final = 10.0
+"""Seconds that JoinGroup may take beyond the rebalance timeout."""
+
+RequestOrder = (
+    orders.FindCoordinator
+    | orders.LoadTopics
+    | orders.JoinGroup
+    | orders.SyncGroup
+    | orders.Heartbeat
+    | orders.LeaveGroup
+    | orders.FetchOffsets
+    | orders.CommitOffsets
+)
+
+OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
+"""Told of each request and its answer, as kafka-python's objects; on the client's thread."""
+
+
+class GroupClient:
+    """Carries out orders for one member.
+
+    Args:
+        group: ``group.id``.
+        client_id: ``client.id``.
+        instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
+        bootstrap: brokers to ask first.
+        session_timeout, rebalance_timeout: seconds, told to the coordinator.
+        timeout: seconds for connecting and for each answer but those that wait for other members.
+        on_exchange: see ``OnExchange``.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        instance_id: str | None,
+        bootstrap: Sequence[BrokerEndpoint],
+        *,
+        session_timeout: float,
+        rebalance_timeout: float,
+        timeout: float,
+        on_exchange: OnExchange | None = None,
+    ) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._instance_id = instance_id
+        self._bootstrap = tuple(bootstrap)
+        self._session_timeout = session_timeout
+        self._rebalance_timeout = rebalance_timeout
+        self._timeout = timeout
+        self._on_exchange = on_exchange
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connections: dict[tuple[BrokerEndpoint, float], BrokerConnection] = {}
+        self._brokers: tuple[BrokerEndpoint, ...] = ()
+        self.coordinator: BrokerEndpoint | None = None
+        """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
+
+    def interrupt(self) -> None:
+        """Wake the thread that waits for an answer: it gets none. Any thread."""
+        with self._lock:
+            for connection in self._connections.values():
+                connection.abort()
+            self._connections.clear()
+
+    def close(self) -> None:
+        """Give up for ever. Any thread."""
+        self._closed = True
+        self.interrupt()
+
+    def execute(self, order: RequestOrder) -> MembershipFact:
+        """Carry out ``order``; the answer, or ``RequestFailed``. Raises nothing."""
+        try:
+            match order:
+                case orders.FindCoordinator():
+                    return self._find(order)
+                case orders.LoadTopics():
+                    return self._load_topics(order)
+                case orders.JoinGroup():
+                    return self._join(order)
+                case orders.SyncGroup():
+                    return self._sync(order)
+                case orders.Heartbeat():
+                    return self._heartbeat(order)
+                case orders.LeaveGroup():
+                    return self._leave(order)
+                case orders.FetchOffsets():
+                    return self._fetch(order)
+                case orders.CommitOffsets():
+                    return self._commit(order)
+        except UnsupportedBrokerError as error:
+            return facts.RequestFailed(order.token, _UNSUPPORTED, str(error))
+        except BrokerError as error:
+            if isinstance(order, orders.Heartbeat):
+                return facts.HeartbeatAnswered(order.token, UNREACHABLE)
+            return facts.RequestFailed(order.token, UNREACHABLE, str(error))
+
+    # -- any broker ------------------------------------------------------------------------------
+
+    def _find(self, order: orders.FindCoordinator) -> MembershipFact:
+        self.coordinator = None
+        known = list(dict.fromkeys((*self._brokers, *self._bootstrap)))
+        random.shuffle(known)
+        failed = facts.RequestFailed(order.token, UNREACHABLE, "no broker is known")
+        for broker in known:
+            try:
+                connection = self._connection(broker)
+                version = connection.version(FIND_COORDINATOR, 0)
+                request = FindCoordinatorRequest(key=self._group)
+                answer = self._call(connection, request, FindCoordinatorResponse, version)
+                if answer.error_code:
+                    failed = self._failed(order.token, answer.error_code, "coordinator")
+                    continue
+                found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+                self._check_protocol(self._connection(found))
+            except UnsupportedBrokerError:
+                raise
+            except BrokerError as error:
+                failed = facts.RequestFailed(order.token, UNREACHABLE, str(error))
+                continue
+            self.coordinator = found
+            return facts.CoordinatorFound(order.token)
+        return failed
+
+    def _check_protocol(self, connection: BrokerConnection) -> None:
+        where = f"{connection.endpoint.host}:{connection.endpoint.port}"
+        try:
+            connection.version(JOIN_GROUP, 1)
+        except UnsupportedBrokerError:
+            raise UnsupportedBrokerError(
+                f"the broker at {where} is older than 0.10.1 and cannot coordinate this group: "
+                "use ZookeeperConsumerConnector"
+            ) from None
+        if self._instance_id is not None:
+            try:
+                connection.version(JOIN_GROUP, 5)
+            except UnsupportedBrokerError:
+                raise UnsupportedBrokerError(
+                    f"group.instance.id: the broker at {where} is older than 2.3 and knows no "
+                    "static members: leave the key out"
+                ) from None
+
+    def _load_topics(self, order: orders.LoadTopics) -> MembershipFact:
+        connection = self._to_coordinator()
+        version = connection.version(METADATA, 4, 0)
+        if version:
+            kind = MetadataRequest.MetadataRequestTopic
+            named = order.topics
+            request = MetadataRequest(
+                topics=None if named is None else [kind(name=n, version=version) for n in named],
+                allow_auto_topic_creation=False,
+            )
+        else:  # naming topics would create them
+            request = MetadataRequest(topics=[])
+        answer = self._call(connection, request, MetadataResponse, version)
+        with mapped_errors(connection.endpoint):
+            brokers = tuple(BrokerEndpoint(n.node_id, n.host, n.port) for n in answer.brokers)
+            partitions = {
+                topic.name: len(topic.partitions)
+                for topic in answer.topics
+                if topic.partitions and (order.topics is None or topic.name in order.topics)
+            }
+        if brokers:
+            self._brokers = brokers
+        return facts.TopicsLoaded(order.token, partitions, brokers)
+
+    # -- the coordinator -------------------------------------------------------------------------
+
+    def _join(self, order: orders.JoinGroup) -> MembershipFact:
+        connection = self._to_coordinator(self._rebalance_timeout + _GRACE)
+        version = connection.version(JOIN_GROUP, 5, 1)
+        kind = JoinGroupRequest.JoinGroupRequestProtocol
+        request = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=round(self._session_timeout * 1000),
+            rebalance_timeout_ms=round(self._rebalance_timeout * 1000),
+            member_id=order.member_id,
+            protocol_type="consumer",
+            protocols=[
+                kind(name=name, metadata=metadata, version=version)
+                for name, metadata in order.protocols
+            ],
+            **self._instance(version == 5),
+        )
+        answer = self._call(connection, request, JoinGroupResponse, version)
+        if answer.error_code:
+            failed = self._failed(order.token, answer.error_code, "JoinGroup")
+            return facts.RequestFailed(failed.token, failed.code, failed.detail, answer.member_id)
+        with mapped_errors(connection.endpoint):
+            members = tuple(
+                GroupMember(
+                    one.member_id,
+                    one.group_instance_id if version == 5 else None,
+                    _raw(one.metadata),
+                )
+                for one in answer.members
+            )
+        return facts.Joined(
+            order.token,
+            answer.member_id,
+            answer.generation_id,
+            answer.leader,
+            answer.protocol_name,
+            members,
+        )
+
+    def _sync(self, order: orders.SyncGroup) -> MembershipFact:
+        connection = self._to_coordinator(self._rebalance_timeout + _GRACE)
+        version = connection.version(SYNC_GROUP, 3, 0)
+        kind = SyncGroupRequest.SyncGroupRequestAssignment
+        request = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=order.generation,
+            member_id=order.member_id,
+            assignments=[
+                kind(member_id=member, assignment=assignment, version=version)
+                for member, assignment in order.assignments.items()
+            ],
+            **self._instance(version == 3),
+        )
+        answer = self._call(connection, request, SyncGroupResponse, version)
+        if answer.error_code:
+            return self._failed(order.token, answer.error_code, "SyncGroup")
+        with mapped_errors(connection.endpoint):
+            return facts.Synced(order.token, _raw(answer.assignment))
+
+    def _heartbeat(self, order: orders.Heartbeat) -> MembershipFact:
+        connection = self._to_coordinator()
+        version = connection.version(HEARTBEAT, 3, 0)
+        request = HeartbeatRequest(
+            group_id=self._group,
+            generation_id=order.generation,
+            member_id=order.member_id,
+            **self._instance(version == 3),
+        )
+        answer = self._call(connection, request, HeartbeatResponse, version)
+        return facts.HeartbeatAnswered(order.token, answer.error_code)
+
+    def _leave(self, order: orders.LeaveGroup) -> MembershipFact:
+        connection = self._to_coordinator()
+        version = connection.version(LEAVE_GROUP, 1, 0)
+        request = LeaveGroupRequest(group_id=self._group, member_id=order.member_id)
+        self._call(connection, request, LeaveGroupResponse, version)
+        return facts.Left(order.token)
+
+    def _fetch(self, order: orders.FetchOffsets) -> MembershipFact:
+        connection = self._to_coordinator()
+        version = connection.version(OFFSET_FETCH, 1)
+        kind = OffsetFetchRequest.OffsetFetchRequestTopic
+        request = OffsetFetchRequest(
+            group_id=self._group,
+            topics=[
+                kind(name=name, partition_indexes=numbers, version=version)
+                for name, numbers in by_topic(order.partitions).items()
+            ],
+        )
+        answer = self._call(connection, request, OffsetFetchResponse, version)
+        offsets: dict[TopicPartition, int | None] = dict.fromkeys(order.partitions)
+        with mapped_errors(connection.endpoint):
+            for entry in answer.topics:
+                for part in entry.partitions:
+                    code = part.error_code
+                    if code and code != _UNKNOWN_TOPIC:
+                        return self._failed(order.token, code, "OffsetFetch")
+                    found = part.committed_offset
+                    tp = TopicPartition(entry.name, part.partition_index)
+                    offsets[tp] = found if found >= 0 and not code else None
+        return facts.OffsetsFetched(order.token, offsets)
+
+    def _commit(self, order: orders.CommitOffsets) -> MembershipFact:
+        connection = self._to_coordinator()
+        version = connection.version(OFFSET_COMMIT, 7, 2)
+        kind = OffsetCommitRequest.OffsetCommitRequestTopic
+        part = kind.OffsetCommitRequestPartition
+        extra: dict[str, Any] = {"committed_leader_epoch": -1} if version == 7 else {}
+        request = OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=order.generation,
+            member_id=order.member_id,
+            topics=[
+                kind(
+                    name=name,
+                    partitions=[
+                        part(
+                            partition_index=number,
+                            committed_offset=order.positions[TopicPartition(name, number)],
+                            committed_metadata="",
+                            version=version,
+                            **extra,
+                        )
+                        for number in numbers
+                    ],
+                    version=version,
+                )
+                for name, numbers in by_topic(order.positions).items()
+            ],
+            **self._instance(version == 7),
+            **({"retention_time_ms": -1} if version == 2 else {}),
+        )
+        answer = self._call(connection, request, OffsetCommitResponse, version)
+        with mapped_errors(connection.endpoint):
+            codes = {
+                TopicPartition(entry.name, one.partition_index): one.error_code
+                for entry in answer.topics
+                for one in entry.partitions
+            }
+        return facts.OffsetsCommitted(order.token, codes)
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def _instance(self, known: bool) -> Mapping[str, Any]:
+        return {"group_instance_id": self._instance_id} if known else {}
+
+    def _failed(self, token: int, code: int, what: str) -> facts.RequestFailed:
+        text = str(error_from_code(code, f"{what} of group {self._group}"))
+        return facts.RequestFailed(token, code, text)
+
+    def _to_coordinator(self, timeout: float | None = None) -> BrokerConnection:
+        coordinator = self.coordinator
+        if coordinator is None:
+            raise BrokerError("the coordinator is not known")
+        return self._connection(coordinator, timeout)
+
+    def _connection(
+        self, endpoint: BrokerEndpoint, timeout: float | None = None
+    ) -> BrokerConnection:
+        key = (endpoint, timeout or self._timeout)
+        with self._lock:
+            if self._closed:
+                raise BrokerError("the member has given up")
+            if key not in self._connections:
+                self._connections[key] = BrokerConnection(endpoint, self._client_id, key[1], 0)
+            return self._connections[key]
+
+    def _call(
+        self, connection: BrokerConnection, request: Any, response: type[Any], version: int
+    ) -> Any:
+        answer = connection.call(request, response, version)
+        if self._on_exchange is not None:
+            self._on_exchange(connection.endpoint, request, answer)
+        return answer
+
+
+def _raw(data: Any) -> bytes:
+    """Embedded data as bytes, however kafka-python gives it."""
+    if data is None:
+        return b""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    return bytes(data.encode())

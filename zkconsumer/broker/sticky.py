@@ -1,0 +1,120 @@
+"""The sticky strategies, over kafka-python's algorithm: eager, and cooperative in two rounds.
+
+Source of the algorithm: kafka-python's ``StickyAssignmentExecutor`` (KIP-54); of the two rounds:
+KIP-429. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import unpack
+
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyAssignmentExecutor,
+    StickyAssignorMemberMetadataV1,
+)
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from zkconsumer.core.membership.facts import GroupMember
+from zkconsumer.core.membership.strategies import Standing
+from zkconsumer.core.membership.wire import (
+    AssignmentData,
+    SubscriptionData,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_sticky,
+    encode_subscription,
+)
+from zkconsumer.core.types import TopicPartition
+
+
+class _Cluster:
+    """What the algorithm asks for."""
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        self._partitions = partitions
+
+    def topics(self) -> set[str]:
+        """Topics that exist."""
+        return set(self._partitions)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Numbers of a topic's partitions."""
+        count = self._partitions.get(topic)
+        return None if count is None else set(range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class StickyStrategy:
+    """Keeps partitions where they are as far as the shares stay even.
+
+    ``cooperative``: a partition that moves is given to nobody in the first round; its owner lets
+    go and joins again, and the second round gives it to the new one.
+    """
+
+    cooperative: bool
+
+    @property
+    def name(self) -> str:
+        """The protocol's name."""
+        return "cooperative-sticky" if self.cooperative else "sticky"
+
+    def subscribe(self, standing: Standing) -> bytes:
+        """See ``Strategy``."""
+        topics = tuple(sorted(standing.topics))
+        if self.cooperative:
+            generation = standing.generation
+            user_data = generation.to_bytes(4, "big", signed=True)
+            data = SubscriptionData(topics, user_data, standing.owned, generation, 2)
+        else:
+            owned = encode_sticky(*standing.before) if standing.before[0] else b""
+            data = SubscriptionData(topics, owned)
+        return encode_subscription(data)
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """See ``Strategy``."""
+        before = {member.member_id: _before(member) for member in members}
+        known = {name: list(one.partitions) for name, one in before.items()}
+        executor = StickyAssignmentExecutor(_Cluster(partitions), before)
+        executor.perform_initial_assignment()
+        executor.balance()
+        owner = {tp: name for name, owned in known.items() for tp in owned}
+        given: dict[str, bytes] = {}
+        for member_id in before:
+            final = [
+                KafkaTopicPartition(topic, number)
+                for topic, numbers in executor.get_final_assignment(member_id)
+                for number in numbers
+            ]
+            if self.cooperative:
+                final = [tp for tp in final if owner.get(tp, member_id) == member_id]
+            mine = frozenset(TopicPartition(tp.topic, tp.partition) for tp in final)
+            given[member_id] = encode_assignment(AssignmentData(mine))
+        return given
+
+
+def _before(member: GroupMember) -> StickyAssignorMemberMetadataV1:
+    """What a member had, from the subscription's own field or from the user data."""
+    try:
+        data = decode_subscription(member.metadata)
+    except ValueError:
+        return StickyAssignorMemberMetadataV1(partitions=[], generation=-1, subscription=[])
+    owned: Iterable[TopicPartition] = data.owned
+    generation = data.generation
+    if data.version == 0 and data.user_data:
+        try:  # topics and partitions as in an assignment, then the generation
+            owned = decode_assignment(b"\0\0" + data.user_data + b"\0\0\0\0").partitions
+            generation = unpack(">i", data.user_data[-4:])[0]
+        except ValueError:
+            owned = ()
+    elif data.generation < 0 and len(data.user_data) == 4:
+        generation = unpack(">i", data.user_data)[0]
+    return StickyAssignorMemberMetadataV1(
+        partitions=[KafkaTopicPartition(*tp) for tp in owned],
+        generation=generation,
+        subscription=list(data.topics),
+    )

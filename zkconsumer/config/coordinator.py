@@ -1,0 +1,215 @@
+"""The configuration of a member on the broker's coordinator: one more table of the same kind.
+
+It has the legacy consumer's keys, the newer consumer's, and maps each of the one to the other
+where they mean the same. Immutable; any thread may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, Final
+
+from zkconsumer.config.keys import ConsumerKeys
+from zkconsumer.config.parse import parse
+from zkconsumer.config.properties import read_properties
+from zkconsumer.config.table import REQUIRED, Check, Row, at_least, key, rows_of
+from zkconsumer.errors import ConfigError
+
+STRATEGIES: Final = (
+    "range",
+    "roundrobin",
+    "sticky",
+    "cooperative-sticky",
+    "legacy-range",
+    "legacy-roundrobin",
+)
+
+_NO_ZOOKEEPER: Final = "the group lives on the brokers, not in ZooKeeper"
+
+ALIASES: Final[Mapping[str, str]] = {
+    "enable.auto.commit": "auto.commit.enable",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "metadata.max.age.ms": "zkconsumer.reread.interval.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "request.timeout.ms": "socket.timeout.ms",
+    "retry.backoff.ms": "rebalance.backoff.ms",
+    "zookeeper.session.timeout.ms": "session.timeout.ms",
+}
+"""Other names of keys: the newer consumer's, and the legacy one's for ``session.timeout.ms``."""
+
+_VALUES: Final[Mapping[str, Mapping[str, str]]] = {
+    "auto.offset.reset": {"earliest": "smallest", "latest": "largest"}
+}
+
+
+def _servers_fault(value: str) -> str | None:
+    try:
+        split_servers(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def split_servers(text: str) -> list[tuple[str, int]]:
+    """Return host and port of each server. Raises ValueError; the text tells what to do."""
+    found = []
+    for part in (one.strip() for one in text.split(",")):
+        host, colon, port = part.rpartition(":")
+        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ValueError(f"{part!r} is not host:port; write host:port,host:port")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _strategies_fault(value: str) -> str | None:
+    names = [name.strip() for name in value.split(",")]
+    wrong = [name for name in names if name not in STRATEGIES]
+    if wrong:
+        return f"{wrong[0]!r} is none of {', '.join(STRATEGIES)}"
+    return None if len(set(names)) == len(names) else "names a strategy twice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorKeys(ConsumerKeys):
+    """The table: the legacy consumer's rows, and those below. Times are in milliseconds."""
+
+    rebalance_backoff_ms: int = key(
+        "rebalance.backoff.ms",
+        "int",
+        100,
+        "Pause before a request is sent again, and between two looks for the coordinator",
+        check=at_least(1),
+    )
+    zookeeper_connect: str = key(
+        "zookeeper.connect", "string", "", "Servers of ZooKeeper", ignored=_NO_ZOOKEEPER
+    )
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        "string",
+        REQUIRED,
+        "Brokers as host:port, separated by commas; those that are found through them count too",
+        check=Check("host:port,host:port", _servers_fault),
+        importance="high",
+        since="0.9",
+    )
+    session_timeout_ms: int = key(
+        "session.timeout.ms",
+        "int",
+        10_000,
+        "A member that the coordinator has not heard of for this long is expelled. Brokers accept "
+        "6,000 to 1,800,000 unless they are told otherwise",
+        check=at_least(1),
+        importance="high",
+        since="0.9",
+    )
+    heartbeat_interval_ms: int = key(
+        "heartbeat.interval.ms",
+        "int",
+        3000,
+        "Time between heartbeats; at most a third of session.timeout.ms",
+        check=at_least(1),
+        importance="high",
+        since="0.9",
+    )
+    max_poll_interval_ms: int = key(
+        "max.poll.interval.ms",
+        "int",
+        300_000,
+        "A member leaves by itself when the application has had one message in hand for this "
+        "long; also how long the others wait for it in a rebalance",
+        check=at_least(1),
+        since="0.10.1",
+    )
+    group_instance_id: str | None = key(
+        "group.instance.id",
+        "string",
+        None,
+        "Makes a static member: it may be away for session.timeout.ms without a rebalance. Must be "
+        "unique in the group. Brokers since 2.3",
+        since="2.3",
+    )
+    partition_assignment_strategy: str = key(
+        "partition.assignment.strategy",
+        "string",
+        "range",
+        f"One or more of {', '.join(STRATEGIES)}, the best liked first; all members need one in "
+        "common. The legacy ones deal by stream, as in ZooKeeper",
+        check=Check("names, separated by commas", _strategies_fault),
+        since="0.9",
+    )
+
+
+KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
+"""All rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorConfig(CoordinatorKeys):
+    """The configuration of one member on the coordinator; make one with ``parse``."""
+
+    warnings: tuple[str, ...]
+
+    @property
+    def servers(self) -> list[tuple[str, int]]:
+        """Host and port of each of ``bootstrap.servers``."""
+        return split_servers(self.bootstrap_servers)
+
+    @property
+    def strategies(self) -> list[str]:
+        """The names in ``partition.assignment.strategy``, in order."""
+        return [name.strip() for name in self.partition_assignment_strategy.split(",")]
+
+    @classmethod
+    def parse(
+        cls, config: CoordinatorConfig | Mapping[str, object] | str | PathLike[str]
+    ) -> CoordinatorConfig:
+        """Make a configuration from one, a mapping, or the path of a ``.properties`` file.
+
+        Raises ConfigError with all faults.
+        """
+        if isinstance(config, CoordinatorConfig):
+            return config
+        if isinstance(config, Mapping):
+            return _examine(config, lambda _: "")
+        entries, malformed = read_properties(config)
+        if malformed:
+            raise ConfigError(malformed)
+        lines = {name: line for name, _, line in entries}
+
+        def place(name: str) -> str:
+            return f"{fspath(config)}:{lines[name]}: " if name in lines else f"{fspath(config)}: "
+
+        return _examine({name: value for name, value, _ in entries}, place)
+
+
+def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> CoordinatorConfig:
+    present = {name: value for name, value in given.items() if value is not None}
+    for alias, name in ALIASES.items():
+        if alias in present:
+            value = present[alias] if alias.startswith("zookeeper.") else present.pop(alias)
+            present.setdefault(name, value)
+    for name, words in _VALUES.items():
+        if (old := present.get(name)) in words:
+            present[name] = words[str(old)]
+    parsed = parse(KEYS, present, place=place, renamed={})
+    faults, values_ = list(parsed.faults), parsed.values
+    session, beat = values_.get("session_timeout_ms"), values_.get("heartbeat_interval_ms")
+    if isinstance(session, int) and isinstance(beat, int) and beat >= session:
+        faults.append(
+            f"{place('heartbeat.interval.ms')}heartbeat.interval.ms={beat}: must be smaller than "
+            f"session.timeout.ms={session}; a third of it is usual"
+        )
+    if values_.get("offsets_storage") == "zookeeper" and "offsets_storage" in parsed.given:
+        faults.append(
+            f"{place('offsets.storage')}offsets.storage=zookeeper: the coordinator stores offsets "
+            "in Kafka: leave the key out, and move the group's offsets before"
+        )
+    if faults:
+        raise ConfigError(faults)
+    quiet = ("zookeeper.connect has no effect",)
+    warnings = [text for text in parsed.warnings if not any(part in text for part in quiet)]
+    values: dict[str, Any] = dict(values_)
+    return CoordinatorConfig(**values, warnings=(*warnings, *parsed.unknown))

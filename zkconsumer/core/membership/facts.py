@@ -1,0 +1,140 @@
+"""What happened, for the coordinator's member: facts that the ZooKeeper member does not know.
+
+Facts about streams, timers, listeners and requests of users are those of ``zkconsumer.core.facts``.
+A fact that answers an order repeats its ``token``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core import facts as common
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member as the leader is told of it; ``metadata`` is its subscription in bytes."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The member shall join."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFound:
+    """Some broker named the group's coordinator."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsLoaded:
+    """What a broker knows: number of partitions of each topic asked for that exists."""
+
+    token: int
+    partitions: Mapping[str, int]
+    brokers: tuple[BrokerEndpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A generation has begun. ``members`` is empty unless this member leads."""
+
+    token: int
+    member_id: str
+    generation: int
+    leader: str
+    protocol: str
+    members: tuple[GroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """SyncGroup succeeded: what the leader gave this member, in bytes."""
+
+    token: int
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsFetched:
+    """Committed offsets; ``None`` where there is none."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommitted:
+    """A commit was answered; 0 where it is stored, else the protocol's error code."""
+
+    token: int
+    codes: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """A heartbeat was answered with ``code``; ``UNREACHABLE`` (-1) when there was no answer."""
+
+    token: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """LeaveGroup was answered, whatever the answer."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """An order to the brokers failed: ``code`` of the protocol, or -1 when there was no answer.
+
+    ``member_id`` comes with code 79 (MEMBER_ID_REQUIRED): the id to join with.
+    """
+
+    token: int
+    code: int
+    detail: str = ""
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PollExpired:
+    """The application has had one message in hand for longer than ``max.poll.interval.ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollResumed:
+    """The application that had been too slow asks for messages again."""
+
+
+MembershipFact = (
+    Started
+    | CoordinatorFound
+    | TopicsLoaded
+    | Joined
+    | Synced
+    | OffsetsFetched
+    | OffsetsCommitted
+    | HeartbeatAnswered
+    | Left
+    | RequestFailed
+    | PollExpired
+    | PollResumed
+    | common.FetchingStopped
+    | common.FetchingStarted
+    | common.Dropped
+    | common.ListenerDone
+    | common.CommitRequested
+    | common.CloseRequested
+    | common.TimerFired
+)

@@ -1,0 +1,637 @@
+"""MembershipMachine: one member of a group on the broker's coordinator. Facts in, orders out.
+
+It decides when to find, join, sync, release, commit, leave; it reads no clock and does no IO. Same
+contract as ``zkconsumer.core.machine``: total (any fact in any state), late answers are dropped and
+counted, ``held`` is what may be delivered. The owner thread is the only caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.commits import CommitDesk
+from zkconsumer.core.membership.facts import GroupMember, MembershipFact
+from zkconsumer.core.membership.orders import MembershipOrder
+from zkconsumer.core.membership.reactions import UNREACHABLE, Reaction, Request, name_of, reaction
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import (
+    ANSWERS,
+    ANYWHERE,
+    BETWEEN,
+    COMMIT_STATES,
+    ENDED,
+    State,
+)
+from zkconsumer.core.membership.strategies import Standing, deal_to_streams, topics_of
+from zkconsumer.core.membership.wire import decode_assignment
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.errors import ZnodeFormatError
+
+
+class Goal(Enum):
+    """What to do once the coordinator is known and the pause is over."""
+
+    LOAD = "join"
+    SYNC = "send the same SyncGroup again"
+    COMMIT = "commit what is about to be released"
+    OFFSETS = "read committed offsets"
+    REST = "be a member"
+
+
+class Purpose(Enum):
+    """Why partitions are released."""
+
+    REJOIN = "before joining again"
+    SHRINK = "the assignment has them no more"
+    CLOSE = "leaving"
+
+
+class MembershipMachine:
+    """One member. ``on`` takes in a fact and returns the orders that follow from it."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.spec = spec
+        self.state = State.NEW
+        self.member_id = ""
+        self.generation = -1
+        self.leads = False
+        self.protocol = ""
+        self.held: dict[TopicPartition, ConsumerThreadId] = {}
+        """Partitions that are this member's, and the stream each belongs to."""
+        self.stale_answers = 0
+        self.rejoins = 0
+        """How often JoinGroup was sent."""
+        self._orders: list[MembershipOrder] = []
+        self._token = 0
+        self._awaited: int | None = None
+        self._timers: dict[str, int] = {}
+        self._goal = Goal.LOAD
+        self._purpose = Purpose.REJOIN
+        self._coordinator = False
+        self._closing = False
+        self._answered_start = False
+        self._rejoin_wanted = False
+        self._outside = False
+        self._beat: tuple[int, str, int] | None = None
+        self._reread: int | None = None
+        self._topics: dict[str, int] = {}
+        self._known: Mapping[str, int] = {}
+        self._members: tuple[GroupMember, ...] = ()
+        self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
+        self._group_topics: dict[str, int] = {}
+        self._assignments: Mapping[str, bytes] = {}
+        self._releasing: frozenset[TopicPartition] = frozenset()
+        self._positions: dict[TopicPartition, int] = {}
+        self._attempts = 0
+        self._starting: dict[TopicPartition, ConsumerThreadId] = {}
+        self._offsets: Mapping[TopicPartition, int | None] = {}
+        self._faults: list[str] = []
+        self._desk = CommitDesk(spec.commit_attempts)
+
+    def on(self, fact: MembershipFact) -> list[MembershipOrder]:
+        """Take in one fact; return the orders that follow from it."""
+        self._orders = []
+        if self.state in ENDED:
+            self._on_ended(fact)
+            return self._orders
+        name = ANYWHERE.get(type(fact))
+        token = getattr(fact, "token", None)
+        if name is not None:
+            getattr(self, name)(fact)
+        elif token is not None and token == self._desk.token:
+            self._desk_answered(fact)
+        elif token is not None and token == self._reread:
+            self._reread = None
+            if isinstance(fact, facts.TopicsLoaded):
+                self._reread_done(fact)
+        elif (
+            token is not None
+            and token == self._awaited
+            and (handler := ANSWERS.get(self.state, {}).get(type(fact)))
+        ):
+            self._awaited = None
+            getattr(self, handler)(fact)
+        else:
+            self.stale_answers += 1
+        self._pump_commits()
+        return self._orders
+
+    def _on_ended(self, fact: MembershipFact) -> None:
+        if isinstance(fact, common.CommitRequested) and fact.request is not None:
+            told = (
+                "the member has failed"
+                if self.state is State.FAILED
+                else "the connector is shut down"
+            )
+            self._emit(common_orders.AnswerCommit(fact.request, (told,)))
+        elif isinstance(fact, common.CloseRequested) and self.state is State.FAILED:
+            self._close()
+
+    # -- small tools -----------------------------------------------------------------------------
+
+    def _emit(self, order: MembershipOrder) -> None:
+        self._orders.append(order)
+
+    def _next_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def _await(self, state: State) -> int:
+        self.state = state
+        self._awaited = self._next_token()
+        return self._awaited
+
+    def _timer(self, name: str, seconds: float) -> None:
+        self._timers[name] = self._next_token()
+        self._emit(common_orders.SetTimer(self._timers[name], name, seconds))
+
+    def _report(self, event: str, text: str) -> None:
+        self._emit(common_orders.Report(event, text))
+
+    # -- finding the coordinator, pauses ---------------------------------------------------------
+
+    def _start(self, fact: facts.Started) -> None:
+        if self.state is State.NEW:
+            self._timer("reread", self.spec.reread)
+            self._go(Goal.LOAD)
+
+    def _go(self, goal: Goal) -> None:
+        """Do ``goal`` next, after finding the coordinator when it is not known."""
+        self._goal = goal
+        if not self._coordinator:
+            self._emit(orders.FindCoordinator(self._await(State.FINDING)))
+            return
+        match goal:
+            case Goal.LOAD:
+                self._load()
+            case Goal.SYNC:
+                self._send_sync()
+            case Goal.COMMIT:
+                self._commit_release()
+            case Goal.OFFSETS:
+                self._fetch_offsets()
+            case Goal.REST:
+                self._rest()
+
+    def _found(self, fact: facts.CoordinatorFound) -> None:
+        self._coordinator = True
+        if self.generation >= 0:
+            self._send_heartbeat()
+        self._go(self._goal)
+
+    def _find_failed(self, fact: facts.RequestFailed) -> None:
+        if reaction(Request.FIND, fact.code) is Reaction.FATAL:
+            self._fail(fact.code, fact.detail)
+        else:
+            self._back_off(self._goal)
+
+    def _back_off(self, goal: Goal) -> None:
+        self._goal = goal
+        self._awaited = None
+        self.state = State.BACKING_OFF
+        self._timer("backoff", self.spec.backoff)
+
+    def _coordinator_lost(self) -> None:
+        """Whatever is under way with it will not be answered; join, or go on as a member."""
+        self._coordinator = False
+        if self.state in BETWEEN:
+            self._go(Goal.LOAD)
+        elif self.state is State.STABLE:
+            self._go(Goal.REST)
+
+    def _timer_fired(self, fact: common.TimerFired) -> None:
+        if self._timers.get(fact.name) != fact.token:
+            return
+        if fact.name == "heartbeat":
+            if self._beat is None:
+                self._send_heartbeat()
+        elif fact.name == "commit":
+            self._desk.paused = False
+        elif fact.name == "backoff" and self.state is State.BACKING_OFF:
+            self._go(self._goal)
+        elif fact.name == "reread":
+            self._timer("reread", self.spec.reread)
+            if self.state is State.STABLE and self._reread is None:
+                self._reread = self._next_token()
+                self._emit(orders.LoadTopics(self._reread, self._topics_to_reread()))
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._emit(orders.LoadTopics(self._await(State.LOADING), self.spec.topics_to_load))
+
+    def _loaded(self, fact: facts.TopicsLoaded) -> None:
+        self._emit(common_orders.SetBrokers(fact.brokers))
+        self._known = dict(fact.partitions)
+        try:
+            self._topics = self.spec.topics(self._known)
+        except ZnodeFormatError as error:
+            self._fail(UNREACHABLE, error.reason)
+        else:
+            self._join()
+
+    def _load_failed(self, fact: facts.RequestFailed) -> None:
+        self._coordinator = False  # whom we asked is gone: begin with the next broker
+        self._back_off(Goal.LOAD)
+
+    def _join(self) -> None:
+        self._rejoin_wanted = False
+        self.rejoins += 1
+        owned = frozenset(self.held) if self.spec.cooperative else frozenset()
+        standing = Standing(
+            self.spec.consumer_id, self._topics, owned, self.generation, self._before
+        )
+        protocols = tuple((one.name, one.subscribe(standing)) for one in self.spec.strategies)
+        self._emit(orders.JoinGroup(self._await(State.JOINING), self.member_id, protocols))
+
+    def _join_failed(self, fact: facts.RequestFailed) -> None:
+        what = reaction(Request.JOIN, fact.code)
+        if what is Reaction.TAKE_ID and fact.member_id:
+            self.member_id = fact.member_id
+            self._join()
+        else:
+            self._react(what, fact, Goal.LOAD)
+
+    def _joined(self, fact: facts.Joined) -> None:
+        self.member_id, self.generation = fact.member_id, fact.generation
+        self.leads, self.protocol = fact.leader == fact.member_id, fact.protocol
+        self._members, self._assignments = fact.members, {}
+        if self.spec.strategy(fact.protocol) is None:
+            self._fail(23, f"the group uses the strategy {fact.protocol!r}, which is not offered")
+            return
+        if self._beat is None:
+            self._timer("heartbeat", self.spec.heartbeat_interval)
+        self._group_topics = {t: self._known[t] for t in self._topics if t in self._known}
+        if not self.leads:
+            self._go(Goal.SYNC)
+            return
+        wanted = {topic for member in self._members for topic in topics_of(member)}
+        if wanted <= self._topics.keys():
+            self._assign()
+        else:
+            self._emit(orders.LoadTopics(self._await(State.LEADING), tuple(sorted(wanted))))
+
+    def _group_loaded(self, fact: facts.TopicsLoaded) -> None:
+        self._group_topics = dict(fact.partitions)
+        self._assign()
+
+    def _assign(self) -> None:
+        strategy = self.spec.strategy(self.protocol)
+        assert strategy is not None
+        self._assignments = strategy.assign(self._members, self._group_topics)
+        self._go(Goal.SYNC)
+
+    def _send_sync(self) -> None:
+        token = self._await(State.SYNCING)
+        self._emit(orders.SyncGroup(token, self.member_id, self.generation, self._assignments))
+
+    def _sync_failed(self, fact: facts.RequestFailed) -> None:
+        what = reaction(Request.SYNC, fact.code)
+        self._react(what, fact, Goal.LOAD if what is Reaction.FIND_AGAIN else Goal.SYNC)
+
+    def _react(self, what: Reaction, fact: facts.RequestFailed, goal: Goal) -> None:
+        """Do what the table says about an answer that was waited for."""
+        match what:
+            case Reaction.PROCEED | Reaction.RETRY | Reaction.TAKE_ID | Reaction.REFUSE:
+                self._back_off(goal)
+            case Reaction.FIND_AGAIN:
+                self._coordinator = False
+                self._go(goal)
+            case Reaction.REJOIN:
+                self._rejoin()
+            case Reaction.LOST | Reaction.EXPELLED:
+                self._lose(what is Reaction.EXPELLED)
+            case Reaction.FATAL:
+                self._fail(fact.code, fact.detail)
+
+    # -- the assignment --------------------------------------------------------------------------
+
+    def _synced(self, fact: facts.Synced) -> None:
+        try:
+            given = decode_assignment(fact.assignment)
+        except ValueError as error:
+            self._report("broken-assignment", f"the leader's assignment cannot be read: {error}")
+            given = decode_assignment(b"")
+        self._before = (given.partitions, self.generation)
+        self._starting = deal_to_streams(self.spec.consumer_id, self._topics, given, self.held)
+        gone = frozenset(self.held) - given.partitions
+        if gone:
+            self._rejoin_wanted = True  # others wait for them
+            self._release(gone, Purpose.SHRINK)
+        else:
+            self._extend()
+
+    def _extend(self) -> None:
+        if self._starting:
+            self._go(Goal.OFFSETS)
+        else:
+            self._go(Goal.REST)
+
+    def _fetch_offsets(self) -> None:
+        token = self._await(State.FETCHING_OFFSETS)
+        self._emit(orders.FetchOffsets(token, frozenset(self._starting)))
+
+    def _offsets_failed(self, fact: facts.RequestFailed) -> None:
+        self._react(reaction(Request.FETCH, fact.code), fact, Goal.OFFSETS)
+
+    def _offsets_fetched(self, fact: facts.OffsetsFetched) -> None:
+        self._offsets = fact.offsets
+        token = self._await(State.NOTIFYING_START)
+        self._emit(common_orders.NotifyStarting(token, dict(self._starting)))
+
+    def _start_announced(self, fact: common.ListenerDone) -> None:
+        self._listener_error(fact)
+        token = self._await(State.STARTING)
+        self.held.update(self._starting)
+        self._emit(
+            common_orders.StartFetching(
+                token, {tp: (of, self._offsets.get(tp)) for tp, of in self._starting.items()}
+            )
+        )
+        self._starting = {}
+
+    def _fetching(self, fact: common.FetchingStarted) -> None:
+        self._go(Goal.REST)
+
+    def _rest(self) -> None:
+        self.state = State.STABLE
+        if not self._answered_start:
+            self._answered_start = True
+            self._emit(common_orders.AnswerStart(common_orders.Outcome.SETTLED))
+        if self._rejoin_wanted:
+            self._rejoin()
+
+    def _topics_to_reread(self) -> tuple[str, ...] | None:
+        """Own topics, or all for a filter; the leader's also those of the other members."""
+        own = self.spec.topics_to_load
+        return None if own is None else tuple(sorted({*own, *self._group_topics}))
+
+    def _reread_done(self, fact: facts.TopicsLoaded) -> None:
+        self._emit(common_orders.SetBrokers(fact.brokers))
+        if self.state is not State.STABLE:
+            return
+        try:
+            topics = self.spec.topics(fact.partitions)
+        except ZnodeFormatError:
+            return  # it was fine before: the processor is busy
+        wanted = self._group_topics.keys() | topics.keys()
+        now = {topic: fact.partitions[topic] for topic in wanted if topic in fact.partitions}
+        if topics != self._topics or (self.leads and now != self._group_topics):
+            self._report("topics-changed", "topics or partitions have changed: joining again")
+            self._rejoin()
+
+    # -- giving up partitions --------------------------------------------------------------------
+
+    def _rejoin(self) -> None:
+        if self.held and not self.spec.cooperative:
+            self._release(frozenset(self.held), Purpose.REJOIN)
+        else:
+            self._go(Goal.LOAD)
+
+    def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
+        self._purpose, self._releasing, self._attempts = purpose, partitions, 0
+        self._emit(common_orders.StopFetching(self._await(State.STOPPING), partitions))
+
+    def _stopped(self, fact: common.FetchingStopped) -> None:
+        self._positions = {
+            tp: offset for tp, offset in fact.positions.items() if tp in self._releasing
+        }
+        if self.spec.auto_commit and self._positions:
+            self._go(Goal.COMMIT)
+        else:
+            self._announce_release()
+
+    def _commit_release(self) -> None:
+        self._attempts += 1
+        token = self._await(State.COMMITTING)
+        self._emit(
+            orders.CommitOffsets(token, self.member_id, self.generation, dict(self._positions))
+        )
+
+    def _release_commit_failed(self, fact: facts.RequestFailed) -> None:
+        self._commit_answer(dict.fromkeys(self._positions, fact.code), fact.detail)
+
+    def _released_committed(self, fact: facts.OffsetsCommitted) -> None:
+        self._commit_answer(fact.codes, "")
+
+    def _commit_answer(self, codes: Mapping[TopicPartition, int], detail: str) -> None:
+        left = {tp: codes.get(tp, 15) for tp in self._positions if codes.get(tp, 15)}
+        self._positions = {tp: self._positions[tp] for tp in left}
+        reactions = {reaction(Request.COMMIT, code): code for code in left.values()}
+        for lost in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
+            if lost in reactions:
+                code = reactions[lost]
+                text = f"offsets are not stored: {name_of(code)}"
+                self._note_fault(text)
+                self._react(lost, facts.RequestFailed(0, code, text), Goal.LOAD)
+                return
+        if Reaction.FIND_AGAIN in reactions:
+            self._coordinator = False
+        again = Reaction.FIND_AGAIN in reactions or Reaction.RETRY in reactions
+        if again and self._attempts < self.spec.commit_attempts:
+            self._back_off(Goal.COMMIT)
+            return
+        if left:
+            named = ", ".join(sorted(f"{tp}: {name_of(code)}" for tp, code in left.items()))
+            self._note_fault(f"offsets are not stored: {detail or named}")
+        self._announce_release()
+
+    def _note_fault(self, text: str) -> None:
+        self._report("commit-failed", text)
+        if self._closing:
+            self._faults.append(text)
+
+    def _announce_release(self) -> None:
+        token = self._await(State.NOTIFYING_RELEASE)
+        self._emit(common_orders.NotifyReleasing(token, self._releasing))
+
+    def _release_announced(self, fact: common.ListenerDone) -> None:
+        self._listener_error(fact)
+        for tp in self._releasing:
+            self.held.pop(tp, None)
+        self._emit(orders.Forget(self._releasing))
+        self._releasing = frozenset()
+        if self._closing:
+            self._finish_closing()
+        elif self._purpose is Purpose.SHRINK:
+            self._extend()
+        else:
+            self._go(Goal.LOAD)
+
+    def _lose(self, expelled: bool) -> None:
+        """The group went on without this member: nothing may be delivered or committed."""
+        self.generation = -1
+        self._beat = None
+        self._releasing = frozenset()
+        if expelled:
+            self.member_id = ""
+        lost = self._drop_all()
+        self._desk.refuse("the group has given the partitions to other members")
+        if not lost:
+            self._after_loss()
+            return
+        self._report("lost", f"{len(lost)} partitions were taken away")
+        self._emit(orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+
+    def _drop_all(self) -> frozenset[TopicPartition]:
+        lost = frozenset(self.held)
+        self.held.clear()
+        self._starting = {}
+        if lost:
+            self._emit(common_orders.Drop(lost))
+        return lost
+
+    def _loss_announced(self, fact: common.ListenerDone) -> None:
+        self._listener_error(fact)
+        self._after_loss()
+
+    def _after_loss(self) -> None:
+        if self._closing:
+            self._finish_closing()
+        elif self._outside:
+            self.state, self._awaited = State.OUTSIDE, None
+        else:
+            self._go(Goal.LOAD)
+
+    def _dropped(self, fact: common.Dropped) -> None:
+        pass  # where they stood does not matter: nothing of it may be committed
+
+    def _listener_error(self, fact: common.ListenerDone) -> None:
+        if fact.error is not None:
+            self._report("listener-error", fact.error)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def _send_heartbeat(self) -> None:
+        if self.generation >= 0 and self._coordinator:
+            self._beat = (self._next_token(), self.member_id, self.generation)
+            self._emit(orders.Heartbeat(*self._beat))
+
+    def _heartbeat_answered(self, fact: facts.HeartbeatAnswered) -> None:
+        if self._beat is None or fact.token != self._beat[0]:
+            self.stale_answers += 1
+            return
+        current = self._beat[1:] == (self.member_id, self.generation)
+        self._beat = None
+        if self.generation < 0:
+            return
+        self._timer("heartbeat", self.spec.heartbeat_interval)
+        what = reaction(Request.HEARTBEAT, fact.code)
+        if what is Reaction.FIND_AGAIN:
+            self._coordinator_lost()
+        elif not current or self.state is State.JOINING:
+            return  # the answer to JoinGroup will tell
+        elif what is Reaction.REJOIN:
+            if self.state is State.STABLE:
+                self._rejoin()
+            elif self.state not in BETWEEN:
+                self._rejoin_wanted = True
+        elif what in (Reaction.LOST, Reaction.EXPELLED):
+            self._lose(what is Reaction.EXPELLED)
+        elif what is Reaction.FATAL:
+            self._fail(fact.code, name_of(fact.code))
+
+    def _poll_expired(self, fact: facts.PollExpired) -> None:
+        if self.generation < 0 or self._closing or self._outside:
+            return
+        self._outside = True
+        self._report("poll-expired", "max.poll.interval.ms is over: leaving the group")
+        self.generation = -1
+        self._beat = None
+        self._releasing = self._drop_all()
+        self._desk.refuse("the member has left the group: max.poll.interval.ms is over")
+        member_id = self.member_id
+        if self.spec.instance_id is None:
+            self.member_id = ""
+            self._emit(orders.LeaveGroup(self._await(State.LEAVING), member_id))
+        else:
+            self._announce_loss()
+
+    def _announce_loss(self) -> None:
+        lost, self._releasing = self._releasing, frozenset()
+        self._emit(orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+
+    def _poll_resumed(self, fact: facts.PollResumed) -> None:
+        self._outside = False
+        if self.state is State.OUTSIDE:
+            self._go(Goal.LOAD)
+
+    # -- commits that were asked for -------------------------------------------------------------
+
+    def _commit_requested(self, fact: common.CommitRequested) -> None:
+        self._desk.ask(fact)
+
+    def _pump_commits(self) -> None:
+        ready = self.state in COMMIT_STATES and self.generation >= 0 and self._coordinator
+        positions = self._desk.next(self.held, ready)
+        if positions:
+            self._desk.token = self._next_token()
+            self._emit(
+                orders.CommitOffsets(self._desk.token, self.member_id, self.generation, positions)
+            )
+        self._orders.extend(self._desk.answers())
+
+    def _desk_answered(self, fact: MembershipFact) -> None:
+        if isinstance(fact, facts.OffsetsCommitted):
+            what, code = self._desk.answered(fact.codes)
+        elif isinstance(fact, facts.RequestFailed):
+            what, code = self._desk.failed(fact.code, fact.detail)
+        else:
+            self.stale_answers += 1
+            return
+        if what is Reaction.FIND_AGAIN:
+            self._coordinator_lost()
+        elif what is Reaction.RETRY:
+            self._desk.paused = True
+            self._timer("commit", self.spec.backoff)
+        elif what in (Reaction.LOST, Reaction.EXPELLED):
+            self._lose(what is Reaction.EXPELLED)
+        elif what is Reaction.FATAL:
+            self._fail(code, name_of(code))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _close_requested(self, fact: common.CloseRequested) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._releasing:
+            return  # it goes on when these partitions are released
+        if self.state in (State.NOTIFYING_LOST, State.LEAVING):
+            return
+        self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if self.held:
+            self._release(frozenset(self.held), Purpose.CLOSE)
+        elif self.member_id and self.spec.instance_id is None and self._coordinator:
+            member_id, self.member_id = self.member_id, ""
+            self.generation = -1
+            self._emit(orders.LeaveGroup(self._await(State.LEAVING), member_id))
+        else:
+            self._close()
+
+    def _left(self, fact: facts.Left | facts.RequestFailed) -> None:
+        if self._releasing:
+            self._announce_loss()
+        else:
+            self._after_loss()
+
+    def _close(self) -> None:
+        self.state, self._awaited, self.generation = State.CLOSED, None, -1
+        self._desk.refuse("the connector is shut down")
+        self._orders.extend(self._desk.answers())
+        self._emit(orders.Close(tuple(self._faults)))
+
+    def _fail(self, code: int, text: str) -> None:
+        self._drop_all()
+        self._releasing = frozenset()
+        self.state, self._awaited, self.generation = State.FAILED, None, -1
+        self._desk.refuse(text)
+        self._emit(orders.Fail(code, text))
+        if self._closing:
+            self._close()

@@ -1,0 +1,166 @@
+"""What a member does about each error code, for each request: data, from which the page is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+UNREACHABLE: Final = -1
+"""Stands for a code where there is no answer at all."""
+
+
+class Request(Enum):
+    """Which request is answered."""
+
+    FIND = "FindCoordinator"
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    COMMIT = "OffsetCommit"
+    FETCH = "OffsetFetch"
+
+
+class Reaction(Enum):
+    """What follows from an answer."""
+
+    PROCEED = "go on"
+    RETRY = "wait `rebalance.backoff.ms`, send it again"
+    FIND_AGAIN = "look for the coordinator again"
+    REJOIN = "commit and release what is held, join again under the same member id"
+    LOST = "drop what is held without a commit, join again under the same member id"
+    EXPELLED = "drop what is held without a commit, join again as a new member"
+    TAKE_ID = "join again at once with the member id of the answer"
+    REFUSE = "nothing is stored; the caller is told"
+    FATAL = "drop what is held, end the streams with the error"
+
+
+_ALL: Final = tuple(Request)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One error code. Requests that are not in ``reactions`` never get it; it is ``FATAL`` there,
+    and ``REFUSE`` for a commit."""
+
+    code: int
+    name: str
+    meaning: str
+    reactions: Mapping[Request, Reaction]
+
+
+def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
+    return dict.fromkeys(_ALL, reaction) | {Request[name]: what for name, what in others.items()}
+
+
+TABLE: Final[tuple[Row, ...]] = (
+    Row(
+        UNREACHABLE,
+        "(no answer)",
+        "The connection broke, or the coordinator did not answer in time",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        14,
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "The coordinator still reads the group from `__consumer_offsets`",
+        _each(Reaction.RETRY),
+    ),
+    Row(
+        15,
+        "COORDINATOR_NOT_AVAILABLE",
+        "The partition of `__consumer_offsets` has no leader, or does not exist yet",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        16,
+        "NOT_COORDINATOR",
+        "The group has moved to another broker",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        22,
+        "ILLEGAL_GENERATION",
+        "The group has gone on to another generation without this member",
+        {
+            Request.JOIN: Reaction.LOST,
+            Request.SYNC: Reaction.LOST,
+            Request.HEARTBEAT: Reaction.LOST,
+            Request.COMMIT: Reaction.LOST,
+        },
+    ),
+    Row(
+        25,
+        "UNKNOWN_MEMBER_ID",
+        "The coordinator has expelled this member, or never knew it",
+        {
+            Request.JOIN: Reaction.EXPELLED,
+            Request.SYNC: Reaction.EXPELLED,
+            Request.HEARTBEAT: Reaction.EXPELLED,
+            Request.COMMIT: Reaction.EXPELLED,
+        },
+    ),
+    Row(
+        27,
+        "REBALANCE_IN_PROGRESS",
+        "Members come or go; this one is still known",
+        {
+            Request.JOIN: Reaction.RETRY,
+            Request.SYNC: Reaction.REJOIN,
+            Request.HEARTBEAT: Reaction.REJOIN,
+            Request.COMMIT: Reaction.REFUSE,
+        },
+    ),
+    Row(
+        30,
+        "GROUP_AUTHORIZATION_FAILED",
+        "This principal may not use the group",
+        _each(Reaction.FATAL, COMMIT=Reaction.REFUSE),
+    ),
+    Row(
+        79,
+        "MEMBER_ID_REQUIRED",
+        "The coordinator hands out an id before it takes a new member in",
+        {Request.JOIN: Reaction.TAKE_ID},
+    ),
+    Row(
+        82,
+        "FENCED_INSTANCE_ID",
+        "Another process has joined with the same `group.instance.id`",
+        _each(Reaction.FATAL),
+    ),
+)
+
+_BY_CODE: Final = {row.code: row for row in TABLE}
+
+
+def reaction(request: Request, code: int) -> Reaction:
+    """What to do when ``request`` is answered with ``code``; defined for every integer."""
+    if code == 0:
+        return Reaction.PROCEED
+    unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL
+    row = _BY_CODE.get(code)
+    return unexpected if row is None else row.reactions.get(request, unexpected)
+
+
+def markdown() -> str:
+    """The table for the documentation."""
+    lines = ["| Code | Name | Means | What the member does |", "| --- | --- | --- | --- |"]
+    for row in TABLE:
+        found: dict[Reaction, list[str]] = {}
+        for request, what in row.reactions.items():
+            found.setdefault(what, []).append(request.value)
+        if len(found) == 1 and len(row.reactions) == len(_ALL):
+            told = next(iter(found)).value
+        else:
+            told = "; ".join(f"{', '.join(names)}: {what.value}" for what, names in found.items())
+        code = "" if row.code == UNREACHABLE else str(row.code)
+        lines.append(f"| {code} | {row.name} | {row.meaning} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def name_of(code: int) -> str:
+    """The code's name and number for people."""
+    row = _BY_CODE.get(code)
+    return f"error {code}" if row is None else f"{row.name} ({code})"

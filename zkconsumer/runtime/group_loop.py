@@ -1,0 +1,340 @@
+"""GroupLoop: the one thread that owns the machine of a member on the broker's coordinator.
+
+The same shape as ``zkconsumer.runtime.loop``: all reach it through its mailbox. Beside it run one
+thread for requests that may wait for other members (JoinGroup, SyncGroup) and all other requests,
+and one for heartbeats alone, so that neither a rebalance nor the application delays them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, get_args
+
+from zkconsumer.broker.group import GroupClient, RequestOrder
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import MembershipFact
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.orders import MembershipOrder
+from zkconsumer.core.membership.reactions import UNREACHABLE
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.group_listener import Calls, GroupListener
+from zkconsumer.runtime.loop import DataPort
+from zkconsumer.runtime.streams import KafkaStream
+
+logger = logging.getLogger("zkconsumer.member")
+
+_SAMPLE_INTERVAL: Final = 5.0
+_KNOWN: Final = (0, 27)
+"""Answers to a heartbeat which say that the coordinator counts this member in."""
+_UNSUPPORTED: Final = 35
+_REQUESTS: Final = get_args(RequestOrder)
+_WARNINGS: Final = frozenset({"commit-failed", "listener-error", "lost", "poll-expired"})
+
+
+class _GiveUp:
+    """Ends the loop's thread."""
+
+
+class GroupLoop:
+    """Runs one member. ``post``, ``commit`` and ``join`` may be called from any thread."""
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        client: GroupClient,
+        heart: GroupClient,
+        data: DataPort,
+        gate: DeliveryGate,
+        streams: Sequence[KafkaStream],
+        listener: Callable[[], GroupListener | None],
+        *,
+        auto_commit_interval: float | None,
+    ) -> None:
+        self.machine = MembershipMachine(spec)
+        self.spec = spec
+        self.started: Future[common_orders.AnswerStart] = Future()
+        self.closed: Future[tuple[str, ...]] = Future()
+        self.reports: Counter[str] = Counter()
+        """How often each event was reported; written by the loop's thread."""
+        self.rebalances = 0
+        self.rebalance_seconds = 0.0
+        self.last_rebalance_seconds = 0.0
+        self.committed = 0
+        """Offsets stored; written by the loop's thread, as are the three above."""
+        self._client = client
+        self._heart = heart
+        self._data = data
+        self._gate = gate
+        self._streams = tuple(streams)
+        self._listener = listener
+        self._auto_commit_interval = auto_commit_interval
+        self._mailbox: queue.SimpleQueue[MembershipFact | _GiveUp] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[RequestOrder | None] = queue.SimpleQueue()
+        self._beats: queue.SimpleQueue[orders.Heartbeat | None] = queue.SimpleQueue()
+        self._numbers = itertools.count(1)
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._asked: dict[int, Future[tuple[str, ...]]] = {}
+        self._begun: float | None = None
+        self._hands: dict[KafkaStream, tuple[object, float]] = {}
+        self._slow = False
+        name = spec.consumer_id
+        self._thread = self._make_thread(self._run, f"{name}_loop")
+        self._worker = self._make_thread(self._work, f"{name}_requests")
+        self._heart_thread = self._make_thread(self._beat, f"{name}_heartbeat")
+
+    @staticmethod
+    def _make_thread(run: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads; the member joins."""
+        self.post(facts.Started())
+        for thread in (self._thread, self._worker, self._heart_thread):
+            thread.start()
+
+    def post(self, fact: MembershipFact | _GiveUp) -> None:
+        """Hand a fact to the machine."""
+        self._mailbox.put(fact)
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], strict: bool
+    ) -> Future[tuple[str, ...]]:
+        """Ask for a commit; the result is what went wrong, empty when all is stored."""
+        future: Future[tuple[str, ...]] = Future()
+        number = next(self._numbers)
+        self._asked[number] = future
+        self.post(common.CommitRequested(number, positions, strict))
+        if self.closed.done() and not future.done():  # the loop may have ended before it looked
+            future.set_result(("the connector is shut down",))
+        return future
+
+    def give_up(self) -> None:
+        """End without leaving: the coordinator does not answer."""
+        self._end()
+        self.post(_GiveUp())
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- the threads of requests -----------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (order := self._requests.get()) is not None:
+            sent = time.clock_gettime(CLOCK)
+            fact = self._client.execute(order)
+            if isinstance(fact, facts.Synced):
+                self._confirm(sent)
+            if isinstance(fact, facts.CoordinatorFound):
+                self._heart.coordinator = self._client.coordinator
+            self._mailbox.put(fact)
+
+    def _beat(self) -> None:
+        while (order := self._beats.get()) is not None:
+            sent = time.clock_gettime(CLOCK)
+            fact = self._heart.execute(order)
+            if isinstance(fact, facts.HeartbeatAnswered):
+                if fact.code in _KNOWN:
+                    self._confirm(sent)
+                self._mailbox.put(fact)
+            else:
+                self._mailbox.put(facts.HeartbeatAnswered(order.token, UNREACHABLE))
+
+    def _confirm(self, sent: float) -> None:
+        """The coordinator counted this member in when the request of that time came to it."""
+        self._gate.extend(sent + self.spec.session_timeout * 2 / 3)
+
+    # -- the loop's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._every(_SAMPLE_INTERVAL, self._data.measure)
+            self._every(min(1.0, self.spec.rebalance_timeout / 5), self._watch_hands)
+            if self._auto_commit_interval is not None:
+                self._every(self._auto_commit_interval, self._auto_commit)
+            while not self.closed.done():
+                self._turn()
+        except BaseException as error:
+            logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
+            self._end()
+            for waiting in (self.started, self.closed):
+                if not waiting.done():
+                    waiting.set_exception(error)
+            raise
+        finally:
+            for future in list(self._asked.values()):
+                if not future.done():
+                    future.set_result(("the connector is shut down",))
+
+    def _turn(self) -> None:
+        timeout = max(0.0, self._timers[0][0] - time.monotonic())
+        try:
+            fact = self._mailbox.get(timeout=timeout)
+        except queue.Empty:
+            fact = None
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+        if isinstance(fact, _GiveUp):
+            self.closed.set_result(("the coordinator did not answer",))
+        elif fact is not None:
+            self._take(fact)
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
+
+    def _every(self, seconds: float, action: Callable[[], None]) -> None:
+        def again() -> None:
+            self._after(seconds, again)
+            action()
+
+        self._after(seconds, again)
+
+    def _auto_commit(self) -> None:
+        self._take(common.CommitRequested(None, self._data.positions()))
+
+    def _watch_hands(self) -> None:
+        """Tell the machine when the application is too slow, and when it goes on."""
+        now = time.monotonic()
+        longest = 0.0
+        for stream in self._streams:
+            held = stream.in_hand
+            before = self._hands.get(stream)
+            if held is None:
+                self._hands.pop(stream, None)
+            elif before is None or before[0] is not held:
+                self._hands[stream] = (held, now)
+            else:
+                longest = max(longest, now - before[1])
+        slow = longest > self.spec.rebalance_timeout
+        if slow != self._slow:
+            self._slow = slow
+            self._take(facts.PollExpired() if slow else facts.PollResumed())
+
+    def _take(self, fact: MembershipFact) -> None:
+        if isinstance(fact, facts.OffsetsCommitted):
+            self.committed += sum(not code for code in fact.codes.values())
+        for order in self.machine.on(fact):
+            self._carry_out(order)
+
+    def _carry_out(self, order: MembershipOrder) -> None:
+        match order:
+            case orders.Heartbeat():
+                self._beats.put(order)
+            case common_orders.StopFetching(token, partitions):
+                self._begin_rebalance()
+                wait = self._data.stop(partitions)
+                self._blocking(lambda: common.FetchingStopped(token, wait()))
+            case common_orders.Drop(partitions):
+                positions = self._data.drop(partitions)
+                self._data.forget(partitions)
+                self._mailbox.put(common.Dropped(positions))
+            case orders.Forget(partitions):
+                self._data.forget(partitions)
+            case common_orders.StartFetching(token, starting):
+                self._data.start(starting)
+                self._end_rebalance()
+                self._mailbox.put(common.FetchingStarted(token))
+            case common_orders.NotifyReleasing(token, partitions):
+                self._tell(token, lambda calls: calls.revoked(partitions))
+            case orders.NotifyLost(token, partitions):
+                self._tell(token, lambda calls: calls.lost(partitions))
+            case common_orders.NotifyStarting(token, assignment):
+                self._tell(token, lambda calls: calls.assigned(assignment))
+            case common_orders.SetBrokers(brokers):
+                self._data.set_brokers(brokers)
+            case common_orders.SetTimer(token, name, seconds):
+                self._after(seconds, lambda: self._take(common.TimerFired(token, name)))
+            case common_orders.AnswerCommit(request, faults):
+                future = self._asked.pop(request, None)
+                if future is not None and not future.done():
+                    future.set_result(faults)
+            case common_orders.AnswerStart():
+                self.started.set_result(order)
+            case common_orders.Report(event, text):
+                self.reports[event] += 1
+                level = logging.WARNING if event in _WARNINGS else logging.INFO
+                logger.log(level, "%s: %s", event, text)
+            case orders.Fail(code, text):
+                self._fail(code, text)
+            case orders.Close(faults):
+                self._end()
+                self.closed.set_result(faults)
+            case _:
+                self._request(order)
+
+    def _request(self, order: MembershipOrder) -> None:
+        assert isinstance(order, _REQUESTS)
+        if isinstance(order, orders.FindCoordinator | orders.LeaveGroup):
+            self._client.interrupt()  # what is under way is of no use any more
+            self._heart.interrupt()
+        if isinstance(order, orders.JoinGroup):
+            self._begin_rebalance()
+        self._requests.put(order)
+
+    def _begin_rebalance(self) -> None:
+        if self._begun is None:
+            self._begun = time.monotonic()
+
+    def _end_rebalance(self) -> None:
+        if self._begun is not None:
+            self.last_rebalance_seconds = time.monotonic() - self._begun
+            self.rebalances += 1
+            self.rebalance_seconds += self.last_rebalance_seconds
+            self._begun = None
+
+    def _fail(self, code: int, text: str) -> None:
+        kind = UnsupportedBrokerError if code == _UNSUPPORTED else BrokerError
+        error = kind(text)
+        self._gate.end()
+        logger.error("the member cannot go on: %s", text)
+        for stream in self._streams:
+            stream.fail(error)
+        if not self.started.done():
+            self.started.set_exception(error)
+
+    def _end(self) -> None:
+        self._gate.end()
+        self._data.close()
+        self._client.close()
+        self._heart.close()
+        self._requests.put(None)
+        self._beats.put(None)
+
+    def _blocking(self, work: Callable[[], MembershipFact]) -> None:
+        """Do ``work`` on a thread of its own and post the fact it returns."""
+        self._make_thread(
+            lambda: self._mailbox.put(work()), f"{self.spec.consumer_id}_blocking"
+        ).start()
+
+    def _tell(self, token: int, call: Callable[[Calls], None]) -> None:
+        listener = self._listener()
+        if listener is None:
+            self._mailbox.put(common.ListenerDone(token))
+            return
+        calls = Calls(listener, self.spec.consumer_id)
+
+        def work() -> MembershipFact:
+            try:
+                call(calls)
+            except Exception as error:
+                logger.warning("the rebalance listener raised", exc_info=True)
+                return common.ListenerDone(token, f"the rebalance listener raised {error!r}")
+            return common.ListenerDone(token)
+
+        self._blocking(work)
