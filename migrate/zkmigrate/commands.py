@@ -17,6 +17,7 @@ import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.text import printable
+from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -134,11 +135,10 @@ def _check_selection(groups: tuple[str, ...], regex: str | None, everything: boo
         raise click.UsageError(f"--groups-regex: {error}") from None
 
 
-def _choose(
-    stores: Stores, store: Store, groups: tuple[str, ...], regex: str | None, everything: bool
+def _chosen(
+    known: list[str], store: Store, groups: tuple[str, ...], regex: str | None
 ) -> list[str]:
-    """Return the groups that were chosen; there is at least one."""
-    known = stores.group_names(store)
+    """Return the groups that were chosen of those that a store knows; there is at least one."""
     if groups:
         for group in groups:
             if group not in known:
@@ -234,7 +234,7 @@ def assess(
     _check_selection(groups, groups_regex, everything)
     summary = _Summary()
     with no_collector(), Stores(zookeeper, timeout) as stores:
-        chosen = _choose(stores, way.source, groups, groups_regex, everything)
+        chosen = _chosen(stores.group_names(way.source), way.source, groups, groups_regex)
         for _ in summary.watch(_plans(stores, way, _options(raw), chosen)):
             pass
     summary.tell(how)
@@ -276,7 +276,7 @@ def plan(
         _check_selection(groups, groups_regex, everything)
     with no_collector(), Stores(zookeeper, timeout) as stores:
         if given is None:
-            chosen = _choose(stores, way.source, groups, groups_regex, everything)
+            chosen = _chosen(stores.group_names(way.source), way.source, groups, groups_regex)
         else:
             chosen = sorted(given)
         plans = summary.watch(_plans(stores, way, _options(raw), chosen, given))
@@ -500,23 +500,43 @@ def export(
 ) -> None:
     """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
     _check_selection(groups, groups_regex, everything)
-    found: dict[OffsetKey, int] = {}
-    with no_collector(), Stores(zookeeper, timeout) as stores:
-        chosen = _choose(stores, Store(store), groups, groups_regex, everything)
-        for state in stores.states(chosen, {}, False):
-            if not isinstance(state, GroupState):
-                print_notes([f"{state[1].what}; it is left out"])
-                continue
-            held = state.zk if store == Store.ZOOKEEPER.value else state.kafka
-            for tp, stored in held.items():
-                if stored.offset is not None:
-                    found[OffsetKey(state.group, *tp)] = stored.offset
+    with no_collector():
+        if store == Store.ZOOKEEPER.value:
+            found = _in_zookeeper(groups, groups_regex, zookeeper, timeout)
+        else:
+            found = _in_kafka(groups, groups_regex, zookeeper, timeout)
     text = offset_csv.render(found, form, one_group=len(groups) == 1)
     if out is None:
         sys.stdout.write(text)
     else:
         _write_new("--out", out, [text])
         click.echo(f"{len(found)} offsets are in {out}", err=True)
+
+
+def _in_zookeeper(
+    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
+) -> dict[OffsetKey, int]:
+    """Offsets in ZooKeeper; no broker is asked."""
+    with GroupTools(zookeeper, timeout) as tools:
+        known = tools.group_names()
+        found = tools.export(_chosen(known, Store.ZOOKEEPER, groups, regex))
+        print_notes(tools.notes)
+    return found
+
+
+def _in_kafka(
+    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
+) -> dict[OffsetKey, int]:
+    with Stores(zookeeper, timeout) as stores:
+        chosen = _chosen(stores.group_names(Store.KAFKA), Store.KAFKA, groups, regex)
+        found: dict[OffsetKey, int] = {}
+        for state in stores.states(chosen, {}, False):
+            if isinstance(state, GroupState):
+                for tp, stored in state.kafka.items():
+                    found[OffsetKey(state.group, *tp)] = stored.offset
+            else:
+                print_notes([f"{state[1].what}; it is left out"])
+    return found
 
 
 @cli.command("config-map")

@@ -39,6 +39,8 @@ from zkmigrate.errors import GroupRefusedError
 from zkmigrate.journal import Effect
 from zkmigrate.plan import shown
 
+_MAY_HAVE_WORKED = (Code.CONNECTION_LOSS, Code.NO_NODE)
+
 Accept = Callable[[TopicPartition, Node | None], str | None]
 """Says why an offset znode is not what the plan was made from; ``None`` when it is."""
 
@@ -52,6 +54,8 @@ class Hold:
     now_ms: int
     session_id: int = 0
     nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
+    complete: bool = False
+    """Whether ``nodes`` are all that is claimed."""
 
     @property
     def paths(self) -> GroupPaths:
@@ -101,6 +105,7 @@ def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Sc
     try:
         yield from _nobody_else(hold)
         yield from _claim(hold, sorted(partitions), accept)
+        hold.complete = True
     except GroupRefusedError:
         yield from give_back(hold)
         raise
@@ -109,11 +114,11 @@ def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Sc
 def _register(hold: Hold) -> Script[None]:
     path = hold.check.path
     data = encode_registration(Subscription(Pattern.STATIC, {}), hold.now_ms)
-    yield from _ensure(hold.paths.ids)
+    yield from _ensure([hold.paths.ids])
     while True:
         reply = yield from attempt(Create(path, data, ephemeral=True))
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
-            yield from _ensure(hold.paths.ids)
+            yield from _ensure([hold.paths.ids])
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
             found = yield from read(Exists(path))
             if isinstance(found, Ok) and isinstance(found.value, Stat):
@@ -133,8 +138,7 @@ def _refused(hold: Hold, why: str) -> GroupRefusedError:
 
 def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[None]:
     paths = hold.paths
-    for topic in sorted({tp.topic for tp in wanted}):
-        yield from _ensure(paths.owners_topic(topic))
+    yield from _ensure(paths.owners_topic(topic) for topic in sorted({tp.topic for tp in wanted}))
     first: dict[TopicPartition, Node | None] = {}
     todo = wanted
     while todo:
@@ -142,6 +146,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             path for tp in todo for path in (paths.offset(tp), paths.owner(tp))
         )
         prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+        seen: dict[TopicPartition, Node | None] = {}
         for index, tp in enumerate(todo):
             offset, owner = nodes[2 * index], nodes[2 * index + 1]
             if owner is not None and owner.stat.ephemeral_owner != hold.session_id:
@@ -160,14 +165,41 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             ops: list[MultiOp] = [Create(paths.owner(tp), f"{hold.name}-0".encode(), True)]
             if offset is not None:
                 ops.append(SetData(paths.offset(tp), offset.data, offset.stat.version))
+            seen[tp] = offset
             prepared.append((tp, tuple(ops)))
+        # What is not known to be claimed is read again, and so is a partition without an offset:
+        # an earlier owner's first commit may have come in between.
+        todo = []
         for packet in packets(prepared):
-            ops = [hold.check, *(op for several in packet.values() for op in several)]
-            reply = yield from attempt(Multi(tuple(ops)))
-            if isinstance(reply, Failed):
-                _still_there(hold, reply)
-        # Read again: what the reads show is what counts, and it gives the new versions.
-        todo = [tp for tp, _ in prepared]
+            reply = yield from _submit(hold, packet)
+            todo += [tp for tp in packet if isinstance(reply, Failed) or seen[tp] is None]
+            if isinstance(reply, Ok):
+                _note_claims(hold, packet, seen, reply)
+
+
+def _submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
+    """Send one packet in a multi that checks the mover's registration."""
+    ops = [hold.check, *(op for several in packet.values() for op in several)]
+    reply: Reply = yield from attempt(Multi(tuple(ops)))
+    if isinstance(reply, Failed):
+        _still_there(hold, reply)
+    return reply
+
+
+def _note_claims(
+    hold: Hold,
+    packet: Mapping[TopicPartition, list[MultiOp]],
+    seen: Mapping[TopicPartition, Node | None],
+    reply: Ok,
+) -> None:
+    """Remember the new versions that a claim's answer tells."""
+    assert isinstance(reply.value, tuple)
+    position = 0  # of the check
+    for tp, ops in packet.items():
+        position += len(ops)
+        before, stat = seen[tp], reply.value[position]
+        if before is not None and isinstance(stat, Stat):
+            hold.nodes[tp] = Node(before.data, stat)
 
 
 def _still_there(hold: Hold, reply: Failed) -> None:
@@ -182,8 +214,8 @@ def _data(node: Node | None) -> bytes | None:
 def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> Script[None]:
     """Write offsets of claimed partitions; ``None`` deletes one. Raises GroupRefusedError."""
     paths = hold.paths
-    for topic in sorted({tp.topic for tp, new in offsets.items() if new is not None}):
-        yield from _ensure(paths.offsets_topic(topic))
+    topics = sorted({tp.topic for tp, new in offsets.items() if new is not None})
+    yield from _ensure(map(paths.offsets_topic, topics))
     todo = sorted(offsets)
     while todo:
         prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
@@ -202,13 +234,10 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
                 op = SetData(paths.offset(tp), data, node.stat.version)
             prepared.append((tp, (op,)))
         for packet in packets(prepared):
-            ops = [hold.check, *(op for several in packet.values() for op in several)]
-            reply = yield from attempt(Multi(tuple(ops)))
-            if isinstance(reply, Failed):
-                _still_there(hold, reply)
-                if reply.code not in (Code.CONNECTION_LOSS, Code.NO_NODE):
-                    culprit = path_of(ops[reply.index or 0])
-                    raise _refused(hold, f"{culprit} was changed by somebody who is no member")
+            reply = yield from _submit(hold, packet)
+            if isinstance(reply, Failed) and reply.code not in _MAY_HAVE_WORKED:
+                culprit = str(list(packet)[(reply.index or 1) - 1])
+                raise _refused(hold, f"{culprit} was changed by somebody who is no member")
         todo = [tp for tp, _ in prepared]
         seen = yield from read_many([paths.offset(tp) for tp in todo])
         for tp, found in zip(todo, seen, strict=True):
@@ -254,36 +283,46 @@ def give_back(hold: Hold) -> Script[list[str]]:
     """Release all claims and deregister; return who has registered meanwhile."""
     paths = hold.paths
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
-    found: list[str] = []
-    for topic in (yield from children(paths.owners)) or []:
-        where = f"{paths.owners}/{topic}"
-        found += [f"{where}/{name}" for name in (yield from children(where)) or []]
-    nodes = yield from read_many(found)
-    mine = [
-        path
-        for path, node in zip(found, nodes, strict=True)
-        if node is not None and node.stat.ephemeral_owner == hold.session_id
-    ]
-    for packet in packets((path, (Delete(path),)) for path in mine):
-        while True:
-            deletes: list[MultiOp] = [op for several in packet.values() for op in several]
-            reply = yield from attempt(Multi((hold.check, *deletes)))
-            if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
-                break
+    failed = False
+    for packet in packets((tp, (Delete(paths.owner(tp)),)) for tp in sorted(hold.nodes)):
+        ops: list[MultiOp] = [op for several in packet.values() for op in several]
+        reply = yield from attempt(Multi((hold.check, *ops)))
+        failed = failed or isinstance(reply, Failed)
+    if failed or not hold.complete:
+        yield from _release_what_is_there(hold)
     while True:
         reply = yield from attempt(Delete(hold.check.path))
         if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
             return others
 
 
-def _ensure(path: str) -> Script[None]:
-    """Create a znode and its parents where they are missing."""
-    (node,) = yield from read_many([path])
-    if node is not None:
-        return
+def _release_what_is_there(hold: Hold) -> Script[None]:
+    """Look for owner znodes of this session and delete them."""
     while True:
-        reply = yield from attempt(Create(path))
-        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+        found: list[str] = []
+        for topic in (yield from children(hold.paths.owners)) or []:
+            where = f"{hold.paths.owners}/{topic}"
+            found += [f"{where}/{name}" for name in (yield from children(where)) or []]
+        nodes = yield from read_many(found)
+        mine = [
+            path
+            for path, node in zip(found, nodes, strict=True)
+            if node is not None and node.stat.ephemeral_owner == hold.session_id
+        ]
+        if not mine:
             return
-        if reply.code is Code.NO_NODE:
-            yield from _ensure(path.rpartition("/")[0])
+        for path in mine:
+            yield from attempt(Delete(path))
+
+
+def _ensure(paths: Iterable[str]) -> Script[None]:
+    """Create znodes and their parents where they are missing."""
+    wanted = list(paths)
+    nodes = yield from read_many(wanted)
+    for path, node in zip(wanted, nodes, strict=True):
+        while node is None:
+            reply = yield from attempt(Create(path))
+            if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+                break
+            if reply.code is Code.NO_NODE:
+                yield from _ensure([path.rpartition("/")[0]])

@@ -141,7 +141,11 @@ class Stores:
         times: Mapping[tuple[str, TopicPartition], int] = {}
         if commit_times:
             brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
-            times = offset_times.commit_times(every, brokers, CLIENT_ID, min(self.timeout, 10.0))
+            self._learn([offset_times.OFFSETS_TOPIC])
+            log = self._topics[offset_times.OFFSETS_TOPIC]
+            count = len(log.partitions) if log else 0
+            patience = min(self.timeout, 10.0)
+            times = offset_times.commit_times(every, count, brokers, CLIENT_ID, patience)
         names = iter(every)
         while chunk := list(islice(names, _CHUNK)):
             legal = [name for name in chunk if is_legal_topic(name)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from zkmigrate.errors import JournalError
 from zkmigrate.model import Direction, OnConflict, Options
 from zkmigrate.mover import Outcome, Result
 from zkmigrate.plan_file import PlanFile, render
@@ -224,3 +225,47 @@ def test_a_killed_process_is_outlived(
         TopicPartition(topic, 1): StoredOffset(4),
     }
     assert not bench.client.get_children(f"/consumers/{group}/ids")
+
+
+def test_a_cut_journal_never_makes_it_guess(bench: Bench, group: str, topic: str) -> None:
+    """With the journal of a finished or killed run cut at any place: the move ends as planned, or
+    is refused and nothing is changed."""
+    bench.topic(topic, 2)
+    outcomes = set()
+    for kill in (None, "after kafka", "before journal mark", "after zookeeper multi"):
+        name = f"{group}-{kill}".replace(" ", "-")
+        bench.set_zk(name, topic, {0: 3, 1: 4})
+        plan, journal = bench.plan([name])
+
+        def effect(what: str, kill: str | None = kill) -> None:
+            if kill is not None and kill in what:
+                raise KilledError(what)
+
+        try:
+            bench.apply(plan, journal, effect)
+        except KilledError:
+            assert kill is not None
+        data = journal.read_bytes()
+        ends = {index + 1 for index, byte in enumerate(data) if byte == 10}
+        ends |= {end + more for end in ends for more in (-1, 1, 9) if end + more < len(data)}
+        if SAMPLE == "all":
+            ends = set(range(len(data) + 1))
+        for end in sorted(ends):  # a longer journal later would know less than the stores tell
+            journal.write_bytes(data[:end])
+            before = (bench.znodes(name), bench.committed(name, {topic: 2}))
+            try:
+                (result,) = bench.apply(plan, journal)
+            except JournalError:
+                outcomes.add("refused journal")
+                assert (bench.znodes(name), bench.committed(name, {topic: 2})) == before
+                continue
+            outcomes.add(result.outcome)
+            if result.outcome.good:
+                assert bench.committed(name, {topic: 2}) == {
+                    TopicPartition(topic, 0): StoredOffset(3),
+                    TopicPartition(topic, 1): StoredOffset(4),
+                }, end
+            else:
+                assert "plan again" in result.why or "plan:" in result.why, result.why
+                assert (bench.znodes(name), bench.committed(name, {topic: 2})) == before, end
+    assert outcomes >= {"refused journal", Outcome.FAILED, Outcome.DONE, Outcome.WAS_DONE}

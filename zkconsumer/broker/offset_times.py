@@ -6,6 +6,7 @@ of that topic, which is read from its beginning; compaction keeps it short. Used
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from struct import Struct
@@ -28,25 +29,33 @@ _LONG: Final = Struct(">q")
 
 
 def commit_times(
-    groups: Collection[str], brokers: Mapping[int, BrokerEndpoint], client_id: str, timeout: float
+    groups: Collection[str],
+    partitions: int,
+    brokers: Mapping[int, BrokerEndpoint],
+    client_id: str,
+    timeout: float,
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the moment of each group's last commit of each partition, in ms since 1970.
 
-    A commit by another format of records than those of Kafka 0.8.2 to 3.9 is left out. Raises
-    BrokerError when the log cannot be read.
+    ``partitions``: how many ``__consumer_offsets`` has; 0 when it does not exist yet. A commit in
+    another format than those of Kafka 0.8.2 to 3.9 is left out. Raises BrokerError when the log
+    cannot be read.
     """
-    wanted = set(groups)
+    by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)
+    for group in groups if partitions else ():
+        by_partition[TopicPartition(OFFSETS_TOPIC, _place(group, partitions))].add(group)
     connections = {
         number: BrokerConnection(endpoint, client_id, timeout, 0)
         for number, endpoint in brokers.items()
     }
     try:
-        first = next(iter(connections.values()))
-        leaders = fetch_metadata(first, {OFFSETS_TOPIC}).leaders
-        by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)
-        for group in wanted:
-            if leaders:
-                by_partition[TopicPartition(OFFSETS_TOPIC, _place(group, len(leaders)))].add(group)
+        leaders: Mapping[TopicPartition, int] = {}
+        deadline = time.monotonic() + timeout
+        while not by_partition.keys() <= leaders.keys():  # the topic may be new
+            leaders = fetch_metadata(next(iter(connections.values())), {OFFSETS_TOPIC}).leaders
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.02)
         times: dict[tuple[str, TopicPartition], int] = {}
         for tp in sorted(by_partition):
             if leaders.get(tp) not in connections:
@@ -64,11 +73,15 @@ def commit_times(
 
 
 def _place(group: str, partitions: int) -> int:
-    """The partition that holds a group's commits (Java ``String.hashCode``)."""
+    """The partition that holds a group's commits: ``Utils.abs(group.hashCode) % partitions``.
+
+    ``group`` is ASCII. The absolute value of the least integer counts as 0, as in Kafka.
+    """
     code = 0
     for character in group:
         code = (31 * code + ord(character)) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % partitions
+    signed = code - 2**32 if code >= 2**31 else code
+    return (0 if signed == -(2**31) else abs(signed)) % partitions
 
 
 def _commits(
