@@ -6,7 +6,7 @@ import sys
 
 __all__ = ["main"]
 
-_EXTRA = frozenset({"click", "rich"})
+_EXTRA = frozenset({"click", "jinja2", "rich"})
 
 
 def main() -> None:

@@ -22,7 +22,9 @@ COMMANDS: Final = {
     "consume": "zkconsumer.cli.consume:consume",
     "demo": "zkconsumer.cli.demo:demo",
     "groups": "zkconsumer.cli.groups:groups",
+    "herd": "zkconsumer.cli.herd:herd",
     "offsets": "zkconsumer.cli.offsets:offsets",
+    "simulate": "zkconsumer.cli.simulate:simulate",
     "topics": "zkconsumer.cli.topics:topics",
 }
 """Name of each subcommand, and the module and attribute that hold it."""

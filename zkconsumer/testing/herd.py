@@ -25,6 +25,7 @@ from zkconsumer.journal.files import JournalWriter, read_journal
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
 from zkconsumer.journal.tally import Tally
+from zkconsumer.testing.herd_jvm import JvmHerd
 from zkconsumer.testing.herd_members import HerdSettings
 from zkconsumer.testing.servers import _four_letters
 from zkconsumer.testing.waiting import wait_until
@@ -123,8 +124,9 @@ def server_counters(port: int) -> dict[str, int]:
 class HerdRun:
     """One run on a server that nobody else uses meanwhile."""
 
-    def __init__(self, herd: RealHerd, directory: Path) -> None:
+    def __init__(self, herd: RealHerd, directory: Path, jvm: JvmHerd | None = None) -> None:
         self.herd = herd
+        self._jvm = jvm
         self._directory = directory
         self._paths = GroupPaths(GROUP)
         self._settings = HerdSettings(
@@ -161,7 +163,13 @@ class HerdRun:
                 pack = self._packs[-1 if crashes else number % herd.processes]
                 self._home[_name(number)] = pack
             self._start(list(self._home))
+            if self._jvm is not None:
+                progress(f"starting {self._jvm.count} members of the original consumer")
+                stack.callback(self._jvm.close)
+                address = f"127.0.0.1:{herd.port}{CHROOT}"
+                self._jvm.start(address, GROUP, herd.topic_names())
             self._settle(client, progress)
+            jvm_attempts = self._jvm.attempts() if self._jvm is not None else 0
             for pack in self._packs:
                 pack.ask(flush=True)  # of a killed member only that is left
             idle = self._idle_rate()
@@ -176,7 +184,11 @@ class HerdRun:
             for pack in self._packs:
                 if pack.process.poll() is None:
                     pack.ask(flush=True)
-            return self._measures(start_us, end_us, before, after, idle)
+            notes = []
+            if self._jvm is not None:
+                made = self._jvm.attempts() - jvm_attempts
+                notes.append(f"{self._jvm.count} original members beside: {made} attempts")
+            return self._measures(start_us, end_us, before, after, idle, notes)
 
     # -- the course
 
@@ -243,6 +255,7 @@ class HerdRun:
     ) -> None:
         """Wait until all members rest, and all partitions are held or some member gave up."""
         wanted = self.herd.partitions * len(self._topics)
+        owners = [CHROOT + self._paths.owners_topic(topic) for topic in self._topics]
         since: float | None = None
 
         def settled() -> bool:
@@ -250,7 +263,11 @@ class HerdRun:
             status = self._status()
             progress(f"{status['resting']}/{status['members']} rest, {status['held']} held")
             rests = status["resting"] == status["members"]
-            if not rests or (status["held"] != wanted and not status["failed"]):
+            held = status["held"]
+            if rests and self._jvm is not None:  # the others tell nothing: look at the znodes
+                self._own_requests += len(owners)
+                held = sum(len(client.get_children(path)) for path in owners)
+            if not rests or (held != wanted and not status["failed"]):
                 since = None
             elif since is None:
                 since = time.monotonic()
@@ -332,6 +349,7 @@ class HerdRun:
         before: dict[str, int],
         after: dict[str, int],
         idle: float,
+        notes: list[str],
     ) -> Measures:
         herd = self.herd
         entries = list(self._events)
@@ -372,6 +390,7 @@ class HerdRun:
             topics=herd.topics,
             seed=0,
             server=server,
+            notes=notes,
         )
 
 
@@ -384,8 +403,15 @@ def _name(number: int, restarts: int = 0) -> str:
 
 
 def run_herd(
-    herd: RealHerd, directory: Path, progress: Callable[[str], object] = lambda text: None
+    herd: RealHerd,
+    directory: Path,
+    progress: Callable[[str], object] = lambda text: None,
+    jvm: JvmHerd | None = None,
 ) -> Measures:
-    """Run one change; journals go below ``directory``. Raises ClusterError."""
+    """Run one change; journals go below ``directory``. Raises ClusterError.
+
+    With ``jvm`` members beside, ownership counts only ours: partitions the others own have no owner
+    in the figures.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    return HerdRun(herd, directory).perform(progress)
+    return HerdRun(herd, directory, jvm).perform(progress)

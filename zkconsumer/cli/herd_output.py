@@ -1,0 +1,76 @@
+"""What ``simulate`` and ``herd`` print and write: the comparison, JSON, the report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zkconsumer.cli.tables import print_rows
+from zkconsumer.errors import ConfigError
+from zkconsumer.journal.measures import Measures
+
+_COLUMNS = {
+    "profile": "profile",
+    "members": "members",
+    "watches_fired": "watches",
+    "reads": "reads",
+    "writes": "writes",
+    "requests": "requests",
+    "attempts": "attempts",
+    "failed_attempts": "failed",
+    "conflicts": "conflicts",
+    "seconds_to_stable": "stable_s",
+    "unowned_seconds": "unowned_s",
+    "unowned_longest": "longest_s",
+    "consumed_twice": "twice",
+}
+
+
+def numbers(_ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """One number or several with commas."""
+    try:
+        return tuple(dict.fromkeys(int(part) for part in value.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number, or numbers with commas") from None
+
+
+def command_line() -> str:
+    """The command as it was given."""
+    return shlex.join(["zkconsumer", *sys.argv[1:]])
+
+
+def write_html(path: Path, runs: Sequence[Measures], title: str) -> None:
+    """Write the report. Raises ConfigError when the file cannot be written."""
+    from zkconsumer.report import herd_report
+
+    try:
+        path.write_text(
+            herd_report([run.as_json() for run in runs], title, command_line()), encoding="utf-8"
+        )
+    except OSError as error:
+        raise ConfigError([f"--html {path}: {error.strerror}"]) from None
+
+
+def show(runs: Sequence[Measures], as_json: bool) -> None:
+    """Print the comparison, or everything as JSON."""
+    if as_json:
+        click.echo(json.dumps([run.as_json() for run in runs], indent=1))
+        return
+    rows = []
+    for run in runs:
+        found = {name: getattr(run, name) for name in _COLUMNS}
+        if run.mode == "real":
+            found["profile"] = f"{run.profile} (real)"
+        rows.append(list(found.values()))
+    print_rows(list(_COLUMNS.values()), rows, "table")
+    for run in runs:
+        if run.unowned_at_end:
+            click.echo(
+                f"{run.profile}, {run.members} members: {run.unowned_at_end} partitions have no "
+                f"owner at the end ({run.gave_up} members gave up)"
+            )

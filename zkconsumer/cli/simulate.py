@@ -1,0 +1,226 @@
+"""``zkconsumer simulate``: the herd effect and split brain in virtual time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from zkconsumer.cli.herd_output import numbers, show, write_html
+from zkconsumer.errors import ConfigError
+from zkconsumer.journal.files import JournalWriter
+from zkconsumer.journal.measures import Measures
+from zkconsumer.journal.recorder import run_entry
+from zkconsumer.sim.herd import EVENTS, PROFILES, Herd
+from zkconsumer.sim.herd_coordinator import simulate_any
+from zkconsumer.sim.split_brain import SCENARIOS, play, story
+
+
+@click.command()
+@click.option(
+    "--members",
+    callback=numbers,
+    default="50",
+    show_default=True,
+    metavar="N[,N..]",
+    help="Members before the event, up to 10000; several sizes with commas.",
+)
+@click.option("--partitions", type=int, default=100, show_default=True, help="Of each topic.")
+@click.option("--topics", type=int, default=1, show_default=True)
+@click.option("--event", type=click.Choice(EVENTS), default="join", show_default=True)
+@click.option(
+    "--profile",
+    type=click.Choice([*PROFILES, "all"]),
+    default="all",
+    show_default=True,
+    help="The JVM's behaviour, ours, Kafka's own coordinator, or all three.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=1, help="That many seeds from --seed.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes that share seeds.")
+@click.option(
+    "--service-ms",
+    type=(float, float),
+    default=(0.02, 0.1),
+    show_default=True,
+    help="A server's time for one read and one write.",
+)
+@click.option(
+    "--latency-ms",
+    type=(float, float),
+    default=(0.2, 1.0),
+    show_default=True,
+    help="Range of one way between member and server.",
+)
+@click.option("--session-timeout", type=float, default=6.0, show_default=True, metavar="SECONDS")
+@click.option("--backoff", type=float, default=2.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Messages a second in each partition (scala and default): counts what is read twice.",
+)
+@click.option("--one-by-one", is_flag=True, help="Simulate no read in bulk: same counts, slow.")
+@click.option(
+    "--scenario", type=click.Choice(list(SCENARIOS)), help="Play a case of split brain instead."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+@click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="JSON Lines.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A report.")
+def simulate(
+    members: tuple[int, ...],
+    partitions: int,
+    topics: int,
+    event: str,
+    profile: str,
+    seed: int,
+    seeds: int,
+    jobs: int,
+    service_ms: tuple[float, float],
+    latency_ms: tuple[float, float],
+    session_timeout: float,
+    backoff: float,
+    rate: float,
+    one_by_one: bool,
+    scenario: str | None,
+    as_json: bool,
+    journal: Path | None,
+    html: Path | None,
+) -> None:
+    """Simulate one change in a group of many members, and count what it costs.
+
+    Members run the same decision core and the same ZooKeeper operations as real ones, on virtual
+    time. A run is a function of its options: the same seed gives the same journal.
+    """
+    if scenario is not None:
+        _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
+        return
+    profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
+    if rate and profile == "all":
+        profiles = ("scala", "default")
+    if rate and profile == "coordinator":
+        raise ConfigError(["--rate: messages do not flow in the coordinator profile"])
+    herds = [
+        Herd(
+            size,
+            partitions,
+            topics,
+            event,
+            name,
+            one,
+            latency=(latency_ms[0] / 1e3, latency_ms[1] / 1e3),
+            service=(service_ms[0] / 1e3, service_ms[1] / 1e3),
+            session_timeout=session_timeout,
+            backoff=backoff,
+            rate=rate,
+            bulk=not one_by_one,
+        )
+        for name in profiles
+        for size in members
+        for one in range(seed, seed + seeds)
+    ]
+    for herd in herds:
+        herd.check()
+    if journal is not None and len(herds) > 1:
+        raise ConfigError(["--journal: one run at a time: give one size, profile and seed"])
+    runs = _runs(herds, jobs, journal)
+    if html is not None:
+        write_html(
+            html, runs[: len(profiles) * len(members)] if seeds == 1 else runs, _title(event)
+        )
+    if seeds > 1 and not as_json:
+        _summary(runs)
+    else:
+        show(runs, as_json)
+
+
+def _title(event: str) -> str:
+    return f"One {event.replace('-', ' ')} in a group, simulated"
+
+
+@contextmanager
+def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal; the callable takes how many are done."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _runs(herds: list[Herd], jobs: int, journal: Path | None) -> list[Measures]:
+    found: list[Measures] = []
+    with progress_bar(len(herds), "simulating") as done:
+        if jobs > 1 and journal is None:
+            with ProcessPoolExecutor(jobs) as pool:
+                for run in pool.map(simulate_any, herds, chunksize=4):
+                    found.append(run)
+                    done(len(found))
+            return found
+        for herd in herds:
+            try:
+                opened = nullcontext(None) if journal is None else JournalWriter(journal)
+            except OSError as error:
+                raise ConfigError([f"--journal {journal}: {error.strerror}"]) from None
+            with opened as sink:
+                if sink is not None:
+                    sink.write(run_entry(0, "virtual", {"herd": replace(herd)}))
+                found.append(simulate_any(herd, sink))
+            done(len(found))
+    return found
+
+
+def _summary(runs: list[Measures]) -> None:
+    """Many seeds: the spread of each figure."""
+    groups: dict[tuple[str, int], list[Measures]] = {}
+    for run in runs:
+        groups.setdefault((run.profile, run.members), []).append(run)
+    for (profile, members), some in groups.items():
+        click.echo(f"{profile}, {members} members, {len(some)} seeds")
+        for name in ("requests", "attempts", "failed_attempts", "seconds_to_stable"):
+            values = sorted(v for v in (getattr(run, name) for run in some) if v is not None)
+            if values:
+                middle = values[len(values) // 2]
+                click.echo(f"  {name:18} {values[0]:>12,} {middle:>12,} {values[-1]:>12,}")
+        orphans = sum(run.unowned_at_end > 0 for run in some)
+        click.echo(f"  {'never all owned':18} {orphans:>12,} of {len(some)} runs")
+
+
+def _scenario(
+    name: str, profile: str | None, seed: int, as_json: bool, journal: Path | None
+) -> None:
+    wanted = ("scala", "default") if profile is None else (profile,)
+    began = time.monotonic()
+    results = [play(name, one, seed) for one in wanted if one in ("scala", "default")]
+    if not results:
+        raise ConfigError(["--scenario: only for the profiles scala and default"])
+    if journal is not None:
+        try:
+            with JournalWriter(journal) as sink:
+                for entry in results[0].entries:
+                    sink.write(entry)
+        except OSError as error:
+            raise ConfigError([f"--journal {journal}: {error.strerror}"]) from None
+    if as_json:
+        click.echo(json.dumps([result.as_json() for result in results], indent=1))
+        return
+    for result in results:
+        click.echo(story(result))
+    click.echo(f"{time.monotonic() - began:.1f} s")
