@@ -53,6 +53,8 @@ class LogReader:
     start: int = 0
     filters: Filters = field(default_factory=Filters)
     tolerant: bool = False
+    stop_at: int | None = None
+    """Where to stop, at the end of a record (an earlier ``LogEnd.position``); else the end."""
     chunk: int = CHUNK
     end: LogEnd | None = None
     first_zxid: int | None = None
@@ -81,6 +83,11 @@ class LogReader:
         size = self.chunk
         refused = -1
         while True:
+            if self.stop_at is not None:
+                size = min(size, self.stop_at - position)
+                if size <= 0:
+                    self.end = LogEnd(position, Stop.EOF, "as far as was asked for")
+                    return
             block = os.pread(descriptor, size, position)
             starts, lengths, wanted = frame(block)
             good = checked(block, starts, lengths)
@@ -108,6 +115,29 @@ class LogReader:
             if self.end is not None:
                 return
             refused = position  # it was completed meanwhile
+
+
+def end_of_log(path: str | Path, start: int) -> LogEnd:
+    """Walk from ``start`` to the end of a log, checksums on, without decoding. ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY)
+    position, size = start, CHUNK
+    try:
+        while True:
+            block = os.pread(descriptor, size, position) if position else b""
+            starts, lengths, wanted = frame(block)
+            good = checked(block, starts, lengths)
+            if good:
+                position += int(starts[good - 1] + lengths[good - 1]) + 1
+                size = CHUNK
+            elif not len(starts) and wanted > len(block) == size:
+                size = wanted
+            else:
+                end = judge(descriptor, Path(path).name, position)
+                if end is not None:
+                    return end
+                position = position or len(FILE_HEADER)
+    finally:
+        os.close(descriptor)
 
 
 def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:

@@ -106,6 +106,17 @@ themselves with code 0, their type in ``tried`` and all their fields. (Logs hold
 they had been applied.) So a row whose type is not ``error`` was applied.
 """
 
+TXNLOG_FILES: Final = (
+    *_PLACE,
+    _c("transactions", Kind.LONG, "whole transactions in the file", False),
+    _c("first_zxid", Kind.LONG, "zxid of the first one"),
+    _c("last_zxid", Kind.LONG, "zxid of the last one"),
+    _c("end_position", Kind.LONG, "byte where reading stopped", False),
+    _c("stop", Kind.STRING, "why: eof, padding, torn or corrupt", False),
+    _c("reason", Kind.STRING, "the same in words", False),
+)
+"""One row for each log: how far it can be read, and why no further."""
+
 SNAPSHOT: Final = (
     *_PLACE,
     _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),

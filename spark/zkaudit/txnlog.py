@@ -266,7 +266,7 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     size = os.fstat(descriptor).st_size
     last = _last_written(descriptor, position, size)
     if position == 0:
-        return _judge_file_header(os.pread(descriptor, len(FILE_HEADER), 0), name)
+        return _judge_file_header(os.pread(descriptor, len(FILE_HEADER), 0), name, last)
     if last < position:
         if size > position:
             return LogEnd(position, Stop.PADDING, "only zeros follow")
@@ -298,16 +298,14 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     return None
 
 
-def _judge_file_header(head: bytes, name: str) -> LogEnd | None:
+def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
     if head[:8] == FILE_HEADER[:8] and len(head) == len(FILE_HEADER):
         return None
-    if len(head) < len(FILE_HEADER) and FILE_HEADER.startswith(head[:8]):
+    if last < len(FILE_HEADER) and FILE_HEADER.startswith(head.rstrip(b"\0")):
         return LogEnd(0, Stop.TORN, "the file's header is not all there")
-    if not head.strip(b"\0"):
-        return LogEnd(0, Stop.TORN, "the file's header is not written yet")
     if head[:4] != FILE_HEADER[:4]:
         return LogEnd(0, Stop.CORRUPT, f"{name} is no transaction log: it begins with {head[:4]!r}")
-    (version,) = struct.unpack(">i", head[4:8])
+    version = int.from_bytes(head[4:8], "big")
     return LogEnd(0, Stop.CORRUPT, f"version {version} of the log format is not known")
 
 

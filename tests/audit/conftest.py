@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.protocol.serialization import Create2, long_struct
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
+from pyspark.sql import SparkSession
 
 from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
 from zkconsumer.testing.supervisor import Supervisor
@@ -234,3 +237,27 @@ def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
     """One recording after the other, of every version."""
     found: Recording = recordings(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two threads of this machine, on loopback, that knows both sources."""
+    from zkaudit.sources import register
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    register(session)
+    yield session
+    session.stop()

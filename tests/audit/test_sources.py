@@ -1,0 +1,224 @@
+"""The Spark sources on real logs: same rows as the decoder, batch and streaming."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from zkaudit.decode import end_of_log, read_log, read_snapshot
+from zkaudit.schema import SNAPSHOT, TXNLOG, spark_type
+from zkaudit.sources import StreamLogReader, parse_options
+from zkaudit.sources_files import Piece, pack
+
+from zkconsumer.errors import ConfigError
+
+
+def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Rows in one order, comparable with Spark's."""
+    made = [
+        tuple(
+            bytes(v) if isinstance(v, bytearray) else v.replace(tzinfo=None) if k == "time" else v
+            for k, v in row.items()
+        )
+        for row in rows
+    ]
+    return sorted(made, key=repr)
+
+
+def of_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """All rows of a frame."""
+    return plain([row.asDict() for row in frame.collect()])
+
+
+def of_files(recording: Any, server: str) -> list[dict[str, Any]]:
+    """All rows of a recording's logs, by the decoder alone."""
+    return [r for log in recording.logs for b in read_log(log, server) for r in b.to_pylist()]
+
+
+@pytest.fixture
+def newest(recordings: Any) -> Any:
+    """The recording of the newest version."""
+    return recordings("3.9.3")
+
+
+@pytest.fixture
+def directory(newest: Any) -> Path:
+    """Its directory of logs."""
+    return Path(newest.logs[0]).parent
+
+
+def test_the_source_gives_every_row_of_every_server(
+    spark: SparkSession, recordings: Any, newest: Any, directory: Path
+) -> None:
+    """Two servers, all columns and types as declared, whether one task reads all or each file."""
+    older = recordings("3.4.14")
+    path = f"new={directory.parent},old={older.logs[0].parent}"
+    expected = plain(of_files(newest, "new") + of_files(older, "old"))
+    for size, tasks in (("1", len(newest.logs) + len(older.logs)), ("100000000", 1)):
+        frame = spark.read.format("zookeeper_txnlog").option("bytesPerTask", size).load(path)
+        assert frame.schema == spark_type(TXNLOG)
+        assert frame.rdd.getNumPartitions() == tasks
+        assert of_spark(frame) == expected
+
+
+def test_options_filter_and_project(spark: SparkSession, newest: Any, directory: Path) -> None:
+    """Options need no Spark setting; pushed filters give what Spark's own filter gives."""
+    rows = of_files(newest, str(directory))
+    low, high = rows[50]["zxid"], rows[300]["zxid"]
+    load = spark.read.format("zookeeper_txnlog").option("columns", "zxid,idx,path")
+    got = load.options(pathPrefix="/a/", startZxid=hex(low), endZxid=high).load(str(directory))
+    expected = [
+        {name: row[name] for name in ("zxid", "idx", "path")}
+        for row in rows
+        if low <= row["zxid"] <= high and (row["path"] or "/a/").startswith("/a/")
+    ]
+    assert got.columns == ["zxid", "idx", "path"]
+    assert of_spark(got) == plain(expected)
+    query = f"zxid > {low} and zxid <= {high} and path like '/a/%'"
+    by_spark = of_spark(load.load(str(directory)).where(query))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = load.option("pushFilters", "true").load(str(directory)).where(query)
+        assert of_spark(pushed) == by_spark
+        assert len(by_spark) > 50
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_files_and_snapshots(spark: SparkSession, newest: Any, directory: Path) -> None:
+    """The table of files tells where each ends; snapshots give every znode and session."""
+    files = spark.read.format("zookeeper_txnlog").option("table", "files").load(str(directory))
+    told = {row.file: (row.first_zxid, row.stop, row.end_position) for row in files.collect()}
+    assert told == {
+        log.name: (int(log.name[4:], 16), "padding", end_of_log(log, 0).position)
+        for log in newest.logs
+    }
+    nodes = spark.read.format("zookeeper_snapshot").load(str(directory))
+    assert nodes.schema == spark_type(SNAPSHOT)
+    expected = [
+        r["path"] for s in newest.snapshots for b in read_snapshot(s) for r in b.to_pylist()
+    ]
+    assert sorted(row.path for row in nodes.select("path").collect()) == sorted(expected)
+    sessions = spark.read.format("zookeeper_snapshot").option("table", "sessions")
+    assert sessions.load(str(directory)).count() > 0
+
+
+def test_corruption_fails_the_job_or_ends_the_file(
+    spark: SparkSession, newest: Any, directory: Path, tmp_path: Path
+) -> None:
+    """The error names file and byte; with ``corruption=stop`` the rows before it remain."""
+    shutil.copy(newest.logs[0], tmp_path)
+    log = tmp_path / newest.logs[0].name
+    rows = [row for batch in read_log(log) for row in batch.to_pylist()]
+    position = rows[60]["position"]
+    content = bytearray(log.read_bytes())
+    content[position + 30] ^= 1
+    log.write_bytes(content)
+    load = spark.read.format("zookeeper_txnlog").option("columns", "zxid")
+    with pytest.raises(Exception, match=rf"{log.name}: byte {position}: checksum"):
+        load.load(str(tmp_path)).collect()
+    assert load.option("corruption", "stop").load(str(tmp_path)).count() == 60
+
+
+def test_a_stream_follows_a_growing_log(spark: SparkSession, newest: Any, tmp_path: Path) -> None:
+    """Logs that grow byte by byte and roll, with restarts: each row once, none before it is whole.
+
+    The first file grows by pieces that end inside of records, over reserved zeros as a server
+    writes them.
+    """
+    grown, rolled = newest.logs[:2]
+    content = grown.read_bytes()
+    rows = [row for batch in read_log(grown) for row in batch.to_pylist()]
+    cuts = [rows[30]["position"] + 7, rows[31]["position"] + 45, rows[90]["position"] - 1]
+    logs, checkpoint, out = tmp_path / "logs", tmp_path / "checkpoint", tmp_path / "out"
+    logs.mkdir()
+    expected = [30, 31, 89, len(rows)]
+    for cut, whole in zip([*cuts, len(content)], expected, strict=True):
+        (logs / grown.name).write_bytes(content[:cut].ljust(len(content), b"\0"))
+        run(spark, logs, checkpoint, out)
+        assert spark.read.parquet(str(out)).count() == whole
+    shutil.copy(rolled, logs)
+    run(spark, logs, checkpoint, out)
+    run(spark, logs, checkpoint, out)  # nothing new
+    expected_rows = rows + [row for batch in read_log(rolled) for row in batch.to_pylist()]
+    found = spark.read.parquet(str(out)).select("position", "zxid", "idx").collect()
+    assert sorted(map(tuple, found)) == sorted(
+        (row["position"], row["zxid"], row["idx"]) for row in expected_rows
+    )
+
+
+def run(spark: SparkSession, logs: Path, checkpoint: Path, out: Path) -> None:
+    """One start of the stream, from its checkpoint to all there is now."""
+    query = (
+        spark.readStream.format("zookeeper_txnlog")
+        .load(f"server={logs}")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(out))
+    )
+    assert query.awaitTermination(60)
+
+
+def stream_steps(logs: Path) -> Iterator[list[tuple[int, int]]]:
+    """The stream's reader without Spark: after each step of the caller, what it finds new."""
+    reader = StreamLogReader(parse_options("zookeeper_txnlog", {"path": str(logs)}))
+    at = reader.initialOffset()
+    while True:
+        latest = reader.latestOffset(at, None)
+        found = []
+        for task in reader.partitions(at, latest):
+            for batch in reader.read(task):
+                found += [(row["zxid"], row["idx"]) for row in batch.to_pylist()]
+        at = latest
+        yield found
+
+
+def test_a_stream_cut_at_every_byte(newest: Any, tmp_path: Path) -> None:
+    """A file that grows one byte at a time gives each row when its last byte is there."""
+    content = newest.logs[0].read_bytes()
+    rows = [row for batch in read_log(newest.logs[0]) for row in batch.to_pylist()]
+    log = tmp_path / newest.logs[0].name
+    log.write_bytes(bytes(len(content)))
+    ends = {row["position"]: (row["zxid"], row["idx"]) for row in rows[1:13]}
+    steps = stream_steps(tmp_path)
+    with log.open("r+b") as file:
+        for at in range(rows[12]["position"]):
+            file.seek(at)
+            file.write(content[at : at + 1])
+            file.flush()
+            found = next(steps)
+            if at + 1 in ends:
+                assert found == [(rows[list(ends).index(at + 1)]["zxid"], 0)]
+            else:
+                assert found == []
+
+
+def test_small_files_share_tasks() -> None:
+    """Files are packed in order up to the size of a task; a larger one has a task of its own."""
+    pieces = [Piece("s", str(n), n, size) for n, size in enumerate([5, 5, 5, 40, 1, 1])]
+    assert [[p.size for p in task] for task in pack(pieces, 10)] == [[5, 5], [5], [40], [1, 1]]
+    assert pack([], 10) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "path: name the servers' directories"),
+        ({"path": "/tmp", "pathprefx": "/"}, "pathprefx: no such option"),
+        ({"path": "/tmp", "startZxid": "x"}, "startZxid: 'x' is no zxid"),
+        ({"path": "/tmp", "columns": "zxid,zxd"}, "columns: 'zxd' is not one of"),
+        ({"path": "/tmp", "corruption": "skip"}, "corruption: 'skip'"),
+        ({"path": "a=/tmp,a=/tmp"}, "a is named twice"),
+        ({"path": "/tmp", "table": "nodes"}, "table: 'nodes' is not one of transactions, files"),
+        ({"path": "/tmp", "bytesPerTask": "0"}, "bytesPerTask: '0'"),
+    ],
+)
+def test_faulty_options_are_named(options: dict[str, str], said: str) -> None:
+    """Every fault is one line with the option and what may stand there."""
+    with pytest.raises(ConfigError, match=said):
+        parse_options("zookeeper_txnlog", options)
