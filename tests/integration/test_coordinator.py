@@ -158,8 +158,12 @@ def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
     member.create_message_streams({topic: 1})
     both = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     assert told == [("assigned", both)]
+    second = make()
+    second.create_message_streams({topic: 1})
+    wait_until(lambda: share([member, second], 2), 10, "both have a share")
+    assert told[1:3] == [("releasing", {topic: frozenset({0, 1})}), ("revoked", both)]
     member.shutdown()
-    assert told[1:] == [("releasing", {topic: frozenset({0, 1})}), ("revoked", both)]
+    assert told[-1] == ("revoked", told[-2][1]), "the legacy call is not for the end"
 
 
 def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, topic: str) -> None:

@@ -25,8 +25,14 @@ class Calls:
         self._listener = listener
         self._consumer_id = consumer_id
 
-    def revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Nothing more of these is delivered; they are about to be released."""
+    def revoked(self, partitions: frozenset[TopicPartition], leaving: bool = False) -> None:
+        """Nothing more of these is delivered; they are about to be released.
+
+        At shutdown the legacy call is left out, as in ZooKeeper's groups.
+        """
+        if leaving:
+            self._call("on_partitions_revoked", partitions)
+            return
         by_topic: dict[str, set[int]] = {}
         for tp in partitions:
             by_topic.setdefault(tp.topic, set()).add(tp.partition)

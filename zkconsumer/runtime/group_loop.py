@@ -251,7 +251,8 @@ class GroupLoop:
                 self._end_rebalance()
                 self._mailbox.put(common.FetchingStarted(token))
             case common_orders.NotifyReleasing(token, partitions):
-                self._tell(token, lambda calls: calls.revoked(partitions))
+                leaving = self.machine.closing
+                self._tell(token, lambda calls: calls.revoked(partitions, leaving))
             case orders.NotifyLost(token, partitions):
                 self._tell(token, lambda calls: calls.lost(partitions))
             case common_orders.NotifyStarting(token, assignment):

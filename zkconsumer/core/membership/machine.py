@@ -72,7 +72,7 @@ class MembershipMachine:
         self._goal = Goal.LOAD
         self._purpose = Purpose.REJOIN
         self._coordinator = False
-        self._closing = False
+        self.closing = False
         self._answered_start = False
         self._rejoin_wanted = False
         self._outside = False
@@ -442,7 +442,7 @@ class MembershipMachine:
 
     def _note_fault(self, text: str) -> None:
         self._report("commit-failed", text)
-        if self._closing:
+        if self.closing:
             self._faults.append(text)
 
     def _announce_release(self) -> None:
@@ -455,7 +455,7 @@ class MembershipMachine:
             self.held.pop(tp, None)
         self._emit(orders.Forget(self._releasing))
         self._releasing = frozenset()
-        if self._closing:
+        if self.closing:
             self._finish_closing()
         elif self._purpose is Purpose.SHRINK:
             self._extend()
@@ -490,7 +490,7 @@ class MembershipMachine:
         self._after_loss()
 
     def _after_loss(self) -> None:
-        if self._closing:
+        if self.closing:
             self._finish_closing()
         elif self._outside:
             self.state, self._awaited = State.OUTSIDE, None
@@ -536,7 +536,7 @@ class MembershipMachine:
             self._fail(fact.code, name_of(fact.code))
 
     def _poll_expired(self, fact: facts.PollExpired) -> None:
-        if self.generation < 0 or self._closing or self._outside:
+        if self.generation < 0 or self.closing or self._outside:
             return
         self._outside = True
         self._report("poll-expired", "max.poll.interval.ms is over: leaving the group")
@@ -596,9 +596,9 @@ class MembershipMachine:
     # -- the end ---------------------------------------------------------------------------------
 
     def _close_requested(self, fact: common.CloseRequested) -> None:
-        if self._closing:
+        if self.closing:
             return
-        self._closing = True
+        self.closing = True
         if self._releasing:
             return  # it goes on when these partitions are released
         if self.state in (State.NOTIFYING_LOST, State.LEAVING):
@@ -633,5 +633,5 @@ class MembershipMachine:
         self.state, self._awaited, self.generation = State.FAILED, None, -1
         self._desk.refuse(text)
         self._emit(orders.Fail(code, text))
-        if self._closing:
+        if self.closing:
             self._close()

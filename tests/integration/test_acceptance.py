@@ -1,0 +1,258 @@
+"""What a program that uses streams may rely on, whoever decides about ownership.
+
+Each test runs over both connectors: the programs differ by the class name alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.errors import (
+    CommitFailedError,
+    ConfigError,
+    ConnectorClosedError,
+    ConsumerTimeoutError,
+    StreamsAlreadyCreatedError,
+    UsageError,
+)
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+Connector: TypeAlias = ZookeeperConsumerConnector | CoordinatorConsumerConnector
+Make: TypeAlias = Callable[..., Connector]
+
+pytestmark = pytest.mark.filterwarnings("ignore:bootstrap.servers is not a known key")
+
+
+@pytest.fixture(params=[ZookeeperConsumerConnector, CoordinatorConsumerConnector])
+def make(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> Iterator[Make]:
+    """Makes members of one group with one configuration for both; shut down after the test."""
+    config: dict[str, object] = {
+        "zookeeper.connect": cluster.zookeeper,
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "zookeeper.session.timeout.ms": 10_000,
+        "auto.offset.reset": "smallest",
+        "auto.commit.interval.ms": 200,
+        "rebalance.backoff.ms": 200,
+        "rebalance.max.retries": 20,
+        "refresh.leader.backoff.ms": 50,
+        "zkconsumer.reread.interval.ms": 500,
+    }
+    if request.param is CoordinatorConsumerConnector:
+        config["heartbeat.interval.ms"] = 200
+    made: list[Connector] = []
+
+    def one(**more: object) -> Connector:
+        added = {key.replace("_", "."): value for key, value in more.items()}
+        made.append(request.param(config | added))
+        return made[-1]
+
+    yield one
+    for member in made:
+        member.shutdown()
+
+
+def test_streams_of_a_topic(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Each of several streams carries its run of partitions, in order; all is delivered once."""
+    cluster.create_topic(topic, 4)
+    with Producer(cluster.bootstrap, topic, range(4)) as producer:
+        producer.send(40)
+    streams = make().create_message_streams({topic: 2})[topic]
+    readers = [Reader([stream]) for stream in streams]
+    for index, reader in enumerate(readers):
+        reader.wait(20)
+        for partition in (2 * index, 2 * index + 1):
+            assert reader.offsets(partition) == list(range(10))
+        assert len(reader.deliveries) == 20
+
+
+def test_several_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
+    """Each topic has its own streams."""
+    one, two = f"{unique}-1", f"{unique}-2"
+    for name in (one, two):
+        cluster.create_topic(name, 2)
+        with Producer(cluster.bootstrap, name, range(2)) as producer:
+            producer.send(6)
+    streams = make().create_message_streams({one: 1, two: 2})
+    assert {name: len(found) for name, found in streams.items()} == {one: 1, two: 2}
+    for name, found in streams.items():
+        reader = Reader(found)
+        reader.wait(6)
+        assert {delivery.topic for delivery in reader.deliveries} == {name}
+
+
+@pytest.mark.parametrize("kind", [Whitelist, Blacklist])
+def test_filters(cluster: LocalCluster, make: Make, unique: str, kind: type) -> None:
+    """A filter means topics there are and topics that come."""
+    first, second = f"{unique}-f1", f"{unique}-f2"
+    cluster.create_topic(first, 1)
+    cluster.create_topic(f"{unique}-x", 1)
+    raw = f"{unique}-f.*"
+    chosen = kind(raw) if kind is Whitelist else kind(f"(?!{raw}).*")
+    reader = Reader(make().create_message_streams_by_filter(chosen, 1))
+    cluster.create_topic(second, 1)
+    for name in (first, second):
+        with Producer(cluster.bootstrap, name, (0,)) as producer:
+            producer.send(3)
+    reader.wait(6)
+    assert {found.topic for found in reader.deliveries} == {first, second}
+
+
+def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """A second member takes its share and gives it back; nothing is lost or delivered twice."""
+    cluster.create_topic(topic, 4)
+    with Producer(cluster.bootstrap, topic, range(4), interval=0.002) as producer:
+        first, second = make(), make()
+        readers = [Reader(first.create_message_streams({topic: 1})[topic])]
+        readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
+        for member in (first, second):
+            wait_until(lambda m=member: m.metrics().owned_partitions == 2, 15, "equal shares")
+        readers[1].wait(50)
+        second.shutdown()
+        wait_until(lambda: first.metrics().owned_partitions == 4, 15, "the first has all")
+        sent = set(producer.stop())
+        wait_until(
+            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
+            15,
+            "everything is delivered",
+        )
+        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
+        assert len(got) == len(set(got))
+
+
+def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Without automatic commits a successor starts where ``commit_offsets`` said; a partition that
+    is not owned and an offset that is none are refused."""
+    cluster.create_topic(topic, 1)
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(10)
+    settings = {"auto_commit_enable": "false", "consumer_timeout_ms": 8000}
+    member = make(**settings)
+    with pytest.raises(UsageError):
+        member.commit_offsets()
+    iterator = iter(member.create_message_streams({topic: 1})[topic][0])
+    assert [next(iterator).offset for _ in range(4)] == [0, 1, 2, 3]
+    member.commit_offsets()
+    with pytest.raises(CommitFailedError, match="nowhere-3"):
+        member.commit_offsets({TopicPartition("nowhere", 3): 1})
+    with pytest.raises(ConfigError):
+        member.commit_offsets({TopicPartition(topic, 0): -1})
+    member.shutdown()
+    member = make(**settings)
+    iterator = iter(member.create_message_streams({topic: 1})[topic][0])
+    assert next(iterator).offset == 3
+    member.commit_offsets({TopicPartition(topic, 0): 7})
+    member.shutdown()
+    member = make(**settings)
+    assert next(iter(member.create_message_streams({topic: 1})[topic][0])).offset == 7
+
+
+def test_the_iterator_times_out_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """``consumer.timeout.ms`` raises and leaves the stream usable."""
+    cluster.create_topic(topic, 1)
+    iterator = iter(make(consumer_timeout_ms=200).create_message_streams({topic: 1})[topic][0])
+    begun = time.monotonic()
+    with pytest.raises(ConsumerTimeoutError):
+        next(iterator)
+    assert 0.15 < time.monotonic() - begun < 5
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(1)
+
+    def got() -> bool:
+        try:
+            return next(iterator).offset == 0
+        except ConsumerTimeoutError:
+            return False
+
+    wait_until(got, 10, "the message comes")
+
+
+def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """The listener hears of owners before fetching, and of partitions before their release, where
+    it may commit; the end of the member is no release."""
+    cluster.create_topic(topic, 4)
+    released: list[dict[str, frozenset[int]]] = []
+    started: list[dict[int, int]] = []
+    member = make(auto_commit_enable="false")
+
+    class Listener:
+        def before_releasing_partitions(self, partitions: dict[str, frozenset[int]]) -> None:
+            if partitions:
+                released.append(partitions)
+                for number in partitions[topic]:
+                    member.commit_offsets({TopicPartition(topic, number): 2})
+
+        def before_starting_fetchers(
+            self, consumer_id: str, assignment: dict[str, dict[int, ConsumerThreadId]]
+        ) -> None:
+            mine = assignment.get(topic, {}).items()
+            started.append({number: of.stream for number, of in mine if of.consumer == consumer_id})
+
+    member.set_consumer_rebalance_listener(Listener())
+    member.create_message_streams({topic: 2})
+    assert started == [{0: 0, 1: 0, 2: 1, 3: 1}]
+    with Producer(cluster.bootstrap, topic, range(4)) as producer:
+        producer.send(20)
+    second = make(consumer_timeout_ms=10_000)
+    streams = second.create_message_streams({topic: 2})[topic]
+    for each in (member, second):
+        wait_until(lambda m=each: m.metrics().owned_partitions == 2, 15, "equal shares")
+    assert len(released[0][topic]) >= 2
+    reader = Reader(streams)
+    assert reader.wait(2)[0].offset == 2, "the listener's commit counts"
+    count = len(released)
+    member.shutdown()
+    assert len(released) == count
+
+
+def test_decoders(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Keys and values come through the decoders that were given."""
+    cluster.create_topic(topic, 1)
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        producer.send(1)
+    streams = make().create_message_streams({topic: 1}, value_decoder=lambda raw: ("seen", raw))
+    message = next(iter(streams[topic][0]))
+    assert message.value[0] == "seen"
+
+
+def test_metrics(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """The same metrics count the same things."""
+    cluster.create_topic(topic, 2)
+    with Producer(cluster.bootstrap, topic, range(2)) as producer:
+        producer.send(10)
+    member = make()
+    reader = Reader(member.create_message_streams({topic: 1})[topic])
+    reader.wait(10)
+    metrics = member.metrics()
+    assert (metrics.messages, metrics.owned_partitions, metrics.rebalances) == (10, 2, 1)
+    wait_until(lambda: member.metrics().lag == dict.fromkeys(metrics.lag, 0), 10, "lag is 0")
+    member.shutdown()
+    assert member.metrics().state == "CLOSED"
+
+
+def test_wrong_use(cluster: LocalCluster, make: Make, topic: str) -> None:
+    """Streams are made once; a connector that is shut down is of no use; bad counts are told."""
+    cluster.create_topic(topic, 1)
+    member = make()
+    with pytest.raises(ConfigError):
+        member.create_message_streams({topic: 0})
+    stream = member.create_message_streams({topic: 1})[topic][0]
+    with pytest.raises(StreamsAlreadyCreatedError):
+        member.create_message_streams({topic: 1})
+    ended = threading.Event()
+    threading.Thread(target=lambda: (list(stream), ended.set()), daemon=True).start()
+    member.shutdown()
+    member.shutdown()
+    assert ended.wait(5), "iteration ends at shutdown"
+    with pytest.raises(ConnectorClosedError):
+        member.commit_offsets()
