@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "offsets": "zkconsumer.cli.offsets:offsets",
     "simulate": "zkconsumer.cli.simulate:simulate",
     "topics": "zkconsumer.cli.topics:topics",
+    "trace": "zkconsumer.cli.trace:trace",
 }
 """Name of each subcommand, and the module and attribute that hold it."""
 

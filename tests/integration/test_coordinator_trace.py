@@ -1,0 +1,138 @@
+"""``zkconsumer trace``, and brokers of other generations."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.errors import ConfigError, UnsupportedBrokerError
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
+FAST = ["--property", "heartbeat.interval.ms=200", "--property", "session.timeout.ms=6000"]
+
+
+def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: str) -> None:
+    """Two traces of one group: the first shows find, join (79, then with an id), sync, heartbeats,
+    a heartbeat with 27, join and sync again, and leave at SIGTERM, each with fields; the diagram of
+    the second has the same steps."""
+    cluster.create_topic(topic, 2)
+    arguments = ["--bootstrap-server", cluster.bootstrap, "--group", group, "--topic", topic]
+    first = subprocess.Popen(
+        [*COMMAND, *arguments, *FAST, "--read"], stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    seen: list[str] = []
+    for line in first.stdout:
+        seen.append(line)
+        if " Heartbeat " in line:
+            break
+    second = subprocess.run(
+        [*COMMAND, *arguments, *FAST, "--seconds", "1", "--diagram"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    first.send_signal(signal.SIGTERM)
+    seen += first.communicate(timeout=30)[0].splitlines(keepends=True)
+    assert first.returncode == 0
+    text = "".join(seen)
+    steps = [line.split()[1] for line in seen if not line.startswith("     " * 2)]
+    assert steps[0] == "FindCoordinator"
+    assert "MEMBER_ID_REQUIRED (79)" in text
+    assert "REBALANCE_IN_PROGRESS (27)" in text
+    assert steps.count("SyncGroup") >= 2
+    assert steps[-1] == "LeaveGroup"
+    assert f"assignment={{'{topic}': [0, 1]}}" in text
+    assert f"'topics': ['{topic}']" in text
+    assert "generation_id=1" in text
+    assert second.stdout.startswith("sequenceDiagram\n")
+    for step in ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"):
+        assert f"M->>C: {step}" in second.stdout
+
+
+@pytest.fixture(scope="module")
+def middle() -> Iterator[LocalCluster]:
+    """A broker of 1.1."""
+    with LocalCluster("1.1") as running:
+        yield running
+
+
+def settings(cluster: LocalCluster, group: str) -> dict[str, object]:
+    """A member that reads from the beginning."""
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 200,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+    }
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "legacy-range"])
+def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: str) -> None:
+    """Two members share a topic on a broker of 1.1; one leaves, and nothing is delivered twice."""
+    middle.create_topic(topic, 4)
+    config = settings(middle, group) | {"partition.assignment.strategy": strategy}
+    with (
+        Producer(middle.bootstrap, topic, range(4), interval=0.005) as producer,
+        CoordinatorConsumerConnector(config) as one,
+    ):
+        readers = [Reader(one.create_message_streams({topic: 1})[topic])]
+        two = CoordinatorConsumerConnector(config)
+        readers.append(Reader(two.create_message_streams({topic: 1})[topic]))
+        for member in (one, two):
+            wait_until(lambda m=member: m.metrics().owned_partitions == 2, 15, "shared")
+        readers[1].wait(20)
+        two.shutdown()
+        wait_until(lambda: one.metrics().owned_partitions == 4, 15, "all")
+        sent = set(producer.stop())
+        wait_until(
+            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
+            15,
+            "everything is delivered",
+        )
+        got = [(d.partition, d.offset) for r in readers for d in r.deliveries]
+        assert len(got) == len(set(got))
+
+
+def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
+    """A static member is refused by name where the broker does not know it."""
+    config = settings(middle, group) | {"group.instance.id": "one"}
+    member = CoordinatorConsumerConnector(config)
+    with pytest.raises(UnsupportedBrokerError, match=r"group\.instance\.id.*older than 2\.3"):
+        member.create_message_streams({"t": 1})
+    assert member.closed
+
+
+def test_brokers_of_0_8_2_are_refused(group: str) -> None:
+    """Without a group protocol there is no group: the error says what to use instead."""
+    with LocalCluster("0.8.2") as old:
+        member = CoordinatorConsumerConnector(settings(old, group))
+        with pytest.raises(UnsupportedBrokerError, match="use ZookeeperConsumerConnector"):
+            member.create_message_streams({"t": 1})
+
+
+def test_faults_of_the_configuration_are_told_together() -> None:
+    """All faults at once, each with its key."""
+    with pytest.raises(ConfigError) as caught:
+        CoordinatorConsumerConnector(
+            {
+                "group.id": "g",
+                "partition.assignment.strategy": "range,wrong",
+                "heartbeat.interval.ms": 7000,
+                "zookeeper.session.timeout.ms": 6000,
+            }
+        )
+    told = "; ".join(caught.value.faults)
+    assert "bootstrap.servers is missing" in told
+    assert "'wrong' is none of" in told
+    assert "must be smaller than session.timeout.ms=6000" in told

@@ -1,0 +1,79 @@
+"""``zkconsumer trace``: one member on the coordinator, with every request and answer as it happens.
+
+The main thread joins, waits and leaves; requests are printed by the threads that send them.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any
+
+import click
+
+from zkconsumer.cli.trace_format import Diagram, exchange, lines
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.runtime.streams import KafkaStream
+
+
+@click.command()
+@click.option("--bootstrap-server", required=True, metavar="HOST:PORT[,..]")
+@click.option("--group", required=True, help="Join this group.")
+@click.option("--topic", "topics", required=True, multiple=True, help="Subscribe to this topic.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="Leave after this time.")
+@click.option("--read", is_flag=True, help="Read messages and commit.")
+@click.option("--diagram", is_flag=True, help="At the end print a Mermaid sequence diagram.")
+@click.option("--property", "properties", metavar="KEY=VALUE", multiple=True)
+def trace(
+    bootstrap_server: str,
+    group: str,
+    topics: tuple[str, ...],
+    seconds: float | None,
+    read: bool,
+    diagram: bool,
+    properties: tuple[str, ...],
+) -> None:
+    """Show what one member and the group's coordinator say to each other.
+
+    It is a real member: while it is there it owns its share of the partitions. Without --read
+    nothing is read or committed, and the messages wait for the next owner. Ctrl-C and SIGTERM
+    leave the group; two traces of one group show a rebalance.
+    """
+    config: dict[str, object] = {"heartbeat.interval.ms": "1000"}
+    for text in properties:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--property")
+        config[name] = value
+    config |= {"bootstrap.servers": bootstrap_server, "group.id": group}
+    if not read:
+        config["auto.commit.enable"] = "false"
+    begun = time.monotonic()
+    lock = threading.Lock()
+    drawn = Diagram()
+
+    def show(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
+        found = exchange(time.monotonic() - begun, broker, request, answer)
+        with lock:
+            drawn.add(found)
+            if not diagram:
+                click.echo("\n".join(lines(found)))
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with CoordinatorConsumerConnector(config, on_exchange=show) as member:
+        streams = member.create_message_streams(dict.fromkeys(topics, 1))
+        if read:
+            for stream in (one for group_ in streams.values() for one in group_):
+                threading.Thread(target=_drain, args=(stream,), daemon=True).start()
+        ended.wait(seconds)
+    if diagram:
+        click.echo(drawn.text(), nl=False)
+
+
+def _drain(stream: KafkaStream) -> None:
+    for _ in stream:
+        pass

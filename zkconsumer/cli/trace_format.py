@@ -1,0 +1,167 @@
+"""Shows requests to a group's coordinator and their answers: as lines, and as a Mermaid diagram.
+
+Works on the message objects that ``on_exchange`` hands out, of which it knows only the attributes.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from zkconsumer.core.membership.reactions import name_of
+from zkconsumer.core.membership.wire import by_topic, decode_assignment, decode_subscription
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+
+_DULL: Final = frozenset({"throttle_time_ms", "protocol_type", "is_internal", "cluster_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and its answer, ``at`` seconds after the start."""
+
+    at: float
+    broker: BrokerEndpoint
+    name: str
+    sent: Mapping[str, object]
+    got: Mapping[str, object]
+
+    @property
+    def outcome(self) -> str:
+        """The answer's error for people; empty when there is none."""
+        code = self.got.get("error_code", 0)
+        return name_of(code) if isinstance(code, int) and code else ""
+
+
+def exchange(at: float, broker: BrokerEndpoint, request: Any, answer: Any) -> Exchange:
+    """Take the fields out of a request and its answer."""
+    name = type(request).__name__.removesuffix("Request")
+    sent, got = dict(request.to_dict()), dict(answer.to_dict())
+    if name == "JoinGroup":
+        sent["protocols"] = {one.name: _subscription(one.metadata) for one in request.protocols}
+        got["members"] = {one.member_id: _subscription(one.metadata) for one in answer.members}
+    elif name == "SyncGroup":
+        sent["assignments"] = {
+            one.member_id: _assignment(one.assignment) for one in request.assignments
+        }
+        got["assignment"] = _assignment(answer.assignment)
+    elif name == "Metadata":
+        sent = {"topics": None if request.topics is None else [one.name for one in request.topics]}
+        got = {"partitions": {one.name: len(one.partitions) for one in answer.topics}}
+    elif name == "OffsetCommit":
+        sent["topics"] = _each(request.topics, "committed_offset")
+        got = {"error_codes": _each(answer.topics, "error_code")}
+    elif name == "OffsetFetch":
+        sent["topics"] = {one.name: list(one.partition_indexes) for one in request.topics}
+        got = {"committed_offsets": _each(answer.topics, "committed_offset")}
+    return Exchange(at, broker, name, _plain(sent), _plain(got))
+
+
+def lines(found: Exchange) -> list[str]:
+    """Three lines: who is asked what, and the answer."""
+    where = f"{found.broker.host}:{found.broker.port}"
+    outcome = f"  {found.outcome}" if found.outcome else ""
+    return [
+        f"{found.at:9.3f} {found.name} -> {where}{outcome}",
+        f"          sent {_fields(found.sent)}",
+        f"          got  {_fields(found.got)}",
+    ]
+
+
+@dataclass(slots=True)
+class Diagram:
+    """Collects a run; ``text`` draws it. Heartbeats in a row are one arrow."""
+
+    _rows: list[tuple[str, str, str]] = field(default_factory=list)
+    _times: list[int] = field(default_factory=list)
+
+    def add(self, found: Exchange) -> None:
+        """Take one exchange in."""
+        row = (found.name, _asked(found), found.outcome or _told(found))
+        same = self._rows and self._rows[-1] == row
+        if same and found.name in ("Heartbeat", "Metadata", "OffsetCommit"):
+            self._times[-1] += 1
+        else:
+            self._rows.append(row)
+            self._times.append(1)
+
+    def text(self) -> str:
+        """The run as a Mermaid sequence diagram."""
+        parts = ["sequenceDiagram", "    participant M as Member", "    participant C as Broker"]
+        for (name, asked, told), times in zip(self._rows, self._times, strict=True):
+            often = f" (x {times})" if times > 1 else ""
+            parts.append(f"    M->>C: {name}{often}{': ' + asked if asked else ''}")
+            parts.append(f"    C-->>M: {told or 'ok'}")
+        return "\n".join(parts) + "\n"
+
+
+def _asked(found: Exchange) -> str:
+    sent = found.sent
+    match found.name:
+        case "JoinGroup":
+            protocols = sent["protocols"]
+            names = ", ".join(protocols) if isinstance(protocols, Mapping) else ""
+            return f"{'with' if sent.get('member_id') else 'without'} member id, {names}"
+        case "SyncGroup":
+            return f"generation {sent['generation_id']}" + (
+                ", everybody's assignment" if sent["assignments"] else ""
+            )
+        case "Heartbeat":
+            return f"generation {sent['generation_id']}"
+        case "OffsetCommit":
+            return f"generation {sent['generation_id_or_member_epoch']}"
+        case _:
+            return ""
+
+
+def _told(found: Exchange) -> str:
+    got = found.got
+    match found.name:
+        case "FindCoordinator":
+            return f"broker {got['node_id']}"
+        case "JoinGroup":
+            leads = got["leader"] == got["member_id"]
+            return f"generation {got['generation_id']}, {'leader' if leads else 'follower'}"
+        case "SyncGroup":
+            return str(got["assignment"])
+        case "Metadata":
+            return f"partitions {got['partitions']}"
+        case _:
+            return ""
+
+
+def _plain(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name not in _DULL}
+
+
+def _fields(fields: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value!r}" for name, value in fields.items()) or "-"
+
+
+def _each(topics: Iterable[Any], name: str) -> dict[str, object]:
+    return {
+        str(TopicPartition(topic.name, one.partition_index)): getattr(one, name)
+        for topic in topics
+        for one in topic.partitions
+    }
+
+
+def _subscription(raw: Any) -> object:
+    try:
+        data = decode_subscription(bytes(raw))
+    except (ValueError, TypeError):
+        return "(cannot be read)"
+    shown: dict[str, object] = {"topics": list(data.topics)}
+    if data.version >= 1:
+        shown["owned"] = dict(by_topic(data.owned))
+    if data.user_data:
+        shown["user_data"] = f"{len(data.user_data)} bytes"
+    return shown
+
+
+def _assignment(raw: Any) -> object:
+    try:
+        return dict(by_topic(decode_assignment(bytes(raw)).partitions))
+    except (ValueError, TypeError):
+        return "(cannot be read)"
