@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.text import printable
-from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -26,10 +23,23 @@ from zkconsumer.cli.tables import (
     print_rows,
     zookeeper_options,
 )
-from zkconsumer.errors import ConfigError, OffsetsFileError
 from zkmigrate import offset_csv, plan_file, verify
+from zkmigrate.command_files import (
+    given_offsets,
+    offsets_in_kafka,
+    offsets_in_zookeeper,
+    read_file,
+    write_new,
+)
+from zkmigrate.command_options import (
+    check_selection,
+    chosen_groups,
+    chosen_options,
+    decisions,
+    selection,
+)
 from zkmigrate.config_map import CLIENTS, map_file
-from zkmigrate.errors import MigrationError, PlanFileError
+from zkmigrate.errors import MigrationError
 from zkmigrate.journal import Journal
 from zkmigrate.model import (
     Direction,
@@ -37,8 +47,6 @@ from zkmigrate.model import (
     GroupState,
     OnConflict,
     Options,
-    OutOfRange,
-    Slipped,
     Store,
     Verdict,
 )
@@ -48,113 +56,13 @@ from zkmigrate.plan_file import PlanFile
 from zkmigrate.snapshot import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix")
+_COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
-
-
-def _selection(command: F) -> F:
-    """Add the options that choose groups."""
-    command = click.option("--all", "everything", is_flag=True, help="Every group.")(command)
-    command = click.option(
-        "--groups-regex", metavar="RE", help="Every group whose whole name matches."
-    )(command)
-    return click.option("--group", "groups", multiple=True, help="May be given repeatedly.")(
-        command
-    )
-
-
-def _decisions(command: F) -> F:
-    """Add the options that settle what a plan cannot decide."""
-    for option in (
-        click.option(
-            "--max-idle-days",
-            type=click.IntRange(min=0),
-            default=Options().max_idle_days,
-            show_default=True,
-            help="Groups that wrote no offset for longer need a decision.",
-        ),
-        click.option(
-            "--skip-topic",
-            "skip_topics",
-            multiple=True,
-            help="Leave this topic's offsets as they are in both stores.",
-        ),
-        click.option(
-            "--slipped",
-            type=click.Choice([one.value for one in Slipped]),
-            default=Slipped.REFUSE.value,
-            show_default=True,
-            help="Offsets that a 1.1.0 broker stored below 'offset' instead of 'offsets'.",
-        ),
-        click.option(
-            "--out-of-range",
-            type=click.Choice([one.value for one in OutOfRange]),
-            default=OutOfRange.REFUSE.value,
-            show_default=True,
-            help="Offsets outside of what the log holds.",
-        ),
-        click.option(
-            "--on-conflict",
-            type=click.Choice([one.value for one in OnConflict]),
-            default=OnConflict.REFUSE.value,
-            show_default=True,
-            help="Which offset counts where the stores hold different ones.",
-        ),
-        click.option(
-            "--direction",
-            type=click.Choice([one.value for one in Direction]),
-            default=Direction.ZK_TO_KAFKA.value,
-            show_default=True,
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _options(raw: dict[str, Any]) -> Options:
-    return Options(
-        OnConflict(raw["on_conflict"]),
-        OutOfRange(raw["out_of_range"]),
-        Slipped(raw["slipped"]),
-        frozenset(raw["skip_topics"]),
-        raw["max_idle_days"],
-    )
-
-
-def _check_selection(groups: tuple[str, ...], regex: str | None, everything: bool) -> None:
-    if bool(groups) + (regex is not None) + everything != 1:
-        raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
-    try:
-        re.compile(regex or "")
-    except re.error as error:
-        raise click.UsageError(f"--groups-regex: {error}") from None
-
-
-def _chosen(
-    known: list[str], store: Store, groups: tuple[str, ...], regex: str | None
-) -> list[str]:
-    """Return the groups that were chosen of those that a store knows; there is at least one."""
-    if groups:
-        for group in groups:
-            if group not in known:
-                near = difflib.get_close_matches(group, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else "is the chroot right?"
-                raise MigrationError(f"{store.value} knows no group {group} ({len(known)}): {hint}")
-        return list(dict.fromkeys(groups))
-    chosen = known
-    if regex is not None:
-        chosen = [name for name in known if re.fullmatch(regex, name)]
-    if not chosen:
-        raise MigrationError(
-            f"none of the {len(known)} groups in {store.value} is chosen, so nothing was looked "
-            "at: is the chroot right?"
-        )
-    return chosen
 
 
 def _plans(
@@ -173,6 +81,12 @@ def _plans(
         else:
             name, problem = found
             yield GroupPlan(name, (problem,))
+
+
+def _sources(
+    stores: Stores, way: Direction, groups: tuple[str, ...], regex: str | None
+) -> list[str]:
+    return chosen_groups(partial(stores.group_names, way.source), way.source, groups, regex)
 
 
 class _Summary:
@@ -195,14 +109,16 @@ class _Summary:
             )
             for problem in plan.problems or (None,):
                 tail = (problem.kind.value, problem.what, problem.fix) if problem else ("",) * 3
-                self.rows.append((*head, *tail))
+                self.rows.append((*head, *tail, "; ".join(plan.notes)))
             yield plan
 
     def tell(self, how: How) -> None:
-        print_rows(_COLUMNS, self.rows, how)
-        print_notes(
-            note + (f" ({count} groups)" if count > 1 else "") for note, count in self.notes.items()
-        )
+        if how == "table":  # the notes of many groups are alike: once below it, not in each row
+            print_rows(_COLUMNS[:-1], [row[:-1] for row in self.rows], how)
+            for note, count in self.notes.items():
+                print_notes([note + (f" ({count} groups)" if count > 1 else "")])
+        else:
+            print_rows(_COLUMNS, self.rows, how)
         counts = [f"{self.verdicts[one]} {one.value}" for one in Verdict]
         click.echo(", ".join(counts), err=True)
 
@@ -212,8 +128,8 @@ class _Summary:
 
 
 @cli.command()
-@_selection
-@_decisions
+@selection
+@decisions
 @zookeeper_options
 @format_options
 def assess(
@@ -231,19 +147,21 @@ def assess(
     Changes nothing. Exit status 1 when a group is not ready.
     """
     way = Direction(direction)
-    _check_selection(groups, groups_regex, everything)
+    check_selection(groups, groups_regex, everything)
     summary = _Summary()
     with no_collector(), Stores(zookeeper, timeout) as stores:
-        chosen = _chosen(stores.group_names(way.source), way.source, groups, groups_regex)
-        for _ in summary.watch(_plans(stores, way, _options(raw), chosen)):
+        chosen = chosen_groups(
+            lambda: stores.group_names(way.source), way.source, groups, groups_regex
+        )
+        for _ in summary.watch(_plans(stores, way, chosen_options(raw), chosen)):
             pass
     summary.tell(how)
     click.get_current_context().exit(summary.status)
 
 
 @cli.command()
-@_selection
-@_decisions
+@selection
+@decisions
 @click.option("--out", required=True, metavar="PLAN", help="A new file.")
 @click.option(
     "--from-file",
@@ -271,61 +189,26 @@ def plan(
     """
     way = Direction(direction)
     summary = _Summary()
-    given = _given(from_file, groups) if from_file else None
+    given = given_offsets(from_file, groups) if from_file else None
     if given is None:
-        _check_selection(groups, groups_regex, everything)
+        check_selection(groups, groups_regex, everything)
     with no_collector(), Stores(zookeeper, timeout) as stores:
         if given is None:
-            chosen = _chosen(stores.group_names(way.source), way.source, groups, groups_regex)
+            chosen = chosen_groups(
+                lambda: stores.group_names(way.source), way.source, groups, groups_regex
+            )
         else:
             chosen = sorted(given)
-        plans = summary.watch(_plans(stores, way, _options(raw), chosen, given))
-        _write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
+        plans = summary.watch(_plans(stores, way, chosen_options(raw), chosen, given))
+        write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
     summary.tell(how)
     click.echo(f"the plan is in {out}; carry it out with zkmigrate apply {out} --execute", err=True)
     click.get_current_context().exit(summary.status)
 
 
-def _given(file: str, groups: tuple[str, ...]) -> dict[str, dict[Any, int]]:
-    if len(groups) > 1:
-        raise click.UsageError("--from-file: name at most one --group")
-    given: dict[str, dict[Any, int]] = {}
-    for key, offset in offset_csv.parse(file, _read(file), groups[0] if groups else None).items():
-        given.setdefault(key.group, {})[(key.topic, key.partition)] = offset
-    if not given:
-        raise OffsetsFileError([f"{file}: holds no offset"])
-    return given
-
-
-def _read(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise PlanFileError(f"{file}: {error.strerror}") from None
-
-
-def _write_new(option: str, path: str, lines: Iterable[str]) -> None:
-    """Write a new file whole, or leave none: temporary file, fsync, link."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    if os.path.lexists(path):
-        raise ConfigError([f"{option}: {path} exists: name a new file"])
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-            try:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-                os.link(temporary, path)
-            finally:
-                os.unlink(temporary)
-    except OSError as error:
-        raise ConfigError([f"{option}: {path}: {error.strerror}"]) from None
-
-
 def _load(path: str) -> PlanFile:
     with no_collector():
-        return plan_file.parse(path, _read(path))
+        return plan_file.parse(path, read_file(path))
 
 
 def _journal(plan_path: str, journal: str | None, digest: str) -> Journal:
@@ -470,7 +353,7 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
 
 
 @cli.command()
-@_selection
+@selection
 @click.option(
     "--store",
     type=click.Choice([one.value for one in Store]),
@@ -499,44 +382,18 @@ def export(
     timeout: float,
 ) -> None:
     """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
-    _check_selection(groups, groups_regex, everything)
+    check_selection(groups, groups_regex, everything)
     with no_collector():
         if store == Store.ZOOKEEPER.value:
-            found = _in_zookeeper(groups, groups_regex, zookeeper, timeout)
+            found = offsets_in_zookeeper(groups, groups_regex, zookeeper, timeout)
         else:
-            found = _in_kafka(groups, groups_regex, zookeeper, timeout)
+            found = offsets_in_kafka(groups, groups_regex, zookeeper, timeout)
     text = offset_csv.render(found, form, one_group=len(groups) == 1)
     if out is None:
         sys.stdout.write(text)
     else:
-        _write_new("--out", out, [text])
+        write_new("--out", out, [text])
         click.echo(f"{len(found)} offsets are in {out}", err=True)
-
-
-def _in_zookeeper(
-    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
-) -> dict[OffsetKey, int]:
-    """Offsets in ZooKeeper; no broker is asked."""
-    with GroupTools(zookeeper, timeout) as tools:
-        known = tools.group_names()
-        found = tools.export(_chosen(known, Store.ZOOKEEPER, groups, regex))
-        print_notes(tools.notes)
-    return found
-
-
-def _in_kafka(
-    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
-) -> dict[OffsetKey, int]:
-    with Stores(zookeeper, timeout) as stores:
-        chosen = _chosen(stores.group_names(Store.KAFKA), Store.KAFKA, groups, regex)
-        found: dict[OffsetKey, int] = {}
-        for state in stores.states(chosen, {}, False):
-            if isinstance(state, GroupState):
-                for tp, stored in state.kafka.items():
-                    found[OffsetKey(state.group, *tp)] = stored.offset
-            else:
-                print_notes([f"{state[1].what}; it is left out"])
-    return found
 
 
 @cli.command("config-map")

@@ -39,6 +39,7 @@ class Outcome(Enum):
 
     DONE = "done"
     WAS_DONE = "was done before"
+    NOTHING = "nothing to do"
     WOULD = "would be done"
     SKIPPED = "skipped"
     FAILED = "failed"
@@ -106,7 +107,7 @@ class Mover:
         def one(group: GroupPlan) -> Result:
             records = begun.get(group.group, [])
             if not records:
-                return Result(group.group, Outcome.WAS_DONE, 0, "was not begun")
+                return Result(group.group, Outcome.NOTHING, 0, "was not begun")
             steps = [record["step"] for record in records]
             if steps[-1] == "undo-done":
                 return Result(group.group, Outcome.WAS_DONE, 0)

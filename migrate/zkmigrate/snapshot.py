@@ -38,7 +38,7 @@ from zkconsumer.core.znodes import (
     is_legal_topic,
     topic_path,
 )
-from zkconsumer.errors import BrokerError, ZnodeFormatError
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate import tombstone
 from zkmigrate.errors import MigrationError
@@ -119,7 +119,12 @@ class Stores:
     def group_names(self, store: Store) -> list[str]:
         """Return the names of all groups that a store knows, whatever they are."""
         if store is Store.KAFKA:
-            return self.kafka.list_groups()
+            try:
+                return self.kafka.list_groups()
+            except UnsupportedBrokerError:
+                raise MigrationError(
+                    "brokers before 0.9 cannot list groups: name them with --group"
+                ) from None
         return self.zk.run(list_groups())
 
     def retention(self) -> Retention:

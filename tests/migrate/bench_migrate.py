@@ -54,7 +54,7 @@ def measure(name: str, words: list[str]) -> None:
 def main() -> None:
     """Run all."""
     groups = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    with LocalCluster("1.1") as cluster, tempfile.TemporaryDirectory() as folder:
+    with LocalCluster("3.9") as cluster, tempfile.TemporaryDirectory() as folder:
         for topic in range(TOPICS):
             cluster.create_topic(f"t{topic}", PARTITIONS)
         client = KazooClient(cluster.zookeeper)

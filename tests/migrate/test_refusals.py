@@ -239,6 +239,33 @@ def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topi
         from_here.close()
 
 
+def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> None:
+    """When the coordinator's broker dies for good, its successor is found in the same run."""
+    properties = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"}
+    with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
+        bench = _bench(cluster, tmp_path)
+        cluster.create_topic(topic, 2, replication=2)
+        groups = [f"{group}-{number}" for number in range(3)]
+        for name in groups:
+            bench.set_zk(name, topic, {0: 0})
+        plan, journal = bench.plan(groups)
+        ports: list[int] = []
+
+        def effect(what: str) -> None:
+            if what.startswith("before kafka commit") and groups[1] in what:
+                bench.kafka.fetch(groups[1], [])
+                ports.append(bench.kafka.coordinator(groups[1]).port)
+                (dying,) = [one for one in cluster.broker_servers if one.port == ports[0]]
+                dying.kill()
+
+        results = bench.apply(plan, journal, effect)
+        assert [result.outcome for result in results] == [Outcome.DONE] * 3, results
+        assert ports
+        assert len(bench.committed(groups[1], {topic: 2})) == 1
+        assert bench.kafka.coordinator(groups[1]).port != ports[0]
+        bench.close()
+
+
 def _bench(cluster: LocalCluster, folder: Path) -> Any:
     from importlib.util import module_from_spec, spec_from_file_location
 

@@ -122,6 +122,10 @@ class GroupCoordinators:
             connection.close()
         self._connections.clear()
 
+    def coordinator(self, group: str) -> BrokerEndpoint:
+        """Return where the group's coordinator is, as far as it was found already."""
+        return self._until(lambda: self._find(group), f"offset coordinator of group {group}")
+
     # -- groups --------------------------------------------------------------------------------
 
     def list_groups(self) -> list[str]:
