@@ -1,0 +1,202 @@
+"""The commands of ``zkaudit``, and the one place that maps errors to a line and an exit status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zkaudit.errors import AuditError
+from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEVERITIES = ("critical", "high", "medium", "low", "info")
+FAILED = 3
+"""Exit status when there are findings of the severity of ``--fail-on`` or worse."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status.
+
+    An error of ours is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
+    findings of the severity asked for 3, Ctrl-C 130.
+    """
+    try:
+        status = cli.main(args=list(arguments), prog_name="zkaudit", standalone_mode=False)
+    except ZkConsumerError as error:
+        click.echo(f"error: {plain(str(error))}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def plain(text: str) -> str:
+    """Make foreign text fit for a terminal: whatever cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Tell who owned what in ZooKeeper-based consumer groups, from ZooKeeper's own logs."""
+
+
+def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return datetime.fromisoformat(value).isoformat(" ")
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no ISO time such as 2026-01-31T12:00") from None
+
+
+def _regex(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise click.BadParameter(f"{value!r} is no regex: {error}") from None
+    return value
+
+
+def _spark(master: str | None) -> SparkSession:
+    from zkaudit.job import session
+
+    return session(master)
+
+
+@cli.command("run")
+@click.option(
+    "--zookeeper-logs",
+    "logs",
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' directories.",
+)
+@click.option("--out", metavar="DIR", required=True, help="Where tables and the report go.")
+@click.option("--group", metavar="REGEX", callback=_regex, help="Only groups with such a name.")
+@click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
+@click.option("--to", "end", metavar="TIME", callback=_iso, help="Only findings before (UTC).")
+@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit 3 for such findings or worse.")
+@click.option("--gap-seconds", type=float, default=30.0, show_default=True)
+@click.option(
+    "--master", default="local[*]", show_default=True, help="Spark master; `submit`: as submitted."
+)
+def run_command(
+    logs: tuple[str, ...],
+    out: str,
+    group: str | None,
+    start: str | None,
+    end: str | None,
+    fail_on: str | None,
+    gap_seconds: float,
+    master: str,
+) -> int:
+    """Audit the logs of an ensemble; write tables, summary and report to --out."""
+    from zkaudit.findings import Limits
+    from zkaudit.job import Options
+    from zkaudit.job import run as audit
+    from zkaudit.report import write
+
+    options = Options(logs, out, group, start, end, Limits(gap_seconds=gap_seconds))
+    spark = _spark(None if master == "submit" else master)
+    try:
+        summary = audit(spark, options)
+        page = write(spark, out)
+    finally:
+        spark.stop()
+    tell(summary)
+    click.echo(f"report: {page}")
+    return status_of(summary, fail_on)
+
+
+def tell(summary: dict[str, Any]) -> None:
+    """Print what was found, worst first."""
+    click.echo(
+        f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
+        f"{len(summary['holes']):,} holes in the logs"
+    )
+    for row in summary["findings"]:
+        click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
+    if not summary["findings"]:
+        click.echo("no findings")
+
+
+def status_of(summary: dict[str, Any], fail_on: str | None) -> int:
+    """Return 3 when something is as bad as ``fail_on``, else 0."""
+    if fail_on is None:
+        return 0
+    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return FAILED if any(row["severity"] in bad for row in summary["findings"]) else 0
+
+
+@cli.command("report")
+@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+def report_command(out: str, master: str) -> None:
+    """Write OUT/report.html again from the tables of an audit."""
+    from zkaudit.report import write
+
+    spark = _spark(master)
+    try:
+        click.echo(f"report: {write(spark, out)}")
+    finally:
+        spark.stop()
+
+
+@cli.command("collect")
+@click.argument("source", type=click.Path(exists=True, file_okay=False))
+@click.argument("target", type=click.Path(file_okay=False))
+def collect_command(source: str, target: str) -> None:
+    """Keep a server's closed logs and its snapshots before it deletes them.
+
+    SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET where both are on
+    one file system, else copied. The log that is being written is left for the next time. Run it
+    more often than autopurge does.
+    """
+    from zkaudit.collect import collect
+
+    kept = collect(Path(source), Path(target))
+    click.echo(f"{kept.linked} linked, {kept.copied} copied, {kept.known} there already")
+
+
+@cli.command("demo")
+@click.option("--out", metavar="DIR", default="build/demo-audit", show_default=True)
+@click.option("--clean", is_flag=True, help="Inject no faults.")
+def demo_command(out: str, clean: bool) -> int:
+    """Run members with injected faults on an embedded cluster, then audit ZooKeeper's log."""
+    from zkaudit import job_demo
+    from zkaudit.job import Options
+    from zkaudit.job import run as audit
+    from zkaudit.report import write
+
+    place = Path(out)
+    if place.exists() and any(place.iterdir()):
+        raise AuditError(f"{out}: is not empty: delete it or choose another --out")
+    job_demo.play(place / "cluster", lambda text: click.echo(f"* {text}"), faults=not clean)
+    spark = _spark("local[*]")
+    try:
+        logs = [str(job_demo.data_directory(place / "cluster"))]
+        summary = audit(spark, Options(logs, str(place / "audit")))
+        page = write(spark, place / "audit")
+    finally:
+        spark.stop()
+    tell(summary)
+    click.echo(f"report: {page}")
+    found = {row["kind"] for row in summary["findings"]}
+    missing = set(() if clean else job_demo.PLANTED) - found
+    if missing or (clean and found):
+        click.echo(f"error: not as planted: {', '.join(sorted(missing or found))}", err=True)
+        return 1
+    return 0

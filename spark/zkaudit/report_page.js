@@ -1,0 +1,207 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const colours = { critical: "#dc2626", high: "#ea580c", medium: "#ca8a04", low: "#65a30d", info: "#6b7280" };
+const view = { from: data.begin, to: data.end };
+const ALL = -1;
+
+function text(parent, tag, value, className) {
+  const element = document.createElement(tag);
+  element.textContent = value;
+  if (className) element.className = className;
+  parent.appendChild(element);
+  return element;
+}
+const when = (ms) => ms === null ? "" : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+const hue = (member) => `hsl(${(member * 137.5) % 360} 55% ${52 + (member % 3) * 8}%)`;
+const names = data.groups.map((g) => g.chroot + " " + g.group);
+
+function fill(id, values) {
+  const select = byId(id);
+  values.forEach(([value, label]) => { text(select, "option", label).value = value; });
+  select.addEventListener("change", () => { if (id === "group") fillTopics(); draw(); });
+}
+function chosenGroup() { return data.groups[Number(byId("group").value)]; }
+function inGroup(item) {
+  const group = chosenGroup();
+  return !group || (item.chroot === group.chroot && item.group === group.group);
+}
+const asItem = (row) => ({ chroot: row[0], group: row[1], topic: row[2] });
+function fillTopics() {
+  const select = byId("topic");
+  select.replaceChildren();
+  text(select, "option", "all").value = "";
+  const topics = [...new Set(data.rows.map(asItem).filter(inGroup).map((row) => row.topic))];
+  topics.forEach((topic, i) => { const o = text(select, "option", topic); o.value = String(i + 1); o.dataset.topic = topic; });
+}
+function chosenTopic() { const o = byId("topic").selectedOptions[0]; return o ? o.dataset.topic : undefined; }
+function wanted(item) {
+  const topic = chosenTopic();
+  return inGroup(item) && (topic === undefined || item.topic === null || item.topic === topic);
+}
+function shownFindings() {
+  const severity = byId("severity").value;
+  return data.findings.filter((f) => wanted(f) && (!severity || f.severity === severity));
+}
+
+function drawFindings() {
+  const body = byId("findings");
+  body.replaceChildren();
+  const found = shownFindings();
+  const total = data.summary.findings.reduce((sum, row) => sum + row.count, 0);
+  byId("findings-head").textContent = `Findings: ${found.length} shown of ${total}`;
+  if (!found.length) text(text(body, "tr", ""), "td", total ? "None for this choice." : "None.").colSpan = 4;
+  for (const f of found) {
+    const row = text(body, "tr", "");
+    text(text(row, "td", ""), "span", f.severity, "sev " + f.severity);
+    const kind = text(row, "td", f.kind);
+    if (f.basis !== "proven") text(kind, "div", f.basis, "dim");
+    text(row, "td", when(f.t), "at");
+    const what = text(row, "td", f.sentence);
+    const proof = f.evidence.map((e) => `${e[0]} 0x${BigInt.asUintN(64, BigInt(e[1] === null ? 0 : e[1])).toString(16)}: ${e[3]}`);
+    text(what, "div", proof.join(" · "), "dim");
+  }
+}
+
+const LABEL = 230, ROW = 18;
+let lines = [];
+function fit(canvas, height) {
+  const scale = window.devicePixelRatio || 1, width = canvas.clientWidth;
+  canvas.style.height = height + "px";
+  canvas.width = width * scale; canvas.height = height * scale;
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "12px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  return [context, width];
+}
+const ink = () => getComputedStyle(document.body).color;
+const at = (ms, width) => LABEL + (ms - view.from) / Math.max(1, view.to - view.from) * (width - LABEL);
+
+function drawTimeline() {
+  lines = [];
+  data.rows.forEach((row, i) => { if (wanted(asItem(row))) lines.push(i); });
+  const place = new Map(lines.map((row, i) => [row, i]));
+  const [c, width] = fit(byId("timeline"), lines.length * ROW + 26);
+  const bar = (row, a, b, member) => {
+    const y = place.get(row);
+    if (y === undefined || b < view.from || a > view.to) return;
+    const x = Math.max(LABEL, at(a, width)), end = Math.min(width, at(b, width));
+    c.fillStyle = hue(member);
+    c.fillRect(x, y * ROW + 2, Math.max(1, end - x), ROW - 4);
+  };
+  if (data.exact) for (const [row, a, b, member] of data.exact) bar(row, a, b, member);
+  else for (const [row, a, b, member] of data.cells)
+    bar(row, data.begin + a * data.width, data.begin + (b + 1) * data.width, member);
+  const key = (item) => JSON.stringify([item[0], item[1], item[2], item[3]]);
+  const rowOf = new Map(data.rows.map((row, i) => [key(row), i]));
+  for (const f of shownFindings()) {
+    if (f.t === null) continue;
+    const y = place.get(rowOf.get(key([f.chroot, f.group, f.topic, f.partition])));
+    const x = at(f.t, width);
+    if (x < LABEL || x > width) continue;
+    c.fillStyle = colours[f.severity];
+    if (y === undefined) { c.fillRect(x, 0, 1, lines.length * ROW); continue; }
+    c.fillRect(x - 1, y * ROW, 3, ROW);
+    if (f.u !== null) c.fillRect(x, y * ROW + ROW - 3, Math.max(1, Math.min(width, at(f.u, width)) - x), 3);
+  }
+  c.fillStyle = ink();
+  lines.forEach((row, i) => {
+    const [, group, topic, partition] = data.rows[row];
+    c.fillText(`${group} ${topic}-${partition}`, 0, i * ROW + ROW / 2, LABEL - 8);
+  });
+  c.fillText(when(view.from), LABEL, lines.length * ROW + 14);
+  c.textAlign = "right";
+  c.fillText(when(view.to), width, lines.length * ROW + 14);
+  c.textAlign = "left";
+}
+
+function drawSeries() {
+  const [c, width] = fit(byId("series"), 156);
+  ["members", "commits", "refused"].forEach((kind, band) => {
+    const sums = new Map();
+    for (const group of data.groups) if (inGroup(group)) {
+      let last = 0;
+      const points = new Map(group[kind]);
+      const top = Math.ceil((data.end - data.begin) / data.width) + 1;
+      for (let b = 0; b <= top; b++) {
+        if (kind === "members") last = points.has(b) ? points.get(b) : last;
+        else last = points.get(b) || 0;
+        if (last) sums.set(b, (sums.get(b) || 0) + last);
+      }
+    }
+    const most = Math.max(1, ...sums.values()), low = band * 52 + 46;
+    c.fillStyle = ["#2563eb", "#0d9488", "#dc2626"][band];
+    for (const [b, n] of sums) {
+      const x = at(data.begin + b * data.width, width), end = at(data.begin + (b + 1) * data.width, width);
+      if (end < LABEL || x > width) continue;
+      c.fillRect(Math.max(LABEL, x), low - n / most * 40, Math.max(1, end - Math.max(LABEL, x)), n / most * 40);
+    }
+    c.fillStyle = ink();
+    c.fillText(`${kind}, at most ${sums.size ? most : 0}`, 0, low - 20, LABEL - 8);
+  });
+}
+
+function draw() { drawFindings(); drawTimeline(); drawSeries(); }
+let queued = false;
+function redraw() {
+  if (queued) return;
+  queued = true;
+  requestAnimationFrame(() => { queued = false; drawTimeline(); drawSeries(); });
+}
+
+const canvas = byId("timeline");
+const msAt = (event) => {
+  const box = canvas.getBoundingClientRect();
+  return view.from + (event.clientX - box.left - LABEL) / (box.width - LABEL) * (view.to - view.from);
+};
+canvas.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const factor = event.deltaY < 0 ? 0.7 : 1 / 0.7, centre = msAt(event);
+  const span = Math.min(data.end - data.begin, Math.max(10, (view.to - view.from) * factor));
+  const share = (centre - view.from) / Math.max(1, view.to - view.from);
+  view.from = Math.max(data.begin, centre - share * span);
+  view.to = Math.min(data.end, view.from + span);
+  redraw();
+}, { passive: false });
+let dragged = null;
+canvas.addEventListener("pointerdown", (event) => { dragged = event.clientX; canvas.setPointerCapture(event.pointerId); });
+canvas.addEventListener("pointerup", () => { dragged = null; });
+canvas.addEventListener("pointermove", (event) => {
+  const box = canvas.getBoundingClientRect();
+  if (dragged !== null) {
+    const step = (dragged - event.clientX) / (box.width - LABEL) * (view.to - view.from);
+    const move = Math.max(data.begin - view.from, Math.min(data.end - view.to, step));
+    view.from += move; view.to += move; dragged = event.clientX;
+    redraw();
+    return;
+  }
+  const row = lines[Math.floor((event.clientY - box.top) / ROW)], ms = msAt(event);
+  if (row === undefined) return;
+  const [, group, topic, partition] = data.rows[row];
+  let owner = "no owner";
+  if (data.exact) {
+    const hit = data.exact.find(([r, a, b]) => r === row && a <= ms && ms < b);
+    if (hit) owner = `${data.members[hit[3]]}, ${when(hit[1])} to ${when(hit[2])}, ${hit[4]}`;
+  } else {
+    const bucket = Math.floor((ms - data.begin) / data.width);
+    const hit = data.cells.find(([r, a, b]) => r === row && a <= bucket && bucket <= b);
+    if (hit) owner = `${data.members[hit[3]]} for most of this moment`;
+  }
+  byId("tip").textContent = `${group} ${topic}-${partition} at ${when(Math.round(ms))}: ${owner}`;
+});
+byId("reset").addEventListener("click", () => { view.from = data.begin; view.to = data.end; redraw(); });
+window.addEventListener("resize", redraw);
+
+const s = data.summary;
+byId("head").textContent = `${s.intervals.toLocaleString("en")} ownership intervals and ${s.commits.toLocaleString("en")} writes of offsets, `
+  + `${when(data.begin)} to ${when(data.end)} UTC, from ${s.logs} logs of ${s.servers} servers with ${s.holes.length} holes. `
+  + `Timeline: ${data.rows.length} of ${data.partitions} partitions${data.exact ? "" : ", in cells of " + data.width + " ms"}.`;
+data.limits.forEach((line) => text(byId("limits"), "li", line));
+fill("group", [[ALL, "all"], ...data.groups.map((g, i) => [i, names[i].trim()])]);
+fill("topic", []);
+fill("severity", [["", "all"], ...Object.keys(colours).map((name) => [name, name])]);
+fillTopics();
+draw();
+document.documentElement.dataset.drawn = "yes";

@@ -1,0 +1,127 @@
+"""Tables that follow from the intervals: sessions, membership, refused claims, rebalances.
+
+Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from zkaudit.staging import Stage
+
+GROUP = ("chroot", "group")
+
+
+def sessions(stage: Stage) -> DataFrame:
+    """Table ``sessions``."""
+    begun = f.col("type") == "createSession"
+    first = f.min_by(f.struct("time", "timeout"), f.when(begun, f.col("zxid")))
+    last = f.min_by(f.struct("time", "cxid"), f.when(~begun, f.col("zxid")))
+    used = stage.events.where("session != 0").select("session").distinct()
+    logged = stage.sessions.groupBy("session").agg(
+        f.min(f.when(begun, f.col("zxid"))).alias("created_zxid"),
+        f.min(f.when(~begun, f.col("zxid"))).alias("closed_zxid"),
+        first.alias("first"),
+        last.alias("last"),
+    )
+    closer = f.when(f.col("last.cxid") == 0, "server").otherwise("client")
+    closed = f.col("closed_zxid").isNotNull()
+    return logged.join(used, "session", "full").select(
+        "session",
+        "created_zxid",
+        f.when(f.col("created_zxid").isNotNull(), f.col("first.time")).alias("created_time"),
+        f.when(f.col("created_zxid").isNotNull(), f.col("first.timeout")).alias("timeout_ms"),
+        "closed_zxid",
+        f.when(closed, f.col("last.time")).alias("closed_time"),
+        f.when(closed, closer).alias("closed_by"),
+    )
+
+
+def membership(registered: DataFrame) -> DataFrame:
+    """Table ``membership``."""
+    joins = registered.where("start_zxid is not null").select(
+        *GROUP,
+        f.col("start_zxid").alias("zxid"),
+        f.col("start_idx").alias("idx"),
+        f.col("start_time").alias("time"),
+        "member",
+        "session",
+        f.lit("join").alias("change"),
+        f.lit(None).cast("string").alias("cause"),
+    )
+    leaves = registered.where("end_zxid is not null").select(
+        *GROUP,
+        f.col("end_zxid").alias("zxid"),
+        f.col("end_idx").alias("idx"),
+        f.col("end_time").alias("time"),
+        "member",
+        "session",
+        f.lit("leave").alias("change"),
+        f.col("ended").alias("cause"),
+    )
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
+    step = f.when(f.col("change") == "join", 1).otherwise(-1)
+    return joins.unionByName(leaves).withColumn("members", f.sum(step).over(order))
+
+
+def failed_claims(stage: Stage, registered: DataFrame) -> DataFrame:
+    """Table ``failed_claims``."""
+    who = registered.select(*GROUP, "member", "session", "start_zxid", "end_zxid")
+    during = (f.col("zxid") > f.col("start_zxid")) & (
+        f.col("end_zxid").isNull() | (f.col("zxid") < f.col("end_zxid"))
+    )
+    return stage.refused.join(who, "session").where(during).drop("start_zxid", "end_zxid")
+
+
+def rebalances(
+    owned: DataFrame, changes: DataFrame, refused: DataFrame, quiet_ms: int
+) -> DataFrame:
+    """Table ``rebalances``: bursts of claims and ends, cut where ``quiet_ms`` passed without one.
+
+    Joins and leaves count when they come in a burst or at most ``quiet_ms`` before its begin.
+    """
+
+    def part(frame: DataFrame, act: str, zxid: str = "zxid", time: str = "time") -> DataFrame:
+        has = set(frame.columns)
+        tp = f.concat_ws("\0", "topic", "partition") if "topic" in has else f.lit(None)
+        return frame.where(f.col(zxid).isNotNull() & f.col(time).isNotNull()).select(
+            *GROUP,
+            f.col(zxid).alias("zxid"),
+            f.unix_millis(f.col(time)).alias("ms"),
+            f.lit(act).alias("act"),
+            tp.cast("string").alias("tp"),
+            "member",
+        )
+
+    rows = (
+        part(owned, "claim", "start_zxid", "start_time")
+        .unionByName(part(owned, "end", "end_zxid", "end_time"))
+        .unionByName(part(changes.where("change = 'join'"), "join"))
+        .unionByName(part(changes.where("change = 'leave'"), "leave"))
+        .unionByName(part(refused, "refused"))
+    )
+    order = Window.partitionBy(*GROUP).orderBy("zxid")
+    # The clock may step back at a change of leader; such a step never opens a new burst.
+    rows = rows.withColumn("pause", f.col("ms") - f.lag("ms").over(order))
+    opens = f.when(f.col("pause").isNull() | (f.col("pause") > quiet_ms), 1).otherwise(0)
+    rows = rows.withColumn("burst", f.sum(opens).over(order))
+
+    moves = f.col("act").isin("claim", "end")
+    return (
+        rows.groupBy(*GROUP, "burst")
+        .agg(
+            f.min("zxid").alias("first_zxid"),
+            f.max("zxid").alias("last_zxid"),
+            f.timestamp_millis(f.min("ms")).alias("start_time"),
+            f.timestamp_millis(f.max("ms")).alias("end_time"),
+            f.count_if(f.col("act") == "claim").alias("claims"),
+            f.count_if(f.col("act") == "end").alias("ends"),
+            f.count_distinct(f.when(moves, f.col("tp"))).alias("partitions"),
+            f.count_distinct(f.when(f.col("act") == "claim", f.col("member"))).alias("members"),
+            f.count_if(f.col("act") == "refused").alias("refused"),
+            f.count_if(f.col("act") == "join").alias("joins"),
+            f.count_if(f.col("act") == "leave").alias("leaves"),
+        )
+        .where("claims + ends > 0")
+    )
