@@ -283,6 +283,9 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
         return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of a record")
     there = last - position - RECORD_HEADER
     if there < length:
+        written = os.pread(descriptor, max(there, 0), position + RECORD_HEADER)
+        if _is_too_long(length, written):
+            return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of this record")
         return LogEnd(position, Stop.TORN, f"{max(there, 0)} of the record's {length} bytes exist")
     payload = os.pread(descriptor, length + 1, position + RECORD_HEADER)
     found = zlib.adler32(payload[:length])
@@ -296,6 +299,26 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     except BodyError as error:
         return LogEnd(position, Stop.CORRUPT, _wrong(error))
     return None
+
+
+def _is_too_long(length: int, written: bytes) -> bool:
+    """Whether a record's own fields end before its length says, so that the length is wrong."""
+    if len(written) < TXN_HEADER.size:
+        return False
+    code = TXN_HEADER.unpack_from(written)[4]
+    jute = Jute(written, TXN_HEADER.size, len(written))
+    try:
+        if code == MULTI:
+            for _ in range(jute.count()):
+                jute.int32()
+                jute.buffer()
+        elif code != CLOSE_SESSION and code in TYPES:
+            _body(code, jute, whole=False)
+        else:
+            return False
+    except BodyError:
+        return False  # cut off inside of its fields, as a torn record is
+    return length - jute.at not in (0, 4, DIGEST_SIZE, 4 + DIGEST_SIZE)
 
 
 def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
