@@ -51,7 +51,9 @@ class Inside:
     def expire(self) -> None:
         """The server ends the session."""
         address = f"127.0.0.1:{self.proxy.target_port}"
-        expire_session(address, *self.connector._zk._client.client_id)
+        client = self.connector._zk._client
+        wait_until(lambda: client.client_id is not None, 30, "a session after the last fault")
+        expire_session(address, *client.client_id)
 
     def leave(self) -> None:
         self.alive = False

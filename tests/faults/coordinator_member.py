@@ -1,7 +1,8 @@
 """One member on the coordinator in a process of its own, for faults that hit processes.
 
 Run as ``python coordinator_member.py CONFIG TOPIC LOG``; each message handed out becomes a line
-``<monotonic seconds> <partition> <offset>`` in LOG. SIGTERM leaves the group cleanly.
+``<monotonic seconds> <partition> <offset>`` in LOG, and takes 0.3 s while ``LOG.slow`` exists.
+SIGTERM leaves the group cleanly.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def main() -> None:
         for found in stream:
             line = f"{time.monotonic():.6f} {found.partition} {found.offset}\n"
             os.write(log, line.encode())
+            if os.path.exists(path + ".slow"):
+                time.sleep(0.3)
     except Leave:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -16,7 +16,7 @@ HEAL = 7.0
 RATE = 1 / 0.005
 UNCOMMITTED = 0.2 + 2.0
 
-SECONDS = float(os.environ.get("FAULT_SECONDS", "45"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "30"))
 
 
 class Mix:
