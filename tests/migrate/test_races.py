@@ -1,0 +1,145 @@
+"""Somebody acts at the worst moment: between two steps of the mover, or between two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from zkmigrate.model import Direction
+from zkmigrate.mover import Outcome
+
+from zkconsumer.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Bench  # type: ignore[import-not-found]
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.fixture
+def filled(bench: Bench, group: str, topic: str) -> Bench:
+    """A group with offsets 3 and 4 in ZooKeeper."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    return bench
+
+
+def at(word: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """An effect that acts once, at the first thing whose name holds ``word``."""
+    left = [act]
+
+    def effect(what: str) -> None:
+        if left and word in what:
+            left.pop()()
+
+    return effect
+
+
+def kill() -> None:
+    """Stop the run as a kill would."""
+    raise KilledError
+
+
+def test_a_member_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
+    """A member that registers after the first look is seen before anything is written."""
+    plan, journal = filled.plan([group])
+    path = f"/consumers/{group}/ids/late"
+
+    def register() -> None:
+        filled.client.create(path, b"{}", ephemeral=True, makepath=True)
+
+    (result,) = filled.apply(plan, journal, at("before journal claim", register))
+    assert result.outcome is Outcome.FAILED
+    assert "late registered" in result.why
+    assert filled.committed(group, {topic: 2}) == {}
+    assert filled.client.get_children(f"/consumers/{group}/ids") == ["late"]
+    filled.client.delete(path)
+    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
+
+
+def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
+    """A partition that somebody owns is named with its owner, and the others are given back."""
+    plan, journal = filled.plan([group])
+    path = f"/consumers/{group}/owners/{topic}/1"
+
+    def own() -> None:
+        filled.client.create(path, b"somebody-0", ephemeral=True, makepath=True)
+
+    (result,) = filled.apply(plan, journal, at("before zookeeper create", own))
+    assert result.outcome is Outcome.FAILED
+    assert "owned by somebody-0" in result.why
+    assert filled.client.get_children(f"/consumers/{group}/owners/{topic}") == ["1"]
+
+
+def test_a_zombies_commit_is_fenced(filled: Bench, group: str, topic: str) -> None:
+    """A commit that an earlier owner had under way fails once the mover holds the group."""
+    path = f"/consumers/{group}/offsets/{topic}/0"
+    version = filled.client.get(path)[1].version
+    plan, journal = filled.plan([group])
+    failures: list[str] = []
+
+    def commit() -> None:
+        transaction = filled.client.transaction()
+        transaction.set_data(path, b"9", version)
+        failures.extend(type(one).__name__ for one in transaction.commit())
+
+    assert filled.apply(plan, journal, at("before kafka commit", commit))[0].outcome.good
+    assert failures == ["BadVersionError"]
+    assert filled.client.get(path)[0] == b"3"
+
+
+def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, topic: str) -> None:
+    """What somebody else writes over the mover's offsets is found, and nothing is marked."""
+    plan, journal = filled.plan([group])
+
+    def change() -> None:
+        filled.set_kafka(group, topic, {1: 5})
+
+    (result,) = filled.apply(plan, journal, at("after kafka commit", change))
+    assert result.outcome is Outcome.FAILED
+    assert "somebody else writes" in result.why
+    assert f"/consumers/{group}/migration" not in filled.znodes(group)
+    (again,) = filled.apply(plan, journal)
+    assert "moved on" in again.why
+
+
+def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) -> None:
+    """A commit to Kafka while its offsets are written to ZooKeeper fails the move back."""
+    bench.topic(topic, 2)
+    bench.set_kafka(group, topic, {0: 3, 1: 4})
+    plan, journal = bench.plan([group], Direction.KAFKA_TO_ZK)
+
+    def change() -> None:
+        bench.set_kafka(group, topic, {0: 6})
+
+    (result,) = bench.apply(plan, journal, at("before journal write", change))
+    assert result.outcome is Outcome.FAILED
+    assert "kafka holds 6, not 3" in result.why
+
+
+@pytest.mark.parametrize("where", ["zookeeper", "kafka"])
+@pytest.mark.parametrize(
+    "word", ["after zookeeper multi", "after kafka commit", "after journal mark"]
+)
+def test_a_change_between_a_kill_and_the_next_run(
+    filled: Bench, group: str, topic: str, where: str, word: str
+) -> None:
+    """Going on refuses a group that somebody has used since the kill, and writes nothing."""
+    plan, journal = filled.plan([group])
+    with pytest.raises(KilledError):
+        filled.apply(plan, journal, at(word, kill))
+    if where == "zookeeper":
+        filled.set_zk(group, topic, {1: 8})
+    else:
+        filled.set_kafka(group, topic, {1: 8})
+    before = filled.znodes(group)
+    (result,) = filled.apply(plan, journal)
+    assert result.outcome is Outcome.FAILED
+    assert f"{TopicPartition(topic, 1)}: {where} holds 8" in result.why
+    assert filled.znodes(group) == before
+    (undone,) = filled.rollback(plan, journal)
+    assert undone.outcome is Outcome.FAILED
