@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit interop check demo demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-migrate test-audit interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -14,11 +14,27 @@ help: ## list the targets
 demo: setup ## start real servers and show a group at work
 	$(BIN)/zkconsumer demo
 
+demo-herd: setup ## one member joins: what it costs, on a real ZooKeeper and simulated (2 minutes)
+	@mkdir -p build
+	$(BIN)/zkconsumer herd --members 10,20,40 --partitions 100 --simulate --html build/herd.html
+	$(BIN)/zkconsumer simulate --members 10,100,1000 --partitions 1000 --html build/herd-simulated.html
+	@echo "reports: build/herd.html build/herd-simulated.html"
+
+demo-audit: setup ## members with injected faults on real servers, and the audit that finds them (2 minutes)
+	rm -rf build/demo-audit
+	$(BIN)/zkaudit demo --out build/demo-audit
+
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
 	$(BIN)/python -m zkmigrate.demo
 
-test: check ## everything CI runs: checks and all tests but the long ones
-	$(BIN)/pytest tests --ignore=tests/long --ignore=tests/bench
+test: check ## checks, and all tests of the library (under 12 minutes on two cores)
+	$(BIN)/pytest tests --ignore=tests/bench --ignore=tests/migrate --ignore=tests/audit
+
+test-migrate: setup ## all tests of zkmigrate
+	$(BIN)/pytest tests/migrate
+
+test-audit: setup ## all tests of zkaudit
+	$(BIN)/pytest tests/audit
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property tests/sim

@@ -30,7 +30,6 @@ KINDS = {
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
     "repo": "promises about the repository itself",
-    "long": "takes minutes; not part of make test",
 }
 
 

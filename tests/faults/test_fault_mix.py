@@ -1,4 +1,4 @@
-"""Faults at random for a while; ``FAULT_SECONDS`` (default 45) and ``FAULT_SEED`` change it."""
+"""Faults at random for a while; ``FAULT_SECONDS`` (default 30) and ``FAULT_SEED`` change it."""
 
 from __future__ import annotations
 
