@@ -33,9 +33,10 @@ from zkaudit.txnlog import (
     judge,
 )
 
-CHUNK: Final = 4 << 20
+CHUNK: Final = 1 << 20
 SNAPSHOT_ROWS: Final = 20_000
 _OVERHEAD: Final = RECORD_HEADER + 1
+_MOST_BREAKS: Final = 1000
 _MODULUS: Final = 65521  # of Adler-32
 
 
@@ -145,30 +146,71 @@ def frame(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
 
     Returns where payloads start, their lengths, and how many bytes the first record that is not
     whole would need (0: the chain ended with something that is no record).
+
+    Every record begins behind the last byte of another, so these bytes are looked up all at once.
+    What comes out counts only if it is the chain: each one's end is the next one's beginning, from
+    the first byte on. Where a znode's data looks like records it is not, and the chain is walked.
     """
     size = len(block)
-    starts: list[int] = []
-    append = starts.append
-    at = 0
-    smallest = TXN_HEADER.size
-    read_length = int.from_bytes
-    wanted = 0
-    while at + _OVERHEAD <= size:
-        length = read_length(block[at + 8 : at + 12], "big")
-        after = at + _OVERHEAD + length
-        if after > size or length < smallest:
-            if smallest <= length <= MAX_RECORD:
-                wanted = _OVERHEAD + length
-            break
-        append(at)
-        at = after
-    else:
-        wanted = _OVERHEAD + smallest
-    if not starts:
-        return np.empty(0, np.int64), np.empty(0, np.int64), wanted
-    heads = np.array(starts, np.int64)
-    lengths = np.diff(np.append(heads, at)) - _OVERHEAD
+    if size < _OVERHEAD:
+        return np.empty(0, np.int64), np.empty(0, np.int64), _OVERHEAD + TXN_HEADER.size
+    data = np.frombuffer(block, np.uint8)
+    int32s = np.ndarray((size - 3,), ">i4", block, strides=(1,))
+    heads = np.append(0, np.flatnonzero(data == END_OF_RECORD) + 1)
+    heads = heads[: np.searchsorted(heads, size - _OVERHEAD, "right")]
+    lengths = int32s[heads + 8].astype(np.int64)
+    ends = heads + lengths + _OVERHEAD
+    fits = (int32s[heads] == 0) & (lengths >= TXN_HEADER.size) & (ends <= size)
+    fits &= data[np.where(fits, ends - 1, 0)] == END_OF_RECORD
+    heads, lengths, ends = heads[fits], lengths[fits], ends[fits]
+    chain = _chain(heads, ends)
+    heads, lengths = _walk(block) if chain is None else (heads[chain], lengths[chain])
+    at = int(heads[-1] + lengths[-1]) + _OVERHEAD if len(heads) else 0
+    if at + _OVERHEAD > size:
+        return heads + RECORD_HEADER, lengths, _OVERHEAD + TXN_HEADER.size
+    length = int(int32s[at + 8])
+    wanted = _OVERHEAD + length if TXN_HEADER.size <= length <= MAX_RECORD else 0
     return heads + RECORD_HEADER, lengths, wanted
+
+
+def _chain(heads: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
+    """Mark those that follow each other from 0 on; ``None``: walking is quicker.
+
+    What begins inside of a record of the chain is that record's data.
+    """
+    chain = np.ones(len(heads), bool)
+    if not len(heads) or heads[0]:
+        return np.zeros(len(heads), bool)
+    breaks = np.flatnonzero(heads[1:] != ends[:-1])
+    if len(breaks) > _MOST_BREAKS:
+        return None
+    known = 0  # all before it is settled
+    for last in breaks.tolist():
+        if last < known:
+            continue
+        following = int(np.searchsorted(heads, ends[last]))
+        chain[last + 1 : following] = False
+        if following == len(heads) or heads[following] != ends[last]:
+            chain[following:] = False
+            break
+        known = following
+    return chain
+
+
+def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Where records begin, and the lengths of their payloads, one after the other."""
+    size = len(block)
+    heads: list[int] = []
+    at = 0
+    while at + _OVERHEAD <= size:
+        length = int.from_bytes(block[at + 8 : at + 12], "big")
+        after = at + _OVERHEAD + length
+        if after > size or length < TXN_HEADER.size:
+            break
+        heads.append(at)
+        at = after
+    found = np.array(heads, np.int64)
+    return found, np.diff(np.append(found, at)) - _OVERHEAD
 
 
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
@@ -183,7 +225,8 @@ def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
     data = np.frombuffer(block, np.uint8)
     ends = starts + lengths
     stop = int(ends[-1])
-    sums = np.cumsum(data[:stop], dtype=np.int64)
+    sums = data[:stop].astype(np.int64)
+    np.cumsum(sums, out=sums)
     before = sums[starts - 1]
     low = (1 + sums[ends - 1] - before) % _MODULUS
     np.cumsum(sums, out=sums)

@@ -218,3 +218,25 @@ def test_snapshots_that_lie(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(content)
             with pytest.raises(LogFormatError, match=name):
                 list(read_snapshot(tmp_path / name))
+
+
+def test_records_inside_of_records_are_data(tmp_path: Path) -> None:
+    """Random logs whose contents hold records, parts of them, last bytes: only the chain counts."""
+    rng = random.Random(SEED)
+    log = tmp_path / "log.1"
+    trap = record(delete_of(99))
+    for attempt in range(300):
+        parts = []
+        for zxid in range(rng.randrange(8)):
+            choice = [b"", b"B" * rng.randrange(9), trap * 2, b"B" + trap, record(trap), trap[:-1]]
+            inner = rng.choice(choice) + rng.randbytes(rng.randrange(9))
+            body = struct.pack(f">i2si{len(inner)}si", 2, b"/a", len(inner), inner, zxid)
+            parts.append(record(struct.pack(">qiqqi", 1, 2, zxid, 3, 5) + body))
+        content = b"".join(parts)
+        cut = rng.choice([len(content), rng.randrange(len(content) + 1)])
+        log.write_bytes(FILE_HEADER + content[:cut] + rng.choice([b"", bytes(50)]))
+        rows, end = read(log, chunk=rng.choice([100, 1000, 1 << 20]))
+        whole = [sum(map(len, parts[: n + 1])) <= cut for n in range(len(parts))].count(True)
+        assert [row["zxid"] for row in rows] == list(range(whole)), (SEED, attempt)
+        assert {row["path"] for row in rows} <= {"/a"}
+        assert end.stop is not Stop.CORRUPT, (SEED, attempt)
