@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zkconsumer.broker.records import TimestampType
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
+    from zkconsumer.coordinator import CoordinatorConsumerConnector
     from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
     from zkconsumer.core.types import ConsumerThreadId, TopicPartition
     from zkconsumer.errors import (
@@ -72,6 +73,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerThreadId",
     "ConsumerTimeoutError",
+    "CoordinatorConsumerConnector",
     "DuplicateConsumerIdError",
     "GroupActiveError",
     "GroupChangedError",
@@ -110,6 +112,7 @@ _HOMES = {
     "zkconsumer.broker.records": ("TimestampType",),
     "zkconsumer.config": ("ConsumerConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
+    "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
     "zkconsumer.core.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.runtime.loop": ("ConsumerRebalanceListener",),

@@ -1,0 +1,295 @@
+"""Members on the coordinator without servers: bytes, strategies, reactions, and short stories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+
+from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.assign import assign_range, thread_ids
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import GroupMember
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.reactions import TABLE, Reaction, Request, markdown, reaction
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import State
+from zkconsumer.core.membership.strategies import (
+    LegacyStrategy,
+    RangeStrategy,
+    RoundRobinStrategy,
+    Standing,
+    deal_to_streams,
+)
+from zkconsumer.core.membership.wire import (
+    AssignmentData,
+    SubscriptionData,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+
+ROOT = Path(__file__).parents[2]
+A = [TopicPartition("a", n) for n in range(7)]
+
+
+# -- bytes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_subscriptions_are_kafka_pythons_bytes(version: int) -> None:
+    """kafka-python reads what we write, and we read what it writes."""
+    ours = SubscriptionData(("a", "b"), b"x", frozenset(A[:2]) if version else frozenset())
+    ours = SubscriptionData(ours.topics, b"x", ours.owned, 7 if version == 2 else -1, version)
+    raw = encode_subscription(ours)
+    theirs = ConsumerProtocolSubscription.decode(raw)
+    assert list(theirs.topics) == ["a", "b"]
+    assert bytes(theirs.user_data) == b"x"
+    if version:
+        (owned,) = theirs.owned_partitions
+        assert (owned.topic, list(owned.partitions)) == ("a", [0, 1])
+    assert decode_subscription(raw) == ours
+    assert decode_subscription(theirs.encode()) == ours
+
+
+def test_assignments_are_kafka_pythons_bytes() -> None:
+    """The same for assignments; no bytes are an empty one."""
+    ours = AssignmentData(frozenset(A[1:3]), b"y")
+    theirs = ConsumerProtocolAssignment.decode(encode_assignment(ours))
+    (entry,) = theirs.assigned_partitions
+    assert (entry.topic, list(entry.partitions)) == ("a", [1, 2])
+    assert decode_assignment(theirs.encode()) == ours
+    assert decode_assignment(b"").partitions == frozenset()
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_cut_bytes_are_value_errors(cut: int) -> None:
+    """Bytes that end too early are told, whatever is missing."""
+    raw = encode_subscription(SubscriptionData(("abc",), b"xyz", frozenset(A[:2]), 3, 2))
+    if cut < len(raw):
+        with pytest.raises(ValueError):
+            decode_subscription(raw[:-cut])
+
+
+# -- strategies ---------------------------------------------------------------------------------
+
+
+def members(strategy: Any, topics: dict[str, dict[str, int]]) -> list[GroupMember]:
+    """The members as a leader is told of them."""
+    return [
+        GroupMember(name, None, strategy.subscribe(Standing(f"g_{name}", of, frozenset(), -1)))
+        for name, of in topics.items()
+    ]
+
+
+class Cluster:
+    """What kafka-python's assignors ask for."""
+
+    def __init__(self, partitions: dict[str, int]) -> None:
+        self.partitions = partitions
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        count = self.partitions.get(topic)
+        return None if count is None else set(range(count))
+
+
+class Told:
+    def __init__(self, member: GroupMember) -> None:
+        self.member_id, self.group_instance_id = member.member_id, member.instance_id
+        self.metadata = ConsumerProtocolSubscription.decode(member.metadata)
+
+
+SHAPES: list[dict[str, dict[str, int]]] = [
+    {"m1": {"a": 1}, "m2": {"a": 1}},
+    {"m2": {"a": 1, "b": 1}, "m1": {"a": 1, "b": 2}, "m10": {"a": 1, "b": 1}},
+    {"m2": {"a": 1, "b": 1}, "m1": {"a": 2}, "m10": {"b": 1, "gone": 1}},
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "topics"),
+    [
+        *((RangeStrategy(), RangePartitionAssignor, shape) for shape in SHAPES),
+        # kafka-python's fails with a KeyError where subscriptions differ
+        *((RoundRobinStrategy(), RoundRobinPartitionAssignor, shape) for shape in SHAPES[:2]),
+    ],
+)
+def test_equal_to_kafka_pythons(ours: Any, theirs: Any, topics: dict[str, dict[str, int]]) -> None:
+    """Whoever leads, the result is the same."""
+    group, partitions = members(ours, topics), {"a": 7, "b": 3}
+    found = {
+        name: decode_assignment(raw).partitions
+        for name, raw in ours.assign(group, partitions).items()
+    }
+    expected = theirs.assign(Cluster(partitions), [Told(member) for member in group])
+    for name, raw in expected.items():
+        assert found[name] == decode_assignment(raw.encode()).partitions
+
+
+def test_legacy_range_keeps_the_split_of_zookeeper() -> None:
+    """Thread by thread the result is that of a group in ZooKeeper, streams included."""
+    strategy = LegacyStrategy("legacy-range")
+    topics = {"m1": {"a": 2}, "m2": {"a": 1}}
+    given = strategy.assign(members(strategy, topics), {"a": 7})
+    threads = {"a": [t for name in topics for t in thread_ids(f"g_{name}", topics[name])["a"]]}
+    expected = assign_range(threads, {"a": range(7)})
+    found = {}
+    for name, raw in given.items():
+        found |= deal_to_streams(f"g_{name}", topics[name], decode_assignment(raw), {})
+    assert found == expected
+
+
+def test_cooperative_moves_take_two_rounds() -> None:
+    """A partition that moves is nobody's in the first round, and the new owner's in the second."""
+    strategy = StickyStrategy(True)
+
+    def told(name: str, owned: frozenset[TopicPartition]) -> GroupMember:
+        return GroupMember(name, None, strategy.subscribe(Standing(name, {"a": 1}, owned, 1)))
+
+    owned = {"m1": frozenset(A[:4]), "m2": frozenset[TopicPartition]()}
+    rounds = []
+    for _ in range(2):
+        given = strategy.assign([told(*item) for item in owned.items()], {"a": 4})
+        owned = {name: decode_assignment(raw).partitions for name, raw in given.items()}
+        rounds.append({name: len(found) for name, found in owned.items()})
+    assert rounds == [{"m1": 2, "m2": 0}, {"m1": 2, "m2": 2}]
+
+
+# -- reactions ----------------------------------------------------------------------------------
+
+
+def test_every_code_of_the_issue_has_its_row() -> None:
+    """Codes 14, 15, 16, 22, 25, 27, 30, 79 and 82 are in the table; any other is defined too."""
+    assert {row.code for row in TABLE} >= {14, 15, 16, 22, 25, 27, 30, 79, 82}
+    for request in Request:
+        assert reaction(request, 0) is Reaction.PROCEED
+        assert isinstance(reaction(request, 12345), Reaction)
+
+
+def test_the_page_has_the_table() -> None:
+    """The table in the docs is the one in the code."""
+    page = (ROOT / "docs/explanation/coordinator.md").read_text(encoding="utf-8")
+    assert markdown() in page
+
+
+# -- stories ------------------------------------------------------------------------------------
+
+
+def stable(cooperative: bool = False) -> MembershipMachine:
+    """A member alone in its group, holding a-0 and a-1."""
+    strategy = RangeStrategy(cooperative=cooperative)
+    subscription = Subscription(Pattern.STATIC, {"a": 1})
+    machine = MembershipMachine(
+        GroupSpec("g", "c", None, subscription, True, (strategy,), True, 10, 30, 3, 0.1, 30)
+    )
+    tell(machine, facts.Started())
+    answer(machine, facts.CoordinatorFound)
+    answer(machine, facts.TopicsLoaded, {"a": 2})
+    answer(machine, facts.RequestFailed, 79, "", "m1")
+    mine = strategy.subscribe(Standing("c", {"a": 1}, frozenset(), -1))
+    answer(machine, facts.Joined, "m1", 1, "m1", "range", (GroupMember("m1", None, mine),))
+    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, facts.OffsetsFetched, {A[0]: 5, A[1]: None})
+    answer(machine, common.ListenerDone)
+    answer(machine, common.FetchingStarted)
+    assert machine.state is State.STABLE
+    assert set(machine.held) == set(A[:2])
+    return machine
+
+
+def tell(machine: MembershipMachine, fact: Any) -> list[Any]:
+    """The orders that follow."""
+    return list(machine.on(fact))
+
+
+def answer(machine: MembershipMachine, kind: Any, *content: Any) -> list[Any]:
+    """The fact that is waited for."""
+    assert machine._awaited is not None
+    return tell(machine, kind(machine._awaited, *content))
+
+
+def beat(machine: MembershipMachine, code: int) -> list[Any]:
+    """The next heartbeat is answered with ``code``."""
+    tell(machine, common.TimerFired(machine._timers["heartbeat"], "heartbeat"))
+    assert machine._beat is not None
+    return tell(machine, facts.HeartbeatAnswered(machine._beat[0], code))
+
+
+def kinds(given: list[Any]) -> list[type]:
+    """Their classes, timers left out."""
+    return [type(order) for order in given if not isinstance(order, common_orders.SetTimer)]
+
+
+def test_a_rebalance_commits_before_it_joins() -> None:
+    """27: stop, commit with the old generation, listener, then JoinGroup."""
+    machine = stable()
+    assert kinds(beat(machine, 27)) == [common_orders.StopFetching]
+    (commit,) = answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert (commit.generation, commit.positions) == (1, {A[0]: 9, A[1]: 2})
+    assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [
+        common_orders.NotifyReleasing
+    ]
+    assert kinds(answer(machine, common.ListenerDone)) == [orders.Forget, orders.LoadTopics]
+    assert kinds(answer(machine, facts.TopicsLoaded, {"a": 2}))[-1] is orders.JoinGroup
+    assert not machine.held
+
+
+def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
+    """27 with a cooperative strategy: JoinGroup without a stop."""
+    machine = stable(cooperative=True)
+    assert kinds(beat(machine, 27)) == [orders.LoadTopics]
+    answer(machine, facts.TopicsLoaded, {"a": 2})
+    assert set(machine.held) == set(A[:2])
+
+
+@pytest.mark.parametrize(("code", "keeps_id"), [(22, True), (25, False)])
+def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
+    """22 and 25: dropped in the same step, nothing is committed, then joined again."""
+    machine = stable()
+    given = beat(machine, code)
+    assert kinds(given)[:1] == [common_orders.Drop]
+    assert orders.CommitOffsets not in kinds(given)
+    assert not machine.held
+    assert bool(machine.member_id) is keeps_id
+    assert kinds(answer(machine, common.ListenerDone)) == [orders.LoadTopics]
+
+
+@pytest.mark.parametrize("code", [15, 16, -1])
+def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
+    """The member finds the new one and goes on with what it has."""
+    machine = stable()
+    assert kinds(beat(machine, code)) == [orders.FindCoordinator]
+    assert kinds(answer(machine, facts.CoordinatorFound)) == [orders.Heartbeat]
+    assert (machine.state, set(machine.held)) == (State.STABLE, set(A[:2]))
+
+
+@pytest.mark.parametrize("code", [30, 82])
+def test_a_refused_member_ends(code: int) -> None:
+    """30 and 82: dropped, and the streams end with the error."""
+    machine = stable()
+    given = beat(machine, code)
+    assert kinds(given) == [common_orders.Drop, orders.Fail]
+    assert machine.state is State.FAILED
+
+
+def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
+    """14: the same commit after the pause; then the caller hears that all is stored."""
+    machine = stable()
+    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}))
+    given = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 14}))
+    assert kinds(given) == []
+    (again,) = tell(machine, common.TimerFired(machine._timers["commit"], "commit"))
+    assert again.positions == {A[0]: 7}
+    (told,) = tell(machine, facts.OffsetsCommitted(again.token, {A[0]: 0}))
+    assert told == common_orders.AnswerCommit(1, ())
