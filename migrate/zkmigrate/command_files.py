@@ -18,7 +18,6 @@ from zkmigrate import offset_csv
 from zkmigrate.command_options import chosen_groups
 from zkmigrate.errors import PlanFileError
 from zkmigrate.model import GroupState, Store
-from zkmigrate.snapshot import Stores
 
 
 def given_offsets(file: str, groups: tuple[str, ...]) -> dict[str, dict[Any, int]]:
@@ -49,6 +48,8 @@ def offsets_in_kafka(
     groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
 ) -> dict[OffsetKey, int]:
     """Offsets in Kafka; groups that ZooKeeper could not hold are left out and noted."""
+    from zkmigrate.snapshot import Stores  # loads kafka-python, which takes long
+
     with Stores(zookeeper, timeout) as stores:
         chosen = chosen_groups(partial(stores.group_names, Store.KAFKA), Store.KAFKA, groups, regex)
         found: dict[OffsetKey, int] = {}

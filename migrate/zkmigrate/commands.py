@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -50,10 +50,13 @@ from zkmigrate.model import (
     Store,
     Verdict,
 )
-from zkmigrate.mover import Mover, Outcome, Result
+from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan import plan_group
 from zkmigrate.plan_file import PlanFile
-from zkmigrate.snapshot import Stores
+
+if TYPE_CHECKING:
+    from zkmigrate.mover import Mover
+    from zkmigrate.snapshot import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes")
@@ -63,6 +66,19 @@ _COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what",
 @click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
+
+
+def _open(zookeeper: str, timeout: float) -> Stores:
+    # Not above: loading kafka-python takes longer than an export or a map of configurations.
+    from zkmigrate.snapshot import Stores
+
+    return Stores(zookeeper, timeout)
+
+
+def _mover(stores: Stores, force: bool = False) -> Mover:
+    from zkmigrate.mover import Mover
+
+    return Mover(stores, force=force)
 
 
 def _plans(
@@ -149,7 +165,7 @@ def assess(
     way = Direction(direction)
     check_selection(groups, groups_regex, everything)
     summary = _Summary()
-    with no_collector(), Stores(zookeeper, timeout) as stores:
+    with no_collector(), _open(zookeeper, timeout) as stores:
         chosen = chosen_groups(
             lambda: stores.group_names(way.source), way.source, groups, groups_regex
         )
@@ -192,7 +208,7 @@ def plan(
     given = given_offsets(from_file, groups) if from_file else None
     if given is None:
         check_selection(groups, groups_regex, everything)
-    with no_collector(), Stores(zookeeper, timeout) as stores:
+    with no_collector(), _open(zookeeper, timeout) as stores:
         if given is None:
             chosen = chosen_groups(
                 lambda: stores.group_names(way.source), way.source, groups, groups_regex
@@ -277,8 +293,8 @@ def apply(
     is moved and read back.
     """
     loaded = _load(plan)
-    with Stores(zookeeper, timeout) as stores:
-        mover = Mover(stores)
+    with _open(zookeeper, timeout) as stores:
+        mover = _mover(stores)
         with _progress("moving", loaded) as on_group:
             if execute:
                 with _journal(plan, journal, loaded.digest) as opened:
@@ -315,11 +331,11 @@ def rollback(
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
     with (
-        Stores(zookeeper, timeout) as stores,
+        _open(zookeeper, timeout) as stores,
         _journal(plan, journal, loaded.digest) as opened,
         _progress("restoring", loaded) as on_group,
     ):
-        results = Mover(stores, force=force).rollback(loaded, opened, execute, on_group)
+        results = _mover(stores, force).rollback(loaded, opened, execute, on_group)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
     _tell(results, how)
@@ -337,7 +353,7 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
     loaded = _load(plan)
     differences: list[verify.Difference] = []
     ready = [group for group in loaded.groups if group.verdict is Verdict.READY]
-    with no_collector(), Stores(zookeeper, timeout) as stores:
+    with no_collector(), _open(zookeeper, timeout) as stores:
         held = stores.offsets(loaded.direction.target, ready)
         for group, offsets in zip(ready, held, strict=True):
             differences += verify.compare(group, offsets)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
 from zkconsumer.admin.text import printable
@@ -26,38 +24,13 @@ from zkmigrate import ownership, tombstone
 from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.journal import Effect, Journal, no_effect
 from zkmigrate.model import GroupPlan, KafkaOffset, Store, Verdict
+from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan import show, shown
 from zkmigrate.plan_file import PlanFile
 from zkmigrate.snapshot import Stores
 from zkmigrate.work import Held, Work, back, forward, number, record_of
 
 _POLL: Final = 0.2
-
-
-class Outcome(Enum):
-    """What became of a group. The value is what commands print."""
-
-    DONE = "done"
-    WAS_DONE = "was done before"
-    NOTHING = "nothing to do"
-    WOULD = "would be done"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-
-    @property
-    def good(self) -> bool:
-        """Whether nothing is left to do."""
-        return self not in (Outcome.SKIPPED, Outcome.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One group's outcome; ``offsets``: how many were written; ``why``: for people."""
-
-    group: str
-    outcome: Outcome
-    offsets: int
-    why: str = ""
 
 
 class Mover:

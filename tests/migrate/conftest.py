@@ -13,7 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from zkmigrate.journal import Effect, Journal, no_effect
 from zkmigrate.model import Direction, GroupPlan, GroupState, Options
-from zkmigrate.mover import Mover, Result
+from zkmigrate.mover import Mover
+from zkmigrate.outcome import Result
 from zkmigrate.plan import plan_group
 from zkmigrate.plan_file import PlanFile, parse, render
 from zkmigrate.snapshot import Stores

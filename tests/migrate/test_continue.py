@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaConsumer
 from zkmigrate.model import Direction
-from zkmigrate.mover import Outcome
+from zkmigrate.outcome import Outcome
 
 from zkconsumer.testing import fetch_jars, java, wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from zkmigrate.errors import JournalError
 from zkmigrate.model import Direction, OnConflict, Options
-from zkmigrate.mover import Outcome, Result
+from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan_file import PlanFile, render
 
 from zkconsumer.broker.group_coordinators import StoredOffset

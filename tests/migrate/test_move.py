@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.model import Direction, OnConflict, Options, Verdict
-from zkmigrate.mover import Outcome
+from zkmigrate.outcome import Outcome
 
 from zkconsumer.broker.group_coordinators import StoredOffset
 from zkconsumer.core.types import TopicPartition

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.model import Direction
-from zkmigrate.mover import Outcome
+from zkmigrate.outcome import Outcome
 
 from zkconsumer.core.types import TopicPartition
 

@@ -13,7 +13,7 @@ from kafka import KafkaConsumer
 from kazoo.security import make_acl
 from zkmigrate.cli import run
 from zkmigrate.model import Direction, Kind, OnConflict, Options, OutOfRange, Verdict
-from zkmigrate.mover import Outcome
+from zkmigrate.outcome import Outcome
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.group_coordinators import StoredOffset
@@ -90,7 +90,7 @@ def joined(filled: Bench, group: str, topic: str) -> Iterator[Any]:
             consumer.poll(timeout_ms=200)
             return bool(consumer.assignment())
 
-        wait_until(assigned, 30, "the consumer has joined")
+        wait_until(assigned, 90, "the consumer has joined")
 
     yield start
     for consumer in consumers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.model import Direction, Kind, OnConflict, Options, Verdict
-from zkmigrate.mover import Outcome
+from zkmigrate.outcome import Outcome
 
 from zkconsumer.broker.group_coordinators import StoredOffset
 
