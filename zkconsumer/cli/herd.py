@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,7 @@ _CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts")
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Simulate the same, too, and say how far the counts agree.",
+    help="Simulate the same, and a coordinator's group; say how far the counts agree.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="JSON Lines.")
@@ -82,6 +83,7 @@ def herd(
     if jvm and event != "join":
         raise ConfigError(["--jvm: only with --event join"])
     runs: list[Measures] = []
+    pairs: list[tuple[Measures, Measures]] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))
         say = stack.enter_context(_status())
@@ -104,7 +106,10 @@ def herd(
                 beside = JvmHerd(jvm, session_timeout, backoff) if jvm else None
                 runs.append(run_herd(run, folder, _prefix(say, f"{name}, {size}: "), beside))
                 if with_simulator and not jvm:
-                    runs.append(_simulated(run))
+                    pairs.append((runs[-1], _simulated(run, name)))
+        if pairs:
+            runs += [simulated for _, simulated in pairs]
+            runs += [_simulated(replace(run, members=size), "coordinator") for size in members]
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
     if html is not None:
@@ -112,8 +117,7 @@ def herd(
     show(runs, as_json)
     if not as_json:
         _server(runs)
-        if with_simulator:
-            _agreement(runs)
+        _agreement(pairs)
 
 
 def _prefix(say: Callable[[str], object], text: str) -> Callable[[str], object]:
@@ -131,14 +135,14 @@ def _status() -> Iterator[Callable[[str], object]]:
         yield status.update
 
 
-def _simulated(run: RealHerd) -> Measures:
+def _simulated(run: RealHerd, profile: str) -> Measures:
     return simulate_any(
         Herd(
             run.members,
             run.partitions,
             run.topics,
             run.event,
-            run.profile,
+            profile,
             session_timeout=run.session_timeout,
             backoff=run.backoff,
         )
@@ -151,14 +155,16 @@ def _server(runs: list[Measures]) -> None:
             continue
         counted, expected = run.server["packets_received"], run.server["packets_expected"]
         bytes_in = run.server.get("bytes_received", 0)
+        for note in run.notes:
+            click.echo(f"{run.profile}, {run.members} members: {note}")
         click.echo(
             f"{run.profile}, {run.members} members: the server counted {counted:,} requests "
             f"({bytes_in:,} bytes); the journals and pings at rest say {expected:,}"
         )
 
 
-def _agreement(runs: list[Measures]) -> None:
-    for real, simulated in zip(runs[::2], runs[1::2], strict=True):
+def _agreement(pairs: list[tuple[Measures, Measures]]) -> None:
+    for real, simulated in pairs:
         parts = []
         for name in _CHECKED:
             one, other = getattr(real, name), getattr(simulated, name)

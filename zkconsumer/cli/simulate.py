@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -207,7 +206,6 @@ def _scenario(
     name: str, profile: str | None, seed: int, as_json: bool, journal: Path | None
 ) -> None:
     wanted = ("scala", "default") if profile is None else (profile,)
-    began = time.monotonic()
     results = [play(name, one, seed) for one in wanted if one in ("scala", "default")]
     if not results:
         raise ConfigError(["--scenario: only for the profiles scala and default"])
@@ -223,4 +221,3 @@ def _scenario(
         return
     for result in results:
         click.echo(story(result))
-    click.echo(f"{time.monotonic() - began:.1f} s")

@@ -172,7 +172,7 @@ class HerdRun:
             self._add_topic(topic)
 
     def _add_broker(self, broker: int) -> None:
-        document = {"version": 1, "host": f"b{broker}", "port": 9092, "timestamp": "1"}
+        document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
         self.zk.do(Create(broker_path(broker), json.dumps(document).encode()))
 
     def _add_topic(self, topic: str) -> None:

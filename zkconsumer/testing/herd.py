@@ -184,11 +184,16 @@ class HerdRun:
             for pack in self._packs:
                 if pack.process.poll() is None:
                     pack.ask(flush=True)
-            notes = []
+            notes: list[str] = []
+            theirs: set[TopicPartition] = set()
             if self._jvm is not None:
                 made = self._jvm.attempts() - jvm_attempts
-                notes.append(f"{self._jvm.count} original members beside: {made} attempts")
-            return self._measures(start_us, end_us, before, after, idle, notes)
+                theirs = self._owned_by_others(client)
+                notes.append(
+                    f"{self._jvm.count} original members beside made {made} attempts and own "
+                    f"{len(theirs)} partitions, which are left out of the figures on ownership"
+                )
+            return self._measures(start_us, end_us, before, after, idle, theirs, notes)
 
     # -- the course
 
@@ -218,7 +223,7 @@ class HerdRun:
             self._add_topic(client, topic)
 
     def _add_broker(self, client: KazooClient, broker: int) -> None:
-        document = {"version": 1, "host": f"b{broker}", "port": 9092, "timestamp": "1"}
+        document = {"version": 1, "host": f"b{broker}", "port": 9092, "jmx_port": -1}
         self._own_requests += 1
         client.create(CHROOT + broker_path(broker), json.dumps(document).encode())
 
@@ -334,6 +339,17 @@ class HerdRun:
 
     # -- looking
 
+    def _owned_by_others(self, client: KazooClient) -> set[TopicPartition]:
+        """Partitions of members that keep no journal."""
+        found = set()
+        for topic in self._topics:
+            for number in range(self.herd.partitions):
+                tp = TopicPartition(topic, number)
+                owner = client.get(CHROOT + self._paths.owner(tp))[0].decode()
+                if owner.rpartition("-")[0] not in self._home:
+                    found.add(tp)
+        return found
+
     def _idle_rate(self) -> float:
         """Packets a second that the group at rest sends: pings."""
         began, first = time.monotonic(), server_counters(self.herd.port)
@@ -349,6 +365,7 @@ class HerdRun:
         before: dict[str, int],
         after: dict[str, int],
         idle: float,
+        theirs: set[TopicPartition],
         notes: list[str],
     ) -> Measures:
         herd = self.herd
@@ -367,6 +384,7 @@ class HerdRun:
             TopicPartition(topic, number)
             for topic in self._topics
             for number in range(herd.partitions)
+            if TopicPartition(topic, number) not in theirs
         ]
         seconds = (end_us - start_us) / 1e6
         total = tally.total
@@ -410,8 +428,7 @@ def run_herd(
 ) -> Measures:
     """Run one change; journals go below ``directory``. Raises ClusterError.
 
-    With ``jvm`` members beside, ownership counts only ours: partitions the others own have no owner
-    in the figures.
+    With ``jvm`` members beside, partitions that they own at the end are left out of the figures.
     """
     directory.mkdir(parents=True, exist_ok=True)
     return HerdRun(herd, directory, jvm).perform(progress)
