@@ -1,0 +1,79 @@
+"""Text that strangers wrote: names of members, metadata, znodes. None of it reaches a terminal."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from zkmigrate import plan_file, tombstone
+from zkmigrate.model import (
+    Direction,
+    GroupState,
+    KafkaOffset,
+    LogRange,
+    Options,
+    Store,
+    TopicState,
+    ZkOffset,
+)
+from zkmigrate.plan import plan_group
+from zkmigrate.snapshot import bad_name
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import ZnodeFormatError
+
+PIECES = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\x1b[2J", "\x1b]0;title\x07",
+    "\r\n", "\u202eevil", "\u2066x", "=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3", "\t=1",
+    "../../etc/passwd", "..\\..\\x", "\x00", "a\x00b", "'; DROP TABLE x; --", "%00", "%2e%2e%2f",
+    "\x7f", "\x9b31m", "\ud800", "é" * 40, "x" * 64_000, "",
+)  # fmt: skip
+PAYLOADS = [first + second for first, second in itertools.product(PIECES, ("", *PIECES[:8]))]
+TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def test_foreign_text_is_escaped_everywhere() -> None:
+    """225 payloads as member, owner, client, znode and fault: problems are printable ASCII and each
+    stays on one line of the plan file, which reads back the same."""
+    assert len(PAYLOADS) >= 200
+    for payload in PAYLOADS:
+        state = GroupState(
+            "g",
+            members=(payload,),
+            coordinator_members=(payload,),
+            zk={TP: ZkOffset(5, 3, 20, 0), OTHER: ZkOffset(None, 0, 0, 0, payload)},
+            kafka={TP: KafkaOffset(5, 3, payload)},
+            ranges={TP: LogRange(0, 10)},
+            topics={"orders": TopicState(10, (0, 1))},
+            foreign=(payload,),
+            faults=(payload,),
+        )  # fmt: skip
+        owned = GroupState("h", owners={TP: payload}, zk=state.zk)
+        plans = [
+            plan_group(one, Direction.KAFKA_TO_ZK, Options(), 0, None) for one in (state, owned)
+        ]
+        for plan in plans:
+            for problem in plan.problems:
+                text = problem.what + problem.fix
+                assert text.isascii()
+                assert text.isprintable()
+        shown = bad_name(payload).what
+        assert shown.isascii()
+        assert shown.isprintable()
+        assert len(shown) < 600
+        lines = list(plan_file.render(Direction.KAFKA_TO_ZK, 0, plans))
+        assert all(line.count("\n") == 1 and line[:-1].isprintable() for line in lines)
+        assert plan_file.parse("plan", "".join(lines).encode()).groups == tuple(plans)
+
+
+def test_a_tombstone_is_read_or_refused() -> None:
+    """Offsets of any size survive; what is none of ours is a fault that names the znode."""
+    values = {TP: 2**63 - 1, TopicPartition("t", 3): 0}
+    data = tombstone.encode(Store.KAFKA, 17, values)
+    found = tombstone.decode("path", data, 4)
+    assert (found.moved_to, found.at_ms, found.values) == (Store.KAFKA, 17, values)
+    many = {TopicPartition("t" * 200, number): 2**62 for number in range(100_000)}
+    assert len(tombstone.encode(Store.KAFKA, 17, many)) < tombstone.MAX_BYTES
+    for bad in (b"", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):
+        with pytest.raises(ZnodeFormatError, match=r"^/consumers/g/migration: "):
+            tombstone.decode("/consumers/g/migration", bad, 0)
