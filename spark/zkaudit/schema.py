@@ -117,6 +117,13 @@ TXNLOG_FILES: Final = (
 )
 """One row for each log: how far it can be read, and why no further."""
 
+TXNLOG_RUNS: Final = (
+    *_PLACE,
+    _c("first_zxid", Kind.LONG, "zxid of the run's first transaction", False),
+    _c("last_zxid", Kind.LONG, "zxid of its last; all between are there, all of one epoch", False),
+)
+"""One row for each unbroken run of zxids in each log."""
+
 SNAPSHOT: Final = (
     *_PLACE,
     _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),

@@ -55,7 +55,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _TABLES: Final = {
-    "zookeeper_txnlog": {"transactions": schema.TXNLOG, "files": schema.TXNLOG_FILES},
+    "zookeeper_txnlog": {
+        "transactions": schema.TXNLOG,
+        "files": schema.TXNLOG_FILES,
+        "runs": schema.TXNLOG_RUNS,
+    },
     "zookeeper_snapshot": {"nodes": schema.SNAPSHOT, "sessions": schema.SNAPSHOT_SESSIONS},
 }
 _OPTIONS: Final = (
@@ -199,6 +203,8 @@ class BatchLogReader(DataSourceReader):
         assert isinstance(partition, Task)
         if self.settings.table == "files":
             yield from _file_rows(self.settings, partition.pieces)
+        elif self.settings.table == "runs":
+            yield from _run_rows(self.settings, partition.pieces)
         else:
             yield from _log_rows(self.settings, partition.pieces)
 
@@ -361,3 +367,26 @@ def _file_rows(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.Recor
         }
         wanted = schema.arrow_schema(settings.columns)
         yield pa.RecordBatch.from_pylist([row], schema=wanted)
+
+
+def _run_rows(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    import numpy as np
+    import pyarrow as pa
+
+    wanted = schema.arrow_schema(settings.columns)
+    for piece in pieces:
+        runs: list[list[int]] = []
+        reader = replace(_reader(settings, piece), filters=Filters())
+        for batch in reader.batches():
+            zxids = batch["zxid"].to_numpy()
+            steps = np.diff(zxids)
+            breaks = ((steps != 0) & (steps != 1)) | (np.diff(zxids >> 32) != 0)
+            for part in np.split(zxids, np.flatnonzero(breaks) + 1):
+                first, last = int(part[0]), int(part[-1])
+                if runs and first - runs[-1][1] in (0, 1) and first >> 32 == runs[-1][1] >> 32:
+                    runs[-1][1] = last
+                else:
+                    runs.append([first, last])
+        place = {"server": piece.server, "file": Path(piece.path).name}
+        rows = [{**place, "first_zxid": first, "last_zxid": last} for first, last in runs]
+        yield pa.RecordBatch.from_pylist(rows, schema=wanted)

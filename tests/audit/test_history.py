@@ -1,0 +1,165 @@
+"""Logs of many servers as one history: no commit is lost, nothing that never was is told."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from zkaudit.decode import read_log
+from zkaudit.history import History, Run, apply, plan, read_runs
+
+SEED = 20261121
+
+
+def zxid(epoch: int, counter: int) -> int:
+    """A zxid."""
+    return epoch << 32 | counter
+
+
+def runs(**servers: list[tuple[int, int, int]]) -> list[Run]:
+    """Runs as (epoch, first counter, last counter)."""
+    return [
+        Run(server, zxid(e, first), zxid(e, last))
+        for server, ranges in servers.items()
+        for e, first, last in ranges
+    ]
+
+
+def inside(ranges: Any) -> set[int]:
+    """All zxids of some ranges."""
+    return {z for first, last in ranges for z in range(first, last + 1)}
+
+
+def taken(history: History) -> list[int]:
+    """All zxids that are read, as often as they are."""
+    return [z for ranges in history.take.values() for r in ranges for z in inside([r])]
+
+
+def test_a_killed_leaders_proposals_are_dropped() -> None:
+    """Five proposals in one log only, that two servers never had: they never happened.
+
+    So it was on a real ensemble whose leader was killed; it came back with a snapshot, so its own
+    log lacks the beginning of the next epoch.
+    """
+    made = plan(
+        runs(
+            a=[(1, 1, 0x9E), (2, 0x20, 0x40)],
+            b=[(1, 1, 0x99), (2, 1, 0x40)],
+            c=[(1, 1, 0x99), (2, 1, 0x40)],
+        )
+    )
+    assert made.dropped == ((zxid(1, 0x9A), zxid(1, 0x9E)),)
+    assert made.holes == made.unconfirmed == ()
+    assert len(taken(made)) == len(set(taken(made))) == 0x99 + 0x40
+
+
+def test_what_no_majority_holds_is_unconfirmed() -> None:
+    """One log alone, of three servers, proves no commit; a server on its own proves all."""
+    alone = [(1, 1, 50), (2, 1, 9)]
+    assert inside(plan(runs(a=alone), ensemble=3).unconfirmed) == set(taken(plan(runs(a=alone))))
+    assert plan(runs(a=alone)).unconfirmed == ()
+    behind = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40)], c=[(1, 1, 30)]))
+    assert behind.unconfirmed == ((zxid(1, 41), zxid(1, 50)),)
+
+
+def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
+    """A follower brought up to date without log entries steps on too; others hold what it lacks."""
+    made = plan(runs(a=[(1, 1, 99)], b=[(1, 1, 90), (2, 1, 9)], c=[(1, 1, 50), (2, 1, 9)]))
+    assert made.dropped == ((zxid(1, 91), zxid(1, 99)),)
+    assert made.unconfirmed == ()
+
+
+def test_holes_are_named() -> None:
+    """Missing zxids inside of an epoch and at its beginning; purged logs before are no hole."""
+    made = plan(runs(a=[(3, 10, 20), (3, 31, 40), (5, 4, 9)], b=[(3, 15, 25)]), ensemble=1)
+    assert made.holes == ((zxid(3, 26), zxid(3, 30)), (zxid(5, 1), zxid(5, 3)))
+    assert sorted(taken(made)) == sorted(inside([(zxid(3, 10), zxid(3, 25))])
+        | inside([(zxid(3, 31), zxid(3, 40)), (zxid(5, 4), zxid(5, 9))]))  # fmt: skip
+
+
+def test_random_ensembles() -> None:
+    """In 500 random lives of ensembles nothing committed is dropped and nothing false is confirmed.
+
+    Each epoch has a leader and a majority that follows it. Its commits reach a majority; proposals
+    behind them reach fewer. A server that was away is brought up to date without log entries when
+    it joins a later epoch, and keeps what never was committed.
+    """
+    found = 0
+    for attempt in range(500):
+        rng = random.Random(SEED + attempt)
+        servers = rng.choice([1, 3, 5])
+        logs: dict[int, set[int]] = {s: set() for s in range(servers)}
+        committed: set[int] = set()
+        false: set[int] = set()
+        complete = set(range(servers))  # those whose state has all commits
+        for epoch in range(1, rng.randrange(2, 5)):
+            majority = servers // 2 + 1
+            leader = rng.choice(sorted(complete))
+            others = [s for s in range(servers) if s != leader]
+            rng.shuffle(others)
+            members = [leader, *others[: rng.randrange(majority - 1, servers)]]
+            commits = rng.randrange(0, 12)
+            acked = [leader, *rng.sample(members[1:], majority - 1)]
+            more = rng.randrange(4) if servers > 1 and majority > 1 else 0
+            for number in range(1, commits + more + 1):
+                if number <= commits:
+                    holders = members if rng.random() < 0.8 else acked
+                    committed.add(zxid(epoch, number))
+                else:
+                    holders = [leader]  # killed before any follower logged it
+                    false.add(zxid(epoch, number))
+                for server in holders:
+                    # A follower's log has no gaps inside of an epoch but at its end.
+                    if server in acked or all(
+                        zxid(epoch, n) in logs[server] for n in range(1, number)
+                    ):
+                        logs[server].add(zxid(epoch, number))
+            if commits:
+                complete = set(acked)
+            if more:
+                complete.discard(leader)
+                complete = complete or set(acked) - {leader}
+        made = plan((Run(str(s), z, z) for s, held in logs.items() for z in held), ensemble=servers)
+        told = taken(made)
+        assert len(told) == len(set(told)), attempt
+        dropped, unsure = inside(made.dropped), inside(made.unconfirmed)
+        assert not dropped & committed, attempt
+        assert committed & set().union(*logs.values()) <= set(told), attempt
+        assert false & set(told) <= unsure, attempt
+        found += len(dropped)
+    assert found > 100
+
+
+def test_spark_reads_each_transaction_once(
+    spark: SparkSession, recordings: Any, tmp_path: Path
+) -> None:
+    """Two servers with overlapping parts of one history: every row once; a lost log is a hole."""
+    logs = recordings("3.9.3").logs
+    for server, part in (("a", logs[:2]), ("b", logs[1:])):
+        (tmp_path / server).mkdir()
+        for log in part:
+            shutil.copy(log, tmp_path / server)
+    path = f"a={tmp_path / 'a'},b={tmp_path / 'b'}"
+    source = spark.read.format("zookeeper_txnlog")
+    made = plan(read_runs(source.option("table", "runs").load(path)))
+    source = spark.read.format("zookeeper_txnlog").option("columns", "server,zxid,idx,time")
+    rows = apply(source.load(path), made).select("zxid", "idx", "confirmed").collect()
+    expected = [(r["zxid"], r["idx"]) for log in logs for b in read_log(log) for r in b.to_pylist()]
+    assert sorted((row.zxid, row.idx) for row in rows) == sorted(expected)
+    assert made.holes == made.dropped == ()
+    both = {z for b in read_log(logs[1]) for z in b["zxid"].to_pylist()}
+    assert {row.zxid for row in rows if row.confirmed} >= both
+    for server in ("a", "b"):
+        (tmp_path / server / logs[1].name).unlink()
+    source = spark.read.format("zookeeper_txnlog").option("table", "runs")
+    assert plan(read_runs(source.load(path))).holes == ((min(both), max(both)),)
+
+
+@pytest.mark.parametrize("ensemble", [None, 3])
+def test_no_logs_are_an_empty_history(ensemble: int | None) -> None:
+    """Nothing in, nothing out."""
+    assert plan([], ensemble) == History({}, (), (), ())
