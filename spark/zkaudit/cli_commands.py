@@ -107,8 +107,10 @@ def run_command(
     from zkaudit.findings import Limits
     from zkaudit.job import Options
     from zkaudit.job import run as audit
+    from zkaudit.job_input import find
     from zkaudit.report import write
 
+    find(logs)  # before Spark takes its seconds to start
     options = Options(logs, out, group, start, end, Limits(gap_seconds=gap_seconds))
     spark = _spark(None if master == "submit" else master)
     try:

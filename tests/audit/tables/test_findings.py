@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from zkaudit import intervals, schema, staging, tables, tables_build
 from zkaudit.findings import Limits, Tables, findings
 
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zkaudit import intervals, schema, staging
 from zkaudit.intervals_replay import Hole, Life, Replay, Row, Seen, member_of, replay
 
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 SEED = int(os.environ.get("AUDIT_SEED", "20261121"))
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -1,0 +1,122 @@
+"""Audits of a log that a real ZooKeeper wrote, from its directory to tables and report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import SparkSession
+from zkaudit import job, report
+from zkaudit.cli_commands import run, status_of
+from zkaudit.collect import collect
+from zkaudit.errors import AuditError
+from zkaudit.job_input import find
+
+from zkconsumer.testing import LocalZooKeeper
+
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a server on which one member was overtaken by a zombie."""
+    folder = tmp_path_factory.mktemp("zk")
+    with LocalZooKeeper(dir=folder) as server:
+        member, zombie = KazooClient(server.zookeeper), KazooClient(server.zookeeper)
+        for client in (member, zombie):
+            client.start(timeout=15)
+        try:
+            ids, owner, offset = (
+                f"/consumers/g/{tail}" for tail in ("ids/g_a", "owners/t/0", "offsets/t/0")
+            )
+            member.create(ids, REGISTRATION, ephemeral=True, makepath=True)
+            member.create(offset, b"5", makepath=True)
+            member.ensure_path("/consumers/g/owners/t")
+            claim = member.transaction()
+            claim.create(owner, b"g_a-0", ephemeral=True)
+            claim.set_data(offset, b"5", version=0)
+            claim.commit()
+            member.set(offset, b"9")
+            zombie.set(offset, b"7")
+            member.delete(owner)
+        finally:
+            for client in (member, zombie):
+                client.stop()
+                client.close()
+    return folder / "data" / "zookeeper"
+
+
+def test_an_audit_of_a_real_log(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """Two servers with the same history count once; the zombie is found, the claim is no commit;
+    tables can be read again, the report holds the finding."""
+    twin = tmp_path / "twin"
+    shutil.copytree(logs, twin)
+    out = tmp_path / "out"
+    summary = job.run(spark, job.Options([str(logs), str(twin)], str(out)))
+    assert (summary["servers"], summary["intervals"], summary["commits"]) == (2, 1, 4)
+    assert summary["holes"] == []
+    assert {(f["severity"], f["kind"], f["count"]) for f in summary["findings"]} == {
+        ("high", "orphan commit", 1),  # the first one: registered, but not yet an owner
+        ("critical", "zombie commit", 1),
+        ("high", "offset regression", 1),
+    }
+    assert (status_of(summary, "critical"), status_of(summary, None)) == (3, 0)
+    again, tables = job.load(spark, out)
+    assert again == json.loads(json.dumps(summary))
+    kinds = [r["kind"] for r in tables["commits"].orderBy("zxid", "idx").collect()]
+    assert kinds == ["commit", "claim", "commit", "commit"]
+    (life,) = tables["ownership"].collect()
+    assert (life["member"], life["ended"]) == ("g_a", "released")
+    assert not (out / "staging").exists()
+    page = report.write(spark, out).read_text()
+    assert "zombie commit" in page
+
+
+def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """A flipped byte ends the audit with one line: file, byte, reason."""
+    (path,) = [Path(path) for path, _, _ in find([logs])[0]]
+    damaged = tmp_path / "server" / path.name
+    damaged.parent.mkdir()
+    content = bytearray(path.read_bytes())
+    content[200] ^= 0xFF
+    damaged.write_bytes(content)
+    with pytest.raises(AuditError, match=rf"{path.name}: byte \d+: ") as caught:
+        job.run(spark, job.Options([str(damaged.parent)], str(tmp_path / "out")))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_with_something_else_is_left_alone(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    """--out with files that are no audit: refused, nothing is touched."""
+    (tmp_path / "mine").write_text("keep")
+    with pytest.raises(AuditError, match="is not empty"):
+        job.run(spark, job.Options([str(logs)], str(tmp_path)))
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+
+
+def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and status 2, before Spark starts."""
+    for place in (tmp_path / "none", tmp_path):
+        assert run(["run", "--zookeeper-logs", str(place), "--out", str(tmp_path / "o")]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {place}: no ")
+        assert error.count("\n") == 1
+
+
+def test_collect_keeps_what_is_closed(logs: Path, tmp_path: Path) -> None:
+    """Closed logs and whole snapshots are linked once; the newest log and a torn snapshot wait."""
+    source, target = tmp_path / "version-2", tmp_path / "kept"
+    shutil.copytree(logs / "version-2", source)
+    (source / "log.ffff").write_bytes(b"")
+    (source / "snapshot.ffff").write_bytes(b"ZKSN")
+    closed = {p.name for p in (logs / "version-2").iterdir() if p.name[:3] in ("log", "sna")}
+    first = collect(tmp_path, target)
+    assert first.linked + first.copied == len(closed)
+    assert {p.name for p in target.iterdir()} == closed
+    assert all((target / name).stat().st_nlink == 2 for name in closed)
+    assert collect(tmp_path, target).known == len(closed)
