@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from zkconsumer.core.facts import CommitRequested
 from zkconsumer.core.membership.reactions import Reaction, Request, name_of, reaction
@@ -40,6 +41,21 @@ class CommitDesk:
         if request.request is None:
             self._waiting = deque(one for one in self._waiting if one.request is not None)
         self._waiting.append(request)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """What waits for these is out of date: they are released, or a later commit is sent.
+
+        Offsets that a user gave by name stay; they count if the partitions are held then.
+        """
+        gone = set(partitions)
+        if self._current is not None and not self._current.strict:
+            self._left = {tp: n for tp, n in self._left.items() if tp not in gone}
+        self._waiting = deque(
+            one
+            if one.strict
+            else replace(one, positions={t: n for t, n in one.positions.items() if t not in gone})
+            for one in self._waiting
+        )
 
     def next(self, held: Collection[TopicPartition], ready: bool) -> dict[TopicPartition, int]:
         """What to commit now; empty when nothing is to be done."""

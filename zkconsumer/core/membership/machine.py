@@ -401,6 +401,7 @@ class MembershipMachine:
             tp: offset for tp, offset in fact.positions.items() if tp in self._releasing
         }
         if self.spec.auto_commit and self._positions:
+            self._desk.forget(self._releasing)
             self._go(Goal.COMMIT)
         else:
             self._announce_release()
@@ -453,6 +454,7 @@ class MembershipMachine:
         self._listener_error(fact)
         for tp in self._releasing:
             self.held.pop(tp, None)
+        self._desk.forget(self._releasing)
         self._emit(orders.Forget(self._releasing))
         self._releasing = frozenset()
         if self.closing:
@@ -480,6 +482,7 @@ class MembershipMachine:
     def _drop_all(self) -> frozenset[TopicPartition]:
         lost = frozenset(self.held)
         self.held.clear()
+        self._desk.forget(lost)
         self._starting = {}
         if lost:
             self._emit(common_orders.Drop(lost))
