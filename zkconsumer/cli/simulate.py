@@ -68,6 +68,15 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
     show_default=True,
     help="Messages a second in each partition (scala and default): counts what is read twice.",
 )
+@click.option(
+    "--lag-ms",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Members read from servers that are behind by up to that.",
+)
+@click.option("--pauses", type=click.IntRange(min=0), default=0, help="Garbage collections.")
+@click.option("--cuts", type=click.IntRange(min=0), default=0, help="Broken connections.")
 @click.option("--one-by-one", is_flag=True, help="Simulate no read in bulk: same counts, slow.")
 @click.option(
     "--scenario", type=click.Choice(list(SCENARIOS)), help="Play a case of split brain instead."
@@ -89,6 +98,9 @@ def simulate(
     session_timeout: float,
     backoff: float,
     rate: float,
+    lag_ms: float,
+    pauses: int,
+    cuts: int,
     one_by_one: bool,
     scenario: str | None,
     as_json: bool,
@@ -104,10 +116,11 @@ def simulate(
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
-    if rate and profile == "all":
-        profiles = ("scala", "default")
-    if rate and profile == "coordinator":
-        raise ConfigError(["--rate: messages do not flow in the coordinator profile"])
+    if rate or lag_ms or pauses or cuts:
+        if profile == "coordinator":
+            text = "--rate, --lag-ms, --pauses, --cuts: not with the coordinator profile"
+            raise ConfigError([text])
+        profiles = tuple(name for name in profiles if name != "coordinator")
     herds = [
         Herd(
             size,
@@ -122,6 +135,9 @@ def simulate(
             backoff=backoff,
             rate=rate,
             bulk=not one_by_one,
+            lag=lag_ms / 1e3,
+            pauses=pauses,
+            cuts=cuts,
         )
         for name in profiles
         for size in members

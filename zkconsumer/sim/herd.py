@@ -37,6 +37,8 @@ REST = 1e5
 #: Between the stop and the start of a member, and of a broker (seconds).
 RESTART_SECONDS = 1.0
 BOUNCE_SECONDS = 3.0
+#: Pauses and cuts begin within so many seconds.
+TROUBLE_SECONDS = 5.0
 #: How long a run with messages goes on after its event.
 OBSERVE_SECONDS = 60.0
 
@@ -47,7 +49,10 @@ class Herd:
 
     ``partitions`` of each of ``topics`` topics. ``latency`` is the range of one way between client
     and server, drawn for each connection; ``service`` is a server's time for one read and one
-    write. ``rate`` is messages a second in each partition; 0 means that none flow.
+    write. ``rate`` is messages a second in each partition; 0 means that none flow. ``lag``: members
+    read from three servers that are behind by up to so much. In the seconds after the event
+    ``pauses`` times a member's process stands still (a garbage collection), and ``cuts`` times a
+    connection breaks with what is under way; each for up to 1.5 session timeouts.
     """
 
     members: int
@@ -66,6 +71,9 @@ class Herd:
     rate: float = 0.0
     commit_interval: float = 5.0
     bulk: bool = True
+    lag: float = 0.0
+    pauses: int = 0
+    cuts: int = 0
 
     def check(self) -> None:
         """Raises ConfigError naming each option that is wrong."""
@@ -132,7 +140,8 @@ class HerdRun:
         self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
         self.zk = FakeZk(self.kernel, latency=(0.001, 0.001), service=(0.0, 0.0), steady=True)
         self.zk.on_commit(self._committed)
-        self.bulk = BulkViews(self.zk, self._paths) if herd.bulk and not herd.rate else None
+        alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
+        self.bulk = BulkViews(self.zk, self._paths) if alike else None
         self._rolling = False
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
@@ -146,6 +155,8 @@ class HerdRun:
         if any(member.machine.state is not State.RESTING for member in self.members.values()):
             raise AssertionError("the group did not settle before the event")
         self.zk.set_latency(herd.latency)
+        if herd.lag:
+            self.zk.set_lag(herd.lag)
         if self.bulk is not None:
             self.bulk.set_service(herd.service)
         else:
@@ -154,6 +165,7 @@ class HerdRun:
         self.tally.reset(self.kernel.now_us)
         progress(herd.event)
         self._event()
+        self._trouble()
         self._rest(OBSERVE_SECONDS)
         return self._measures()
 
@@ -212,7 +224,7 @@ class HerdRun:
             self.kernel.run(until=self.kernel.now + seconds)
             return
         while (due := self.kernel.next_due()) is not None and due < self.kernel.now + REST:
-            self.kernel.run(max_events=1000, until=self.kernel.now + REST)
+            self.kernel.run(until=due)
 
     def _note(self, name: str, member: str = "") -> None:
         if self._sink is not None:
@@ -239,6 +251,25 @@ class HerdRun:
             case "topic-create":
                 self._note("topic-create")
                 self._add_topic("t-new")
+
+    def _trouble(self) -> None:
+        """Pauses and cuts, at random times soon after the event."""
+        rng, timeout = self.kernel.rng, self.herd.session_timeout
+        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
+            for _ in range(count):
+                seconds = 1.5 * timeout * rng.random()
+                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
+
+    def _pause(self, seconds: float) -> None:
+        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+        self._note("pause", member.spec.consumer_id)
+        member.pause(seconds)
+
+    def _cut(self, seconds: float) -> None:
+        member = self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+        if self.zk.session_alive(member.client.session_id):
+            self._note("cut-off", member.spec.consumer_id)
+            member.client.disconnect(seconds)
 
     def _crash(self, number: int) -> None:
         member = self.members[number]

@@ -168,6 +168,10 @@ class FakeZk:
             if self._steady and connection is not None:
                 connection.trip_us = self._trip()
 
+    def set_lag(self, max_lag: float) -> None:
+        """From now on followers are up to so many seconds behind."""
+        self._max_lag = max_lag
+
     def _trip(self, connection: Connection | None = None) -> int:
         if connection is not None and connection.trip_us is not None:
             return connection.trip_us
