@@ -1,0 +1,141 @@
+"""Members' journals (JSON Lines) as rows, and the Spark data source ``zkaudit_journal``.
+
+Every line gives one row in the columns of ``schema.journal_columns``: one that cannot be read keeps
+its number, its text and the reason, and the lines behind it are read all the same, because a line
+end cannot be part of a line. Reading runs in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from zkaudit import schema
+from zkaudit.errors import InputMissingError
+from zkconsumer.journal.files import check_entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+ROWS: Final = 10_000
+MOST_TEXT: Final = 4_096
+_LONGEST: Final = 16 << 20
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session."""
+    spark.dataSource.register(ZkauditJournal)
+
+
+def read_journal_rows(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yield one row for each line. Raises ``OSError``.
+
+    A last line without its end is being written, or its writer was killed: it is a fault as well.
+    """
+    with Path(path).open("rb") as file:
+        number = 0
+        while line := file.readline(_LONGEST):
+            number += 1
+            entry, fault = _parse(line)
+            row: dict[str, Any] = {"file": str(path), "line": number}
+            if fault:
+                text = line[: MOST_TEXT * 4].decode("utf-8", "replace").rstrip("\r\n")[:MOST_TEXT]
+                yield row | {"fault": fault, "text": text}
+            else:
+                yield row | entry
+
+
+def _parse(line: bytes) -> tuple[dict[str, Any], str]:
+    if not line.endswith(b"\n"):
+        return {}, "the line has no end: cut off, or longer than 16 MiB"
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return {}, f"no JSON: {error}"
+    fault = check_entry(entry)
+    if not fault:
+        values = [v for value in entry.values() for v in _numbers(value)]
+        if any(value not in _INT64 for value in values):
+            fault = "a number does not fit into 64 bits"
+        elif "\\ud" in line.decode("ascii", "ignore").lower() and not _is_text(entry):
+            fault = "half a character: a lone surrogate"
+    return entry, fault
+
+
+def _numbers(value: Any) -> list[int]:
+    inner = list(value.values()) if isinstance(value, dict) else [value]
+    return [item for item in inner if isinstance(item, int)]
+
+
+def _is_text(entry: Any) -> bool:
+    try:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_journal_batches(path: str | Path) -> Iterator[pa.RecordBatch]:
+    """Yield a journal's lines in the columns of ``schema.journal_columns``. ``OSError``."""
+    import pyarrow as pa
+
+    columns = schema.arrow_schema(schema.journal_columns())
+    rows = read_journal_rows(path)
+    while part := list(islice(rows, ROWS)):
+        arrays = []
+        for field in columns:
+            values = [row.get(field.name) for row in part]
+            if pa.types.is_map(field.type):
+                values = [None if value is None else list(value.items()) for value in values]
+            arrays.append(pa.array(values, field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+@dataclass
+class _Journal(InputPartition):
+    path: str
+
+
+class ZkauditJournal(DataSource):
+    """Journals: ``load`` names files, or directories (all ``*.jsonl`` below), with commas."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``spark.read.format``."""
+        return "zkaudit_journal"
+
+    def schema(self) -> StructType:
+        """Columns of ``schema.journal_columns``."""
+        return schema.spark_type(schema.journal_columns())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read all journals that are there now."""
+        return _JournalReader(self.options.get("path", ""))
+
+
+class _JournalReader(DataSourceReader):
+    def __init__(self, paths: str) -> None:
+        self.paths = paths
+
+    def partitions(self) -> list[InputPartition]:
+        found: list[InputPartition] = []
+        for name in filter(None, (part.strip() for part in self.paths.split(","))):
+            place = Path(name)
+            if not place.exists():
+                raise InputMissingError(f"{name}: no such journal, nor a directory of journals")
+            files = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
+            found += [_Journal(str(file)) for file in files]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Journal)
+        yield from read_journal_batches(partition.path)

@@ -1,0 +1,66 @@
+"""Journals as rows: every line is told, also one that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from zkaudit.schema import journal_columns, spark_type
+from zkaudit.sources_journal import read_journal_batches, read_journal_rows, register
+
+RUN = {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group": "g"}}
+FACT = {"at": 2, "kind": "fact", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1}
+GOOD = [RUN, FACT | {"offsets": {"t-0": 5}, "partitions": ["t-0"]}, FACT | {"path": "/a\u20ac"}]
+BAD = {
+    b"no json\n": "no JSON",
+    b"[1]\n": "no JSON object",
+    b'{"at": 3, "kind": "other"}\n': "kind 'other'",
+    b'{"at": "3", "kind": "event", "name": "n"}\n': "at must be integer",
+    b'{"at": 9223372036854775808, "kind": "event", "name": "n"}\n': "64 bits",
+    b'{"at": 3, "kind": "event", "name": "\\ud800"}\n': "surrogate",
+    b"\xff\xfe\n": "no JSON",
+    b"[" * 100_000 + b"\n": "no JSON",
+    b'{"at": 3, "kind": "ev': "no end",
+}
+
+
+def write(path: Path) -> None:
+    """A journal with good lines first, each bad one followed by a good one."""
+    lines = [json.dumps(entry).encode() + b"\n" for entry in GOOD]
+    for bad in BAD:
+        lines += [lines[1], bad]
+    path.write_bytes(b"".join(lines))
+
+
+def test_lines_that_cannot_be_read_are_kept_with_the_reason(tmp_path: Path) -> None:
+    """A bad line costs itself only: its number, text and reason remain, later lines are read."""
+    write(tmp_path / "a.jsonl")
+    rows = list(read_journal_rows(tmp_path / "a.jsonl"))
+    assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
+    faults = [row for row in rows if "fault" in row]
+    assert len(rows) == len(GOOD) + 2 * len(BAD)
+    assert len(faults) == len(BAD)
+    for row, (line, reason) in zip(faults, BAD.items(), strict=True):
+        assert reason in row["fault"], row
+        assert row["text"] == line.decode("utf-8", "replace").rstrip("\n")[:4096]
+    table = pa.Table.from_batches(read_journal_batches(tmp_path / "a.jsonl"))
+    second = table.slice(1, 1).to_pylist()[0]
+    assert second["offsets"] == [("t-0", 5)]
+    assert second["partitions"] == ["t-0"]
+
+
+def test_spark_reads_journals_of_a_directory(spark: SparkSession, tmp_path: Path) -> None:
+    """All journals below a directory, with the declared columns; malformed lines are countable."""
+    register(spark)
+    for name in ("a.jsonl", "b.jsonl"):
+        write(tmp_path / name)
+    (tmp_path / "other.txt").write_text("no journal")
+    frame = spark.read.format("zkaudit_journal").load(str(tmp_path))
+    assert frame.schema == spark_type(journal_columns())
+    rows = frame.collect()
+    assert len(rows) == 2 * (len(GOOD) + 2 * len(BAD))
+    assert sum(row.fault is not None for row in rows) == 2 * len(BAD)
+    (settings,) = {tuple(row.settings.items()) for row in rows if row.kind == "run"}
+    assert settings == (("group", "g"),)
