@@ -160,7 +160,7 @@ def test_simulate_plays_a_scenario() -> None:
     done = _run("simulate", "--scenario", "zombie-fetcher")
     assert done.returncode == 0, done.stderr
     assert "delivered partitions that another member owned" in done.stdout
-    assert "0 of 40 seeds" in done.stdout
+    assert "0 of 150 seeds" in done.stdout
 
 
 def test_the_herd_command_compares_server_journal_and_simulator(tmp_path: Path) -> None:

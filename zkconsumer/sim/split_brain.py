@@ -29,7 +29,7 @@ from zkconsumer.sim.scenario import GROUP, NEVER, World
 from zkconsumer.sim.zk import Txn
 
 #: How many seeds are tried for a case to show, and how many are played to show that it does not.
-SEEDS = 40
+SEEDS = 150
 TIMEOUT = 4.0
 _TOPIC = "orders"
 _SETTLED = 5.0
