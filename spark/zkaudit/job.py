@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from zkaudit import intervals, job_input, tables, tables_build
+from zkaudit import history, intervals, job_input, tables, tables_build
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings import SEVERITIES, Limits, Tables, findings
 from zkaudit.staging import stage
@@ -97,13 +97,14 @@ def _run(
         return kept(f"tables/{spec.name}", spec.shape(frame))
 
     rows = kept("staging/rows", job_input.transactions(spark, logs))
-    holes = job_input.holes_of(job_input.runs_of(rows))
+    plan = history.plan(job_input.runs_of(rows))
+    holes = job_input.holes_of(plan)
     last = rows.where(f"type = '{job_input.RUN}'").agg(
         f.max("ttl").alias("zxid"), f.max_by("time", "ttl").alias("time")
     )
-    history = rows.where(f"type != '{job_input.RUN}'").dropDuplicates(["zxid", "idx"])
+    told = history.apply(rows.where(f"type != '{job_input.RUN}'"), plan)
     seen = job_input.snapshots(spark, snapshots) if snapshots and holes else None
-    found = stage(history, holes, seen, options.group)
+    found = stage(told, holes, seen, options.group)
     found = type(found)(
         kept("staging/events", found.events), found.sessions, found.refused, found.holes
     )
@@ -128,7 +129,7 @@ def _run(
     if options.end is not None:
         wrong = wrong.where(f.col("time") < f.lit(options.end).cast("timestamp"))
     wrong = table(tables.FINDINGS, wrong)
-    return _summary(options, out, made, wrong, holes, logs, snapshots)
+    return _summary(options, out, made, wrong, plan, logs, snapshots)
 
 
 def _summary(
@@ -136,7 +137,7 @@ def _summary(
     out: Path,
     made: Tables,
     wrong: DataFrame,
-    holes: list[tuple[int, int]],
+    plan: history.History,
     logs: list[job_input.File],
     snapshots: list[job_input.File],
 ) -> dict[str, Any]:
@@ -156,7 +157,9 @@ def _summary(
         "limits": asdict(options.limits),
         "last_zxid": last["zxid"],
         "last_time": last["time"].isoformat() if last["time"] else None,
-        "holes": holes,
+        "holes": job_input.holes_of(plan),
+        "dropped": plan.dropped,
+        "unconfirmed": plan.unconfirmed,
         "intervals": made.ownership.count(),
         "commits": made.commits.count(),
         "findings": [

@@ -2,14 +2,14 @@
 
 ``find`` and ``holes_of`` run in the driver, the rest in Spark's Python workers. A worker passes on
 only what an audit of groups needs, and for every unbroken run of zxids one row of type ``#run``
-(``zxid``: its first, ``ttl``: its last, ``time``: of its last); holes are what no run covers.
+(``zxid``: its first, ``ttl``: its last, ``time``: of the file's last), for ``zkaudit.history``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.history import History, Run
 from zkaudit.schema import SNAPSHOT, TXNLOG, spark_type
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class _Runs:
         breaks = np.flatnonzero((np.diff(zxids) != 0) & (np.diff(zxids) != 1)) + 1
         for part in np.split(zxids, breaks):
             first, last = int(part[0]), int(part[-1])
-            if self.runs and follows(self.runs[-1][1], first):
+            if self.runs and first - self.runs[-1][1] in (0, 1):
                 self.runs[-1][1] = last
             else:
                 self.runs.append([first, last])
@@ -189,31 +190,19 @@ class _Runs:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def follows(last: int, first: int) -> bool:
-    """Whether no transaction can lie between two zxids: the next one, or a new epoch's first."""
-    return first - last in (0, 1) or (first >> 32 > last >> 32 and first & 0xFFFFFFFF <= 1)
-
-
-def holes_of(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the holes between runs of all servers: (last zxid before, first zxid behind).
+def holes_of(history: History) -> list[tuple[int, int]]:
+    """Return the holes as (last zxid before, first zxid behind), as ``staging`` wants them.
 
     A history that does not begin with the first transaction of an ensemble begins with a hole.
     """
-    holes: list[tuple[int, int]] = []
-    reached: int | None = None
-    for first, last in sorted(runs):
-        if reached is None:
-            if first not in (1, (1 << 32) | 1):
-                holes.append((0, first))
-        elif first > reached and not follows(reached, first):
-            holes.append((reached, first))
-        reached = last if reached is None else max(reached, last)
-    return holes
+    begun = min((first for ranges in history.take.values() for first, _ in ranges), default=1)
+    front = [] if begun in (1, (1 << 32) | 1) else [(0, begun)]
+    return front + [(first - 1, last + 1) for first, last in history.holes if first > begun]
 
 
-def runs_of(rows: DataFrame) -> list[tuple[int, int]]:
+def runs_of(rows: DataFrame) -> list[Run]:
     """Collect the runs; there are as many as files and holes. Raises AuditError for too many."""
-    found = rows.where(f"type = '{RUN}'").select("zxid", "ttl").take(MAX_RUNS + 1)
+    found = rows.where(f"type = '{RUN}'").select("server", "zxid", "ttl").take(MAX_RUNS + 1)
     if len(found) > MAX_RUNS:
         raise AuditError(f"the logs have more than {MAX_RUNS} holes: add the other servers' logs")
-    return [(int(row[0]), int(row[1])) for row in found]
+    return [Run(row[0], int(row[1]), int(row[2])) for row in found]

@@ -39,7 +39,7 @@ class Table:
         return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
 
     def spark_type(self) -> StructType:
-        """Return the schema; imports pyspark, starts nothing."""
+        """Return the schema; Spark reads it, so a session must run."""
         from pyspark.sql.types import StructType
 
         return StructType.fromDDL(self.ddl)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from zkaudit import tables
-from zkaudit.job_input import follows, holes_of
+from zkaudit.history import Run, plan
+from zkaudit.job_input import holes_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit-tables.md"
 
@@ -16,7 +18,7 @@ def test_the_page_is_what_the_description_says() -> None:
     assert PAGE.read_text() == tables.page()
 
 
-def test_every_table_has_a_grain_and_every_column_a_meaning() -> None:
+def test_every_table_has_a_grain_and_every_column_a_meaning(spark: SparkSession) -> None:
     """No column is without a meaning, no name is used twice in a table."""
     for table in tables.TABLES:
         names = [c.name for c in table.columns]
@@ -27,15 +29,17 @@ def test_every_table_has_a_grain_and_every_column_a_meaning() -> None:
 
 
 def test_holes() -> None:
-    """Runs of all servers cover a history together; what none covers is a hole."""
+    """Runs of all servers cover a history together; what none covers is a hole, also in front."""
     epoch = 1 << 32
-    assert holes_of([(1, 10), (11, 20)]) == []
-    assert holes_of([(1, 10), (5, 8), (9, 20)]) == []
-    assert holes_of([(12, 20), (1, 10)]) == [(10, 12)]
-    assert holes_of([(5, 20)]) == [(0, 5)]
-    assert holes_of([(epoch + 1, epoch + 9), (2 * epoch + 1, 2 * epoch + 3)]) == []
-    assert holes_of([(epoch + 1, epoch + 9), (2 * epoch + 5, 2 * epoch + 6)]) == [
-        (epoch + 9, 2 * epoch + 5)
+
+    def holes(*runs: tuple[int, int]) -> list[tuple[int, int]]:
+        return holes_of(plan([Run("a", first, last) for first, last in runs]))
+
+    assert holes((1, 10), (11, 20)) == []
+    assert holes((12, 20), (1, 10)) == [(10, 12)]
+    assert holes((5, 20)) == [(0, 5)]
+    assert holes((epoch + 1, epoch + 9), (2 * epoch + 1, 2 * epoch + 3)) == []
+    assert holes((epoch + 1, epoch + 9), (2 * epoch + 5, 2 * epoch + 6)) == [
+        (2 * epoch, 2 * epoch + 5)
     ]
-    assert holes_of([]) == []
-    assert not follows(3, 5)
+    assert holes() == []
