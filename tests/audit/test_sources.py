@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,10 +134,17 @@ def test_a_stream_follows_a_growing_log(spark: SparkSession, newest: Any, tmp_pa
     grown, rolled = newest.logs[:2]
     content = grown.read_bytes()
     rows = [row for batch in read_log(grown) for row in batch.to_pylist()]
-    cuts = [rows[30]["position"] + 7, rows[31]["position"] + 45, rows[90]["position"] - 1]
+    starts = sorted({row["position"] for row in rows})
+    middle = len(starts) // 2
+    cuts = [starts[middle] + 7, starts[middle + 1] + 20, starts[-2] - 1]
     logs, checkpoint, out = tmp_path / "logs", tmp_path / "checkpoint", tmp_path / "out"
     logs.mkdir()
-    expected = [30, 31, 89, len(rows)]
+    next_start = dict(itertools.pairwise(starts))
+    expected = [
+        sum(next_start.get(row["position"], len(content)) <= cut for row in rows) for cut in cuts
+    ]
+    assert 0 < expected[0] < expected[1] < expected[2] < len(rows)
+    expected.append(len(rows))
     for cut, whole in zip([*cuts, len(content)], expected, strict=True):
         (logs / grown.name).write_bytes(content[:cut].ljust(len(content), b"\0"))
         run(spark, logs, checkpoint, out)
