@@ -5,8 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
+# Real servers and long simulations that `make test` leaves to a target of their own.
+COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
+    tests/integration/test_acceptance.py tests/sim/test_split_brain.py
+
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-migrate test-audit interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-audit interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,8 +31,12 @@ demo-audit: setup ## members with injected faults on real servers, and the audit
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
 	$(BIN)/python -m zkmigrate.demo
 
-test: check ## checks, and all tests of the library (under 12 minutes on two cores)
-	$(BIN)/pytest tests --ignore=tests/bench --ignore=tests/migrate --ignore=tests/audit
+test: check ## checks, and the tests of members, tools and simulator (under 12 minutes on two cores)
+	$(BIN)/pytest tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
+	    --ignore=tests/audit $(COORDINATOR:%=--ignore=%)
+
+test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
+	$(BIN)/pytest $(COORDINATOR)
 
 test-migrate: setup ## all tests of zkmigrate
 	$(BIN)/pytest tests/migrate

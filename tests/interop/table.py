@@ -29,8 +29,8 @@ HEAD = """# Beside the original consumer
 
 `make interop` runs the original consumer (the classes of Kafka 1.1.1 and 0.8.2.2) and ours in one
 group, on real brokers and ZooKeeper servers, and checks after each step that every partition has
-one owner, that both sides' assignors agree on it, and that nothing is lost. `make test` runs a
-sample of it.
+one owner, that both sides' assignors agree on it, and that nothing is lost. `pytest
+tests/interop` runs a sample of it, `make interop` all.
 
 ## The matrix
 
