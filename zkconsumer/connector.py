@@ -27,7 +27,7 @@ from zkconsumer.core.orders import AnswerStart, Outcome
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.view import Assignor, MemberSpec
-from zkconsumer.core.znodes import GroupPaths, make_consumer_id, topic_path
+from zkconsumer.core.znodes import GroupPaths, make_consumer_id
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
@@ -41,6 +41,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
+from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
@@ -141,16 +142,7 @@ class ZookeeperConsumerConnector:
         Raises StreamsAlreadyCreatedError, ConfigError (bad topic or count), RebalanceFailedError,
         DuplicateConsumerIdError, ZooKeeperError.
         """
-        faults = []
-        for topic, count in topic_count_map.items():
-            try:
-                topic_path(topic)
-            except ZkConsumerError as error:
-                faults.append(str(error))
-            if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
-                faults.append(f"topic {topic!r}: number of streams must be 1 to 1000, is {count!r}")
-        if faults:
-            raise ConfigError(faults)
+        check_topic_counts(topic_count_map)
         streams = {
             topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
             for topic, count in topic_count_map.items()
@@ -311,15 +303,7 @@ class ZookeeperConsumerConnector:
         if offsets is None:
             future = loop.commit(plane.positions(), strict=False)
         else:
-            bad = [
-                f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
-                for tp, offset in offsets.items()
-                if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0
-            ]
-            if bad:
-                raise ConfigError(bad)
-            given = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
-            future = loop.commit(given, strict=True)
+            future = loop.commit(checked_offsets(offsets), strict=True)
         patience = 2 * self._session_timeout + 10 + self._offset_patience
         try:
             faults = future.result(patience)

@@ -32,7 +32,7 @@ from zkconsumer.core.membership.strategies import (
 )
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
-from zkconsumer.core.znodes import make_consumer_id, topic_path
+from zkconsumer.core.znodes import make_consumer_id
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
@@ -42,6 +42,7 @@ from zkconsumer.errors import (
     UsageError,
     ZkConsumerError,
 )
+from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
@@ -117,16 +118,7 @@ class CoordinatorConsumerConnector:
         Raises StreamsAlreadyCreatedError, ConfigError (bad topic or count), RebalanceFailedError
         (no coordinator in time), UnsupportedBrokerError, BrokerError (the group refuses).
         """
-        faults = []
-        for topic, count in topic_count_map.items():
-            try:
-                topic_path(topic)
-            except ZkConsumerError as error:
-                faults.append(str(error))
-            if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
-                faults.append(f"topic {topic!r}: number of streams must be 1 to 1000, is {count!r}")
-        if faults:
-            raise ConfigError(faults)
+        check_topic_counts(topic_count_map)
         streams = {
             topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
             for topic, count in topic_count_map.items()
@@ -301,14 +293,7 @@ class CoordinatorConsumerConnector:
             raise UsageError("there is nothing to commit before streams are created")
         if offsets is None:
             return loop.commit(plane.positions(), strict=False)
-        bad = [
-            f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
-            for tp, offset in offsets.items()
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0
-        ]
-        if bad:
-            raise ConfigError(bad)
-        return loop.commit({TopicPartition(*tp): n for tp, n in offsets.items()}, strict=True)
+        return loop.commit(checked_offsets(offsets), strict=True)
 
     # -- metrics -------------------------------------------------------------------------------
 

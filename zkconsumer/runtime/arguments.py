@@ -1,0 +1,35 @@
+"""Checks of what an application passes to a connector, of either kind. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.znodes import topic_path
+from zkconsumer.errors import ConfigError, ZkConsumerError
+
+
+def check_topic_counts(topic_count_map: Mapping[str, int]) -> None:
+    """Raise ConfigError naming each topic that cannot be one, or has no sensible stream count."""
+    faults = []
+    for topic, count in topic_count_map.items():
+        try:
+            topic_path(topic)
+        except ZkConsumerError as error:
+            faults.append(str(error))
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
+            faults.append(f"topic {topic!r}: number of streams must be 1 to 1000, is {count!r}")
+    if faults:
+        raise ConfigError(faults)
+
+
+def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return offsets given for a commit. Raises ConfigError naming each that cannot be one."""
+    bad = [
+        f"{TopicPartition(*tp)}: an offset is a number of 0 or more, not {offset!r}"
+        for tp, offset in offsets.items()
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0
+    ]
+    if bad:
+        raise ConfigError(bad)
+    return {TopicPartition(*tp): offset for tp, offset in offsets.items()}
