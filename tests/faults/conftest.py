@@ -179,9 +179,7 @@ class Arena:
     def wait_progress(self, member: Inside | Outside, count: int = 20) -> None:
         """Wait until ``member`` is given ``count`` messages more."""
         start = len(member.deliveries())
-        wait_until(
-            lambda: len(member.deliveries()) >= start + count, HEAL, f"{member.name} gets on"
-        )
+        wait_until(lambda: len(member.deliveries()) >= start + count, 30, f"{member.name} gets on")
 
     def finish(self) -> int:
         """End the producer; check that nothing is lost and no offset went down. Returns how many

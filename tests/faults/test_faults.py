@@ -120,8 +120,9 @@ def test_sigstop_longer_than_the_session(arena) -> None:
 
 def test_zookeeper_restart(arena) -> None:
     """ZooKeeper killed and started again: members keep their sessions and their partitions, and
-    repeat nothing."""
-    one, two = arena.inside("a"), arena.outside("b")
+    repeat nothing. The sessions outlast a server that is slow to come back."""
+    longer = {"zookeeper_session_timeout_ms": 20_000}
+    one, two = arena.inside("a", **longer), arena.outside("b", **longer)
     owners = arena.settle()
     arena.wait_progress(two)
     made = arena.watch.client.exists(arena.watch.paths.owner(TopicPartition(arena.topic, 0))).czxid

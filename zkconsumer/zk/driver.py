@@ -117,7 +117,8 @@ class ZkDriver:
         self._client = KazooClient(
             hosts=hosts + chroot,
             timeout=session_timeout,
-            connection_retry={"max_tries": -1, "max_delay": 2.0},
+            # A pause between two tries must not be what ends a session.
+            connection_retry={"max_tries": -1, "max_delay": min(2.0, session_timeout / 6)},
             logger=logging.getLogger("zkconsumer.zk.kazoo"),
         )
         self._client.add_listener(self._state_changed)
