@@ -125,7 +125,6 @@ class GroupState:
     """
 
     group: str
-    exists: bool = True
     members: tuple[str, ...] = ()
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
     coordinator_members: tuple[str, ...] = ()

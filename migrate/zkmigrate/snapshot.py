@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import (
@@ -61,13 +61,6 @@ _CHUNK: Final = 100
 _LIST_BATCH: Final = 2000
 _REMEMBERED: Final = 200_000
 """Partitions whose log ranges are kept for the groups to come."""
-
-
-class _ZkPart(NamedTuple):
-    """What ZooKeeper knows of a group."""
-
-    snapshot: GroupSnapshot
-    stone: Node | None
 
 
 class Stores:
@@ -154,10 +147,11 @@ class Stores:
         names = iter(every)
         while chunk := list(islice(names, _CHUNK)):
             legal = [name for name in chunk if is_legal_topic(name)]
-            parts = dict(zip(legal, self.zk.run_all(map(_read_zk, legal)), strict=True))
+            read = zip(legal, self.zk.run_all(map(read_group, legal)), strict=True)
+            parts = {name: found or GroupSnapshot(name) for name, found in read}
             kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
             for name in legal:
-                snapshot = parts[name].snapshot
+                snapshot = parts[name]
                 asked = self._partitions(snapshot)
                 kafka[name] = {
                     tp: KafkaOffset(*stored, times.get((name, tp)))
@@ -167,8 +161,8 @@ class Stores:
                 topic
                 for name in legal
                 for topic in (
-                    *parts[name].snapshot.offsets,
-                    *parts[name].snapshot.slipped,
+                    *parts[name].offsets,
+                    *parts[name].slipped,
                     *(tp.topic for tp in kafka[name]),
                     *(topic for topic, _ in given.get(name, ())),
                 )
@@ -210,17 +204,15 @@ class Stores:
 
     def _state(
         self,
-        part: _ZkPart,
+        snapshot: GroupSnapshot,
         kafka: Mapping[TopicPartition, KafkaOffset],
         given: Mapping[TopicPartition, int] | None,
     ) -> GroupState:
-        snapshot = part.snapshot
         registrations = interpret(snapshot, ())
-        stone_path = tombstone.path(snapshot.group)
         foreign = [
             finding.where
             for finding in verify(snapshot, registrations, {}, {})
-            if finding.kind is Finding.FOREIGN_LAYOUT and finding.where != stone_path
+            if finding.kind is Finding.FOREIGN_LAYOUT
         ]
         zk: dict[TopicPartition, ZkOffset] = {}
         for tp, node in _numbered(snapshot.offsets):
@@ -237,9 +229,10 @@ class Stores:
             if offset >= 0:
                 slipped[tp] = offset
         stone: Tombstone | None = None
-        if part.stone is not None:
+        if snapshot.moved is not None:
+            where, node = tombstone.path(snapshot.group), snapshot.moved
             try:
-                stone = tombstone.decode(stone_path, part.stone.data, part.stone.stat.version)
+                stone = tombstone.decode(where, node.data, node.stat.version)
             except ZnodeFormatError as fault:
                 faults.append(str(fault))
         names = {tp.topic for tp in (*kafka, *(given or ()))}
@@ -343,16 +336,6 @@ def bad_name(name: str) -> Problem:
         f"{shown} cannot be part of a ZooKeeper path",
         "use a group of 1 to 255 letters, digits, '.', '_' or '-'",
     )
-
-
-def _read_zk(group: str) -> Script[_ZkPart]:
-    snapshot = yield from read_group(group)
-    if snapshot is None:
-        return _ZkPart(GroupSnapshot(group), None)
-    stone = None
-    if "migration" in snapshot.strange:
-        (stone,) = yield from read_many([tombstone.path(group)])
-    return _ZkPart(snapshot, stone)
 
 
 def _read_offsets(plan: GroupPlan) -> Script[dict[TopicPartition, Node]]:

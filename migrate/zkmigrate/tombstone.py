@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
@@ -23,7 +24,7 @@ _INT64: Final = 2**63 - 1
 
 def path(group: str) -> str:
     """Return the tombstone's path. Raises ConfigError when the name cannot be a group's."""
-    return f"{GroupPaths(group).root}/migration"
+    return f"{GroupPaths(group).root}/{MOVED}"
 
 
 def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
 from zkmigrate.model import Direction
@@ -99,6 +101,29 @@ def read_python(bench: Bench, group: str, topic: str, count: int) -> Counter:
     return seen
 
 
+def read_librdkafka(bench: Bench, group: str, topic: str, count: int) -> Counter:
+    """What confluent-kafka's consumer gets; without an offset it fails."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bench.cluster.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    seen: Counter = Counter()
+    deadline = time.monotonic() + 90
+    while seen.total() < count and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None:
+            assert message.error() is None, message.error()
+            seen[(message.partition(), message.offset())] += 1
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return seen
+
+
 def read_java(bench: Bench, group: str, topic: str, count: int, folder: Path) -> Counter:
     """What the Java consumer of Kafka 3.9 gets; without an offset it fails."""
     source = folder / "Continue.java"
@@ -111,7 +136,7 @@ def read_java(bench: Bench, group: str, topic: str, count: int, folder: Path) ->
     return Counter((int(partition), int(offset)) for partition, offset in pairs)
 
 
-@pytest.mark.parametrize("modern", ["kafka-python", "java"])
+@pytest.mark.parametrize("modern", ["kafka-python", "librdkafka", "java"])
 def test_original_then_coordinator_then_original(
     bench: Bench, jvm: JvmMembers, tmp_path: Path, group: str, topic: str, modern: str
 ) -> None:
@@ -126,6 +151,8 @@ def test_original_then_coordinator_then_original(
     assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
     if modern == "java":
         seen += read_java(bench, group, topic, EACH * PARTITIONS, tmp_path)
+    elif modern == "librdkafka":
+        seen += read_librdkafka(bench, group, topic, EACH * PARTITIONS)
     else:
         seen += read_python(bench, group, topic, EACH * PARTITIONS)
     for partition in range(PARTITIONS):

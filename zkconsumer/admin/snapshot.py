@@ -22,6 +22,9 @@ CONSUMERS: Final = "/consumers"
 SLIP: Final = "offset"
 """Where a broker of version 1.1.0 keeps offsets by mistake, instead of ``offsets``."""
 
+MOVED: Final = "migration"
+"""Where ``zkmigrate`` notes that it moved the group's offsets."""
+
 Nodes = Mapping[str, Mapping[str, Node]]
 """Topic, then name of a child (a partition's number, or anything), then the znode."""
 
@@ -30,7 +33,8 @@ Nodes = Mapping[str, Mapping[str, Node]]
 class GroupSnapshot:
     """One pass of reads over a group's znodes.
 
-    ``strange`` are children of the group's znode that no JVM version makes.
+    ``moved`` is what ``zkmigrate`` left there. ``strange`` are children of the group's znode that
+    neither it nor any JVM version makes.
     """
 
     group: str
@@ -38,6 +42,7 @@ class GroupSnapshot:
     owners: Nodes = field(default_factory=dict)
     offsets: Nodes = field(default_factory=dict)
     slipped: Nodes = field(default_factory=dict)
+    moved: Node | None = None
     strange: tuple[str, ...] = ()
 
     @property
@@ -93,11 +98,12 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
         offsets = yield from _read_tree(paths.offsets, "offsets" in parts)
         owners = yield from _read_tree(paths.owners, "owners" in parts)
         slipped = yield from _read_tree(f"{paths.root}/{SLIP}", SLIP in parts)
+        moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
         if (yield from children(paths.ids)) == ids:
             break
-    known = {"ids", "owners", "offsets", SLIP}
+    known = {"ids", "owners", "offsets", SLIP, MOVED}
     strange = tuple(name for name in parts if name not in known)
-    return GroupSnapshot(group, members, owners, offsets, slipped, strange)
+    return GroupSnapshot(group, members, owners, offsets, slipped, moved.get(MOVED), strange)
 
 
 def read_offsets(group: str) -> Script[Nodes]:
