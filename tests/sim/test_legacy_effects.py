@@ -14,7 +14,8 @@ from zkconsumer.core.states import State
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.view import MemberSpec
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import Habits, SimMember
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.process import Habits
 from zkconsumer.sim.scenario import World
 
 BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])

@@ -24,7 +24,8 @@ from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink, ev
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.bulk import BulkViews
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import Habits, SimLog, SimMember
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.process import Habits, SimLog
 from zkconsumer.sim.zk import FakeZk, Txn
 
 EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")

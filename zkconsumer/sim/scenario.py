@@ -28,7 +28,8 @@ from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import Habits, SimLog, SimMember, run_now
+from zkconsumer.sim.member import SimMember, run_now
+from zkconsumer.sim.process import Habits, SimLog
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"

@@ -24,7 +24,8 @@ from zkconsumer.journal.recorder import (
 )
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.member import Habits, SimMember
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.process import Habits
 from zkconsumer.sim.scenario import GROUP, NEVER, World
 from zkconsumer.sim.zk import Txn
 
