@@ -39,6 +39,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
     ZooKeeperError,
 )
+from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
@@ -69,7 +70,8 @@ class ZookeeperConsumerConnector:
             ``.properties`` file.
         journal: takes an entry for each fact, order and ZooKeeper operation of this member
             (``zkconsumer.journal.JournalWriter`` writes them to a file). The first line of a
-            journal, of kind ``run``, is the caller's to write.
+            journal, of kind ``run``, is the caller's to write. Without it,
+            ``zkconsumer.journal.dir`` says whether there is a journal.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
     ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
@@ -90,6 +92,9 @@ class ZookeeperConsumerConnector:
             int(time.time() * 1000),
             uuid.uuid4().int,
         )
+        self._own_journal: MemberJournal | None = None
+        if journal is None and self.config.journal_dir is not None:
+            journal = self._own_journal = self._open_journal(self.config.journal_dir)
         self._journal = journal
         self._scala = self.config.profile == "scala"
         self._gate = DeliveryGate(always_open=self._scala)
@@ -241,6 +246,18 @@ class ZookeeperConsumerConnector:
             self._loop.start()
         self._await_start(self._loop)
 
+    def _open_journal(self, directory: str) -> MemberJournal:
+        config = self.config
+        settings = {
+            "group.id": config.group_id,
+            "zookeeper.connect": config.zookeeper_connect,
+            "zkconsumer.profile": config.profile,
+        }
+        try:
+            return MemberJournal(directory, self.consumer_id, settings)
+        except OSError as error:
+            raise ConfigError([f"zkconsumer.journal.dir: {error}"]) from None
+
     def _observer(self) -> MemberRecorder | None:
         if self._journal is None:
             return None
@@ -346,6 +363,13 @@ class ZookeeperConsumerConnector:
             if self._closed:
                 return
             self._closed = True
+        try:
+            self._leave(timeout)
+        finally:
+            if self._own_journal is not None:
+                self._own_journal.close()
+
+    def _leave(self, timeout: float | None) -> None:
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             self._zk.close()

@@ -56,6 +56,7 @@ OWN_DEFAULTS = {
     "zkconsumer.reread.interval.ms": 30000,
     "zkconsumer.coalesce.ms": 50,
     "zkconsumer.release.wait.ms": 500,
+    "zkconsumer.journal.dir": None,
 }
 
 

@@ -25,7 +25,7 @@ from zkconsumer.core.ops import (
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal import JournalWriter, read_journal
-from zkconsumer.journal.files import check_entry
+from zkconsumer.journal.files import MemberJournal, check_entry
 from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import event_entry, run_entry
 from zkconsumer.journal.tally import kind_of
@@ -154,3 +154,29 @@ def test_ownership_over_time() -> None:
     assert [(s.start, s.end, s.member) for s in held.spans[tp]] == [(10, 20, "a"), (70, None, "b")]
     assert held.unowned(0, 100)[tp] == 10 + 50
     assert held.unowned(15, 75)[tp] == 50
+
+
+def test_a_members_journal_is_on_disk_at_once(tmp_path: Path) -> None:
+    """What a running member wrote can be read while it runs, so a kill loses nothing."""
+    journal = MemberJournal(str(tmp_path / "made"), "g_m", {"group.id": "g"})
+    journal.write(event_entry(5, "DeliveryShut", "g_m") | {"since": 3})
+    assert journal.path.name.startswith("g_m-")
+    run, event = read_journal(journal.path)
+    assert (run["settings"], event["since"]) == ({"group.id": "g"}, 3)
+    journal.close()
+    journal.write(event_entry(6, "late"))
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_member(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A journal that cannot be written any more says so once; a member goes on."""
+    journal = MemberJournal(str(tmp_path), "g_m", {})
+    assert journal._writer is not None
+    journal._writer._file.close()
+    journal._writer._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    for number in range(3):
+        journal.write(event_entry(number, "x" * 100))
+    assert [r.getMessage() for r in caplog.records if "the journal ends here" in r.getMessage()]
+    assert len(caplog.records) == 1
+    journal.close()

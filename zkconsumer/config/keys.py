@@ -364,6 +364,16 @@ class ConsumerKeys:
         importance="low",
         since="zkconsumer",
     )
+    journal_dir: str | None = key(
+        "zkconsumer.journal.dir",
+        "string",
+        None,
+        "Directory, made if it is missing, in which each member keeps a journal of what it is told "
+        "and does, a new file for each start; `zkaudit run --journals` reads them. Files grow "
+        "until somebody deletes them. Without it nothing is written",
+        importance="low",
+        since="zkconsumer",
+    )
 
 
 KEYS: Final[tuple[Row, ...]] = rows_of(ConsumerKeys)

@@ -6,27 +6,37 @@ forgiving about the end of the file: a writer that was killed leaves half a line
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from zkconsumer.errors import JournalFormatError
-from zkconsumer.journal.recorder import Entry
+from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind, Type, fields_of
+
+logger = logging.getLogger("zkconsumer.member")
 
 _FIELDS = {kind.value: fields_of(kind) for kind in Kind}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 class JournalWriter:
-    """Writes entries to a file, replacing what is there. Raises OSError."""
+    """Writes entries to a file, replacing what is there. Raises OSError.
 
-    def __init__(self, path: Path) -> None:
+    ``at_once``: hand each line to the operating system, so that a killed process loses none.
+    """
+
+    def __init__(self, path: Path, at_once: bool = False) -> None:
         self._lock = threading.Lock()
-        self._file = path.open("w", encoding="ascii", newline="\n", buffering=1 << 16)
+        buffering = 1 if at_once else 1 << 16
+        self._file = path.open("w", encoding="ascii", newline="\n", buffering=buffering)
 
     def write(self, entry: Entry) -> None:
         """Append one entry."""
@@ -56,6 +66,41 @@ class JournalWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class MemberJournal:
+    """The journal of one running member: never in its way, whatever becomes of the disk.
+
+    Args:
+        directory: made if it is missing; the file's name begins with the consumer id.
+        consumer_id: the member.
+        settings: for the first line.
+
+    Raises OSError when the file cannot be made. Later errors end the journal with one warning.
+    """
+
+    def __init__(self, directory: str, consumer_id: str, settings: Mapping[str, object]) -> None:
+        now = time.time_ns() // 1000
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        self.path = place / f"{consumer_id[:200]}-{now}-{os.getpid()}.jsonl"
+        self._writer: JournalWriter | None = JournalWriter(self.path, at_once=True)
+        self.write(run_entry(now, "epoch", settings))
+
+    def write(self, entry: Entry) -> None:
+        """Append one entry."""
+        if self._writer is not None:
+            try:
+                self._writer.write(entry)
+            except OSError as error:
+                self._writer = None
+                logger.warning("%s: the journal ends here: %s", self.path, error)
+
+    def close(self) -> None:
+        """Close the file; later entries are dropped."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 def check_entry(entry: object) -> str:

@@ -45,6 +45,9 @@ class MemberObserver(Protocol):
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
         """Single reads one after the other, the first of ``path``, all answered (simulator)."""
 
+    def shut(self, since_us: int) -> None:
+        """The session is lost, and nothing was delivered since ``since_us`` on the run's clock."""
+
 
 def session_text(session: int) -> str:
     """A session id as ZooKeeper's own tools print it."""
@@ -136,6 +139,11 @@ class MemberRecorder:
         entry = self._entry(Kind.OP, None, session, attempt)
         entry |= {"name": "GetMany", "sent": sent_us, "path": path, "result": "ok"}
         self._sink.write(entry | dataclasses.asdict(spent))
+
+    def shut(self, since_us: int) -> None:
+        """Write that nothing is delivered, and since when."""
+        entry = event_entry(self._now_us(), "DeliveryShut", self._member)
+        self._sink.write(entry | {"since": since_us})
 
 
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:

@@ -94,6 +94,7 @@ FIELDS: Final = (
     _f("token", Type.INTEGER, _CORE, "joins an order and the fact that answers it"),
     _f("sent", Type.INTEGER, _OP, "microseconds on the run's clock when it was sent", True),
     _f("path", Type.TEXT, _MEMBER, "znode, without the chroot; of a multi: the first one"),
+    _f("since", Type.INTEGER, _EVENT, "microseconds on the run's clock: since when it is so"),
     _f("result", Type.TEXT, _CORE | _OP, "`ok`, or why it failed"),
     _f("requests", Type.INTEGER, _OP, "requests sent for it", True),
     _f("reads", Type.INTEGER, _OP, "znodes read", True),

@@ -238,6 +238,9 @@ class MemberCounter:
         """Count an operation."""
         self._tally.did(self._now_us(), sent_us, self._member, op, reply)
 
+    def shut(self, since_us: int) -> None:
+        """Costs nothing."""
+
     def reads(self, path: str, spent: Cost, sent_us: int, session: int, attempt: int) -> None:
         """Count reads in bulk."""
         kind = kind_of("GetMany", path)

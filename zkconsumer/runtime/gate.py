@@ -81,6 +81,12 @@ class DeliveryGate:
         with self._lock:
             return self._suspended + self._shut_for(time.clock_gettime(CLOCK))
 
+    @property
+    def shut_seconds(self) -> float:
+        """Seconds since the gate was shut; 0 while it is open, or never was."""
+        with self._lock:
+            return self._shut_for(time.clock_gettime(CLOCK))
+
     def wait_turn(self, wake: Callable[[], None]) -> bool:
         """Return whether the gate is open; if not, ``wake`` is called once when it opens.
 

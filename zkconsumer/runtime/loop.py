@@ -295,6 +295,9 @@ class ConnectorLoop:
             for running in self._scripts.values():
                 running.script.close()
             self._scripts.clear()
+            if self._observer is not None and not self._gate.always_open:
+                shut_us = int(self._gate.shut_seconds * 1e6)
+                self._observer.shut(time.time_ns() // 1000 - shut_us)
             self._take(facts.SessionLost())
 
     def _ping(self) -> None:
