@@ -234,7 +234,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group of a plan. Only a ready one is applied."""
+    """One group of a plan. Only a ready one is applied.
+
+    ``topics``: when each topic was created (a zxid) whose offsets are to be written.
+    """
 
     group: str
     problems: tuple[Problem, ...] = ()
@@ -242,6 +245,7 @@ class GroupPlan:
     entries: tuple[Entry, ...] = ()
     tombstone: bytes | None = None
     """Content of the tombstone before the move."""
+    topics: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:

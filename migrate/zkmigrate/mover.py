@@ -186,6 +186,7 @@ class Mover:
         self._see_kafka(work, resumed)
         if held:
             return
+        self._see_logs(work)
         registered = self._stores.zk.run(ownership.list_members(group))
         if registered:
             raise _refused(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
@@ -217,6 +218,31 @@ class Mover:
             if number(held.get(tp)) not in allowed:
                 raise _refused(
                     work.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
+                )
+
+    def _see_logs(self, work: Work) -> None:
+        """See that the topics are still those of the plan and that their logs hold its offsets."""
+        topics, ranges = self._stores.logs.of(work.topics, self._stores.patience)
+        for topic, created in work.topics.items():
+            if topic not in topics or topics[topic].czxid != created:
+                raise _refused(
+                    work.group, f"topic {topic} was deleted since the plan was made: plan again"
+                )
+        for tp, to in work.to.items():
+            if tp.topic not in topics or to is None:
+                continue
+            log = ranges.get(tp)
+            if log is None:
+                raise _refused(
+                    work.group,
+                    f"{tp}: the brokers gave no log range: see that the partition has a leader, "
+                    "then apply again",
+                )
+            if not log.earliest <= to.offset <= log.latest:
+                raise _refused(
+                    work.group,
+                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not hold "
+                    f"{to.offset}: plan again",
                 )
 
     def _kafka(self, work: Work) -> Held:

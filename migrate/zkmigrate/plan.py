@@ -90,7 +90,16 @@ class _Planner:
         self._tell(entries)
         tombstone = state.tombstone.data if state.tombstone else None
         return GroupPlan(
-            state.group, tuple(self.problems), tuple(self.notes), tuple(entries), tombstone
+            state.group,
+            tuple(self.problems),
+            tuple(self.notes),
+            tuple(entries),
+            tombstone,
+            {
+                entry.tp.topic: state.topics[entry.tp.topic].czxid
+                for entry in entries
+                if entry.write
+            },
         )
 
     def _unstored(self) -> Iterable[TopicPartition]:

@@ -52,6 +52,7 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
             ],
             "notes": list(group.notes),
             "tombstone": None if group.tombstone is None else group.tombstone.decode("latin-1"),
+            "topics": group.topics,
         }
         yield encode(head) + "\n"
         for entry in group.entries:
@@ -159,15 +160,23 @@ class _Reader:
         found = tuple(self._problem(problem) for problem in problems)  # type: ignore[union-attr]
         stone = line.get("tombstone")
         tombstone = None if stone is None else self.text(line, "tombstone").encode("latin-1")
+        topics = line.get("topics")
+        if not isinstance(topics, dict):
+            self.refuse("topics is not an object")
+        assert isinstance(topics, dict)
+        created = {topic: self.number(topics, topic) for topic in topics}
         entries: list[Entry] = []
         seen: set[TopicPartition] = set()
         for _ in range(self.number(line, "partitions")):
             entry = self._entry(self.line())
             if entry.tp in seen:
                 self.refuse(f"{entry.tp} occurs twice in group {group!a}")
+            if entry.write and entry.tp.topic not in created:
+                self.refuse(f"{entry.tp} is of no topic of group {group!a}")
             seen.add(entry.tp)
             entries.append(entry)
-        plan = GroupPlan(group, found, tuple(map(str, notes or ())), tuple(entries), tombstone)
+        said = tuple(map(str, notes or ()))
+        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created)
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
@@ -23,44 +22,29 @@ from zkconsumer.admin.topics import read_brokers
 from zkconsumer.admin.verify import Kind as Finding
 from zkconsumer.admin.verify import verify
 from zkconsumer.broker import offset_times
-from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
-from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.znodes import (
-    BROKER_IDS,
-    GroupPaths,
-    decode_offset,
-    decode_topic,
-    is_legal_topic,
-    topic_path,
-)
-from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
+from zkconsumer.core.znodes import BROKER_IDS, GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate import tombstone
 from zkmigrate.errors import MigrationError
+from zkmigrate.logs import CLIENT_ID, Logs
 from zkmigrate.model import (
     GroupPlan,
     GroupState,
     KafkaOffset,
     Kind,
-    LogRange,
     Problem,
     Retention,
     Store,
     Tombstone,
-    TopicState,
     ZkOffset,
 )
 
-CLIENT_ID: Final = "zkmigrate"
 _CHUNK: Final = 100
-_LIST_BATCH: Final = 2000
-_REMEMBERED: Final = 200_000
-"""Partitions whose log ranges are kept for the groups to come."""
 
 
 class Stores:
@@ -77,10 +61,10 @@ class Stores:
     def __init__(self, zookeeper: str, timeout: float = 30.0, patience: float = 60.0) -> None:
         self.zk = BlockingZk(zookeeper, timeout)
         self.timeout = timeout
+        self.patience = patience
         self._where = zookeeper
         self.kafka = GroupCoordinators(CLIENT_ID, self._brokers, min(timeout, 10.0), patience)
-        self._topics: dict[str, TopicState | None] = {}
-        self._ranges: dict[TopicPartition, LogRange] = {}
+        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
 
     def __enter__(self) -> Self:
         self.zk.__enter__()
@@ -102,6 +86,7 @@ class Stores:
         traceback: TracebackType | None,
     ) -> None:
         self.kafka.close()
+        self.logs.close()
         self.zk.__exit__(exc_type, exc, traceback)
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
@@ -139,9 +124,8 @@ class Stores:
         times: Mapping[tuple[str, TopicPartition], int] = {}
         if commit_times:
             brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
-            self._learn([offset_times.OFFSETS_TOPIC])
-            log = self._topics[offset_times.OFFSETS_TOPIC]
-            count = len(log.partitions) if log else 0
+            topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
+            count = sum(len(topic.partitions) for topic in topics.values())
             patience = min(self.timeout, 10.0)
             times = offset_times.commit_times(every, count, brokers, CLIENT_ID, patience)
         names = iter(every)
@@ -149,6 +133,7 @@ class Stores:
             legal = [name for name in chunk if is_legal_topic(name)]
             read = zip(legal, self.zk.run_all(map(read_group, legal)), strict=True)
             parts = {name: found or GroupSnapshot(name) for name, found in read}
+            self._learn((*part.offsets, *part.owners, *part.slipped) for part in parts.values())
             kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
             for name in legal:
                 snapshot = parts[name]
@@ -157,17 +142,7 @@ class Stores:
                     tp: KafkaOffset(*stored, times.get((name, tp)))
                     for tp, stored in self.kafka.fetch(name, asked).items()
                 }
-            topics = {
-                topic
-                for name in legal
-                for topic in (
-                    *parts[name].offsets,
-                    *parts[name].slipped,
-                    *(tp.topic for tp in kafka[name]),
-                    *(topic for topic, _ in given.get(name, ())),
-                )
-            }
-            self._learn(topics)
+            self._learn((tp[0] for tp in (*kafka[name], *given.get(name, ()))) for name in legal)
             for name in chunk:
                 if name in parts:
                     offsets = given.get(name)
@@ -191,15 +166,16 @@ class Stores:
             found = self.kafka.fetch(plan.group, [entry.tp for entry in plan.entries])
             yield {tp: stored.offset for tp, stored in found.items() if tp.topic in topics}
 
+    def _learn(self, topics: Iterable[Iterable[str]]) -> None:
+        """Find out about the topics of many groups at once."""
+        self.logs.of({topic for some in topics for topic in some})
+
     def _partitions(self, snapshot: GroupSnapshot) -> list[TopicPartition]:
         """Partitions that brokers are asked about which cannot tell a group's offsets by itself."""
         topics = {*snapshot.offsets, *snapshot.owners}
-        self._learn(topics)
         found = {tp for tp, _ in _numbered(snapshot.offsets)}
-        for topic in topics:
-            state = self._topics.get(topic)
-            if state is not None:
-                found |= {TopicPartition(topic, number) for number in state.partitions}
+        for topic, state in self.logs.of(topics)[0].items():
+            found |= {TopicPartition(topic, number) for number in state.partitions}
         return sorted(found)
 
     def _state(
@@ -237,7 +213,7 @@ class Stores:
                 faults.append(str(fault))
         names = {tp.topic for tp in (*kafka, *(given or ()))}
         names |= {*snapshot.offsets, *snapshot.slipped}
-        topics = {name: state for name in names if (state := self._topics.get(name)) is not None}
+        topics, ranges = self.logs.of(names)
         return GroupState(
             snapshot.group,
             members=tuple(snapshot.members),
@@ -247,12 +223,7 @@ class Stores:
             coordinator_members=self.kafka.members(snapshot.group),
             zk=zk,
             kafka=kafka,
-            ranges={
-                tp: found
-                for name, state in topics.items()
-                for number in state.partitions
-                if (found := self._ranges.get(tp := TopicPartition(name, number))) is not None
-            },
+            ranges=ranges,
             topics=topics,
             slipped=slipped,
             foreign=tuple(foreign),
@@ -260,72 +231,6 @@ class Stores:
             faults=tuple(faults),
             given=given,
         )
-
-    # -- topics --------------------------------------------------------------------------------
-
-    def _learn(self, topics: Iterable[str]) -> None:
-        """Find out what is not known yet of these topics."""
-        new = sorted(topic for topic in topics if topic not in self._topics)
-        new = [topic for topic in new if is_legal_topic(topic)]
-        if not new:
-            return
-        if len(self._ranges) > _REMEMBERED:
-            self._ranges.clear()
-            self._topics.clear()
-        paths = [topic_path(topic) for topic in new]
-        for topic, path, node in zip(new, paths, self.zk.run(read_many(paths)), strict=True):
-            self._topics[topic] = None
-            if node is not None:
-                try:
-                    self._topics[topic] = TopicState(node.stat.czxid, decode_topic(path, node.data))
-                except ZnodeFormatError:
-                    pass  # as in the JVM: a topic that cannot be read has no partitions
-        wanted = [
-            TopicPartition(topic, number)
-            for topic in new
-            if (state := self._topics[topic]) is not None
-            for number in state.partitions
-        ]
-        self._ranges.update(self._log_ranges(wanted))
-
-    def _log_ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """Ask the leaders; what cannot be found out is left out."""
-        if not partitions:
-            return {}
-        brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
-        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        leaders: Mapping[TopicPartition, int] = {}
-        for endpoint in brokers.values():
-            connection = BrokerConnection(endpoint, CLIENT_ID, min(self.timeout, 10.0), 0)
-            try:
-                leaders = fetch_metadata(connection, {tp.topic for tp in partitions}).leaders
-                break
-            except BrokerError:
-                continue
-            finally:
-                connection.close()
-        for tp in partitions:
-            if tp in leaders:
-                by_leader[leaders[tp]].append(tp)
-        found: dict[TopicPartition, LogRange] = {}
-        for broker, led in by_leader.items():
-            if broker not in brokers:
-                continue
-            connection = BrokerConnection(brokers[broker], CLIENT_ID, min(self.timeout, 10.0), 0)
-            try:
-                for start in range(0, len(led), _LIST_BATCH):
-                    batch = led[start : start + _LIST_BATCH]
-                    first = list_offsets(connection, batch, EARLIEST)
-                    last = list_offsets(connection, batch, LATEST)
-                    for tp in batch:
-                        low, high = first[tp], last[tp]
-                        if isinstance(low, int) and isinstance(high, int):
-                            found[tp] = LogRange(low, high)
-            except BrokerError:
-                continue
-            finally:
-                connection.close()
-        return found
 
 
 def bad_name(name: str) -> Problem:

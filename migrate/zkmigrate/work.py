@@ -21,7 +21,8 @@ class Work:
     """A change of one store, and what both stores hold before it.
 
     ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
-    ``before`` and ``after``: the tombstone's content.
+    ``before`` and ``after``: the tombstone's content. ``topics``: when the topics were created (a
+    zxid) whose logs must hold the offsets of ``to``; what is restored needs not fit.
     """
 
     group: str
@@ -32,6 +33,7 @@ class Work:
     versions: Mapping[TopicPartition, int | None] | None
     before: bytes | None
     after: bytes | None
+    topics: Mapping[str, int]
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
         """Return the offsets that a store may hold of a partition before the change."""
@@ -60,6 +62,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Work:
         {entry.tp: entry.zk_version for entry in group.entries},
         group.tombstone,
         tombstone.encode(plan.direction.target, plan.made_ms, values),
+        group.topics,
     )
 
 
@@ -117,4 +120,4 @@ def back(done: Work, rows: object) -> Work:
         raise JournalError(f"group {done.group}: the journal does not agree with the plan")
     after = {**held, **done.to}
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
-    return Work(done.group, done.target, zk, kafka, restored, None, done.after, done.before)
+    return Work(done.group, done.target, zk, kafka, restored, None, done.after, done.before, {})

@@ -129,6 +129,7 @@ class Bench:
         groups: Sequence[str],
         direction: Direction = Direction.ZK_TO_KAFKA,
         options: Options | None = None,
+        now: int = NOW,
     ) -> tuple[PlanFile, Path]:
         """Make a plan, through its file; return it and where its journal is to be."""
         with self.stores() as stores:
@@ -137,10 +138,10 @@ class Bench:
                 if isinstance(found, GroupState):
                     retention = stores.retention()
                     chosen = options or Options(max_idle_days=10**6)
-                    plans.append(plan_group(found, direction, chosen, NOW, retention))
+                    plans.append(plan_group(found, direction, chosen, now, retention))
                 else:
                     plans.append(GroupPlan(found[0], (found[1],)))
-        data = "".join(render(direction, NOW, plans)).encode()
+        data = "".join(render(direction, now, plans)).encode()
         return parse("plan", data), self.folder / f"journal-{next(self._numbers)}"
 
     def apply(self, plan: PlanFile, journal: Path, effect: Effect = no_effect) -> list[Result]:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
 from zkmigrate.cli import run
@@ -42,9 +43,18 @@ shoe.size=42
 """
 
 NAMES_OF_JAVA = """
+import java.util.Properties;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
 public class Names {
-    public static void main(String[] args) {
-        for (String name : org.apache.kafka.clients.consumer.ConsumerConfig.configNames())
+    public static void main(String[] args) throws Exception {
+        Properties config = new Properties();
+        config.load(System.in);
+        config.put("key.deserializer", ByteArrayDeserializer.class);
+        config.put("value.deserializer", ByteArrayDeserializer.class);
+        new ConsumerConfig(config);
+        for (String name : ConsumerConfig.configNames())
             System.out.println(name);
     }
 }
@@ -84,14 +94,20 @@ def test_configurations_are_mapped_with_reasons(
 
 
 def test_the_names_exist_in_the_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every property is one that kafka-python and the Java consumer of Kafka 3.9 know."""
+    """Every property is one that kafka-python, librdkafka and the Java consumer of Kafka 3.9 know,
+    and the latter two take the values."""
     python, _ = mapped(tmp_path, capsys, "kafka-python")
     assert set(python) <= set(KafkaConsumer.DEFAULT_CONFIG)
+    librdkafka, _ = mapped(tmp_path, capsys, "librdkafka")
+    confluent_kafka.Consumer(librdkafka).close()
     source = tmp_path / "Names.java"
     source.write_text(NAMES_OF_JAVA)
     words = [java(), "-cp", os.path.join(fetch_jars("3.9"), "*"), str(source)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    ours, _ = mapped(tmp_path, capsys, "java")
+    ours, text = mapped(tmp_path, capsys, "java")
+    done = subprocess.run(
+        words, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
     assert set(ours) <= set(done.stdout.split())
 
 

@@ -1,19 +1,26 @@
-"""What can go wrong with a move, each met on real servers: refused by name, with what to do."""
+"""What can go wrong with a move, each met on real servers: refused by name, with what to do.
+
+The numbers are those of the table in ``docs/explanation/moving.md``; the last test compares them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import TopicPartition as KafkaPartition
 from kazoo.security import make_acl
 from zkmigrate.cli import run
 from zkmigrate.model import Direction, Kind, OnConflict, Options, OutOfRange, Verdict
 from zkmigrate.outcome import Outcome
+from zkmigrate.plan_file import render
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.group_coordinators import StoredOffset
@@ -128,24 +135,49 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
     assert "moved on" in filled.apply(plan, journal)[0].why
 
 
-def test_04_and_10_a_failure_is_a_failure(
+def test_04_a_failure_is_a_failure(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An offset that the broker refuses inside a successful answer fails the group, named; the
-    status is 1, nothing is marked as moved, and the same command goes on when it is settled."""
+    """A group that could not be moved gives status 1 from apply and verify and names the reason;
+    the same command moves it when that is settled."""
     zookeeper = ("--zookeeper", filled.cluster.zookeeper)
     plan = str(tmp_path / "plan")
     assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
-    filled.cluster.delete_topic(topic)
+    filled.client.create(f"/consumers/{group}/ids/late", b"{}", ephemeral=True, makepath=True)
     status, out, _ = said(capsys, "apply", plan, "--execute", "--json", *zookeeper)
     assert status == 1
     (row,) = json.loads(out)
     assert row["outcome"] == "failed"
-    assert f"{topic}-0" in row["why"]
-    assert f"/consumers/{group}/migration" not in filled.znodes(group)
+    assert "late registered in ZooKeeper" in row["why"]
     assert said(capsys, "verify", plan, *zookeeper)[0] == 1
-    filled.topic(topic, 2)
+    filled.client.delete(f"/consumers/{group}/ids/late")
     assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
+    assert said(capsys, "verify", plan, *zookeeper)[0] == 0
+
+
+def test_10_an_offset_that_is_refused_inside_a_good_answer(
+    filled: Bench, group: str, topic: str
+) -> None:
+    """The partition is named, nothing is marked as moved, and rollback restores what was there."""
+    other = f"{topic}-other"
+    filled.topic(other, 1)
+    filled.set_zk(group, other, {0: 5})
+    before = filled.znodes(group)
+    plan, journal = filled.plan([group])
+
+    def effect(what: str) -> None:
+        if what.startswith("before kafka commit"):
+            filled.cluster.delete_topic(other)
+
+    (result,) = filled.apply(plan, journal, effect)
+    assert result.outcome is Outcome.FAILED
+    assert f"the coordinator refused 1 of 3 offsets, such as {other}-0" in result.why
+    assert filled.znodes(group) == before
+    assert len(filled.committed(group, {topic: 2, other: 1})) == 2
+    (again,) = filled.apply(plan, journal)
+    assert f"topic {other} was deleted since the plan was made: plan again" in again.why
+    assert filled.rollback(plan, journal)[0].outcome is Outcome.DONE
+    assert filled.committed(group, {topic: 2, other: 1}) == {}
 
 
 def test_04_no_zookeeper_is_an_error_in_one_line(
@@ -215,8 +247,32 @@ def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: st
     assert kinds(filled, group) == [Kind.RECREATED]
 
 
+def test_08_offsets_that_leave_the_log_after_the_plan(
+    filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Apply looks again: an offset whose messages were deleted meanwhile is refused by name, dry
+    or not, and a topic that was created again is not taken for the old one."""
+    plan, journal = filled.plan([group])
+    admin = KafkaAdminClient(bootstrap_servers=filled.cluster.bootstrap)
+    admin.delete_records({KafkaPartition(topic, 1): 5})
+    admin.close()
+    file = tmp_path / "plan"
+    file.write_text("".join(render(plan.direction, plan.made_ms, plan.groups)))
+    for more in ((), ("--execute",)):
+        arguments = ("apply", str(file), *more, "--json", "--zookeeper", filled.cluster.zookeeper)
+        status, out, _ = said(capsys, *arguments)
+        assert status == 1
+        assert f"{topic}-1: the log is 5-20 now, which does not hold 4" in json.loads(out)[0]["why"]
+    clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
+    filled.cluster.delete_topic(topic)
+    filled.topic(topic, 2)
+    (refused,) = filled.apply(clamped, journal)
+    assert f"topic {topic} was deleted since the plan was made: plan again" in refused.why
+    assert filled.committed(group, {topic: 2}) == {}
+
+
 def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topic: str) -> None:
-    """A broker that restarts in the middle of a run costs time, not a group."""
+    """A broker that restarts before and in the middle of a run costs time, not a group."""
     with LocalCluster("3.9") as cluster:
         from_here = _bench(cluster, tmp_path)
         from_here.topic(topic, 2)
@@ -228,20 +284,29 @@ def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topi
         restarts: list[threading.Thread] = []
 
         def effect(what: str) -> None:
-            if what.startswith("before kafka commit") and groups[1] in what:
+            middle = what.startswith("before kafka commit") and groups[1] in what
+            if what == "before journal create" or middle:
+                for restart in restarts:
+                    restart.join()
                 server.kill()
                 restarts.append(threading.Thread(target=server.start))
-                restarts[0].start()
+                restarts[-1].start()
 
         results = from_here.apply(plan, journal, effect)
-        restarts[0].join()
+        assert len(restarts) == 2
+        restarts[1].join()
         assert [result.outcome for result in results] == [Outcome.DONE] * 3, results
         from_here.close()
 
 
 def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> None:
-    """When the coordinator's broker dies for good, its successor is found in the same run."""
-    properties = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"}
+    """When the coordinator's broker dies, its successor is found in the same run; when it comes
+    back and leads again, what asks the successor is sent on and misses nothing."""
+    properties = {
+        "offsets.topic.replication.factor": "2",
+        "offsets.topic.num.partitions": "1",
+        "leader.imbalance.check.interval.seconds": "1",
+    }
     with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
         bench = _bench(cluster, tmp_path)
         cluster.create_topic(topic, 2, replication=2)
@@ -263,6 +328,14 @@ def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> Non
         assert ports
         assert len(bench.committed(groups[1], {topic: 2})) == 1
         assert bench.kafka.coordinator(groups[1]).port != ports[0]
+        (dead,) = [one for one in cluster.broker_servers if not one.running]
+        dead.start()
+
+        def leads_again() -> bool:
+            assert len(bench.committed(groups[1], {topic: 2})) == 1
+            return bench.kafka.coordinator(groups[1]).port == ports[0]
+
+        wait_until(leads_again, 90, "the first broker is the coordinator again")
         bench.close()
 
 
@@ -354,6 +427,21 @@ def test_14_znodes_of_another_principal(filled: Bench, group: str, topic: str) -
     assert second.outcome is Outcome.DONE
 
 
+def test_15_groups_that_nobody_uses_any_more(filled: Bench, group: str) -> None:
+    """A group whose offsets are older than the operator expects is not moved unasked; the fix says
+    what to give when it is still needed."""
+    later = int(time.time() * 1000) + 400 * 86_400_000
+    plan, journal = filled.plan([group], options=Options(), now=later)
+    (problem,) = plan.groups[0].problems
+    assert problem.kind is Kind.IDLE
+    assert "400 days" in problem.what
+    assert "--max-idle-days 400" in problem.fix
+    (skipped,) = filled.apply(plan, journal)
+    assert skipped.outcome is Outcome.SKIPPED
+    wanted, second = filled.plan([group], options=Options(max_idle_days=400), now=later)
+    assert filled.apply(wanted, second)[0].outcome is Outcome.DONE
+
+
 def test_16_consumers_at_the_coordinator(
     filled: Bench, group: str, joined: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,7 +464,7 @@ def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> N
     assert kinds(filled, group) == []
 
 
-def test_offsets_of_a_broken_broker_and_unreadable_ones(
+def test_02_offsets_of_a_broken_broker_and_unreadable_ones(
     filled: Bench, group: str, topic: str
 ) -> None:
     """Offsets below ``offset`` (1.1.0) and znodes with blanks are found, not passed over."""
@@ -430,3 +518,12 @@ def test_every_verdict_is_told_for_all_groups(
         f"{group}-b": Verdict.DECIDE.value,
         f"{group}-c": Verdict.REFUSED.value,
     }
+
+
+def test_every_hazard_has_a_test() -> None:
+    """The page lists the 17 hazards, and each number has a test here."""
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "moving.md"
+    listed = re.findall(r"^\| (\d+) \|", page.read_text(), re.MULTILINE)
+    assert listed == [str(number) for number in range(1, 18)]
+    tests = "\n".join(name for name in globals() if name.startswith("test_"))
+    assert [number for number in listed if f"test_{int(number):02}_" not in tests] == []

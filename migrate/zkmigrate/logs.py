@@ -1,0 +1,140 @@
+"""Reads which topics exist, since when, and what their partitions' logs hold. One thread."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.core.scripts.common import read_many
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.znodes import decode_topic, is_legal_topic, topic_path
+from zkconsumer.errors import BrokerError, ZnodeFormatError
+from zkconsumer.zk.blocking import BlockingZk
+from zkmigrate.model import LogRange, TopicState
+
+CLIENT_ID: Final = "zkmigrate"
+_BATCH: Final = 2000
+_REMEMBERED: Final = 200_000
+"""Partitions whose log ranges are kept for the groups to come."""
+_FRESH: Final = 10.0
+"""Seconds for which they are kept."""
+_PAUSE: Final = 0.2
+
+Ranges = Mapping[TopicPartition, LogRange]
+
+
+class Logs:
+    """Topics and their logs, asked for once for many groups.
+
+    Args:
+        zk: a session, opened.
+        brokers: called for the brokers registered now.
+        timeout: seconds for connecting and for each answer.
+    """
+
+    def __init__(
+        self, zk: BlockingZk, brokers: Callable[[], Iterable[BrokerEndpoint]], timeout: float
+    ) -> None:
+        self._zk = zk
+        self._brokers = brokers
+        self._timeout = timeout
+        self._topics: dict[str, TopicState | None] = {}
+        self._ranges: dict[str, dict[TopicPartition, LogRange]] = {}
+        self._partitions = 0
+        self._since = 0.0
+        self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def of(
+        self, topics: Collection[str], patience: float = 0.0
+    ) -> tuple[dict[str, TopicState], Ranges]:
+        """Return those of the topics that exist, and their logs as they were some seconds ago.
+
+        Partitions whose leader does not answer within ``patience`` seconds have no range.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            found, ranges = self._known(topics)
+            silent = [
+                name
+                for name, topic in found.items()
+                if any(TopicPartition(name, number) not in ranges for number in topic.partitions)
+            ]
+            if not silent or time.monotonic() >= deadline:
+                return found, ranges
+            time.sleep(_PAUSE)
+            for name in silent:
+                del self._topics[name]
+
+    def _known(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
+        if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
+            self._topics.clear()
+            self._ranges.clear()
+            self._partitions = 0
+            self._since = time.monotonic()
+        self._learn([topic for topic in topics if topic not in self._topics])
+        found = {name: state for name in topics if (state := self._topics[name]) is not None}
+        ranges: dict[TopicPartition, LogRange] = {}
+        for name in found:
+            ranges.update(self._ranges[name])
+        return found, ranges
+
+    def _learn(self, topics: Sequence[str]) -> None:
+        self._topics.update(dict.fromkeys(topics))
+        legal = sorted(filter(is_legal_topic, topics))
+        paths = list(map(topic_path, legal))
+        wanted: list[TopicPartition] = []
+        for topic, path, node in zip(legal, paths, self._zk.run(read_many(paths)), strict=True):
+            if node is None:
+                continue
+            try:
+                numbers = decode_topic(path, node.data)
+            except ZnodeFormatError:
+                continue  # as in the JVM: a topic that cannot be read has no partitions
+            self._topics[topic] = TopicState(node.stat.czxid, numbers)
+            self._ranges[topic] = {}
+            wanted += [TopicPartition(topic, number) for number in numbers]
+        self._partitions += len(wanted)
+        if wanted:
+            self._ask(wanted)
+
+    def _ask(self, partitions: Sequence[TopicPartition]) -> None:
+        """Ask the leaders; what cannot be found out is left out."""
+        brokers = {endpoint.broker_id: self._connection(endpoint) for endpoint in self._brokers()}
+        leaders: Mapping[TopicPartition, int] = {}
+        for connection in brokers.values():
+            try:
+                leaders = fetch_metadata(connection, {tp.topic for tp in partitions}).leaders
+                break
+            except BrokerError:
+                continue
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for tp in partitions:
+            if leaders.get(tp) in brokers:
+                by_leader[leaders[tp]].append(tp)
+        for broker, led in by_leader.items():
+            for start in range(0, len(led), _BATCH):
+                batch = led[start : start + _BATCH]
+                try:
+                    first = list_offsets(brokers[broker], batch, EARLIEST)
+                    last = list_offsets(brokers[broker], batch, LATEST)
+                except BrokerError:
+                    break
+                for tp in batch:
+                    low, high = first[tp], last[tp]
+                    if isinstance(low, int) and isinstance(high, int):
+                        self._ranges[tp.topic][tp] = LogRange(low, high)
+
+    def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        if endpoint not in self._connections:
+            self._connections[endpoint] = BrokerConnection(endpoint, CLIENT_ID, self._timeout, 0)
+        return self._connections[endpoint]
