@@ -19,6 +19,7 @@ from os import PathLike
 from types import TracebackType
 
 from zkconsumer.broker.group import GroupClient, OnExchange
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core import facts as common
@@ -201,10 +202,12 @@ class CoordinatorConsumerConnector:
             self._plane = DataPlane(manager, streams, config.release_wait_ms / 1000)
             interval = config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None
             timeout = config.socket_timeout_ms / 1000
+            servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(config.servers)]
+            brokers = KnownBrokers(servers, manager.requests_to)
             self._loop = GroupLoop(
                 spec,
-                self._client(timeout),
-                self._client(min(timeout, self._session_timeout)),
+                self._client(brokers, timeout),
+                self._client(brokers, min(timeout, self._session_timeout)),
                 self._plane,
                 self._gate,
                 [stream for group in streams.values() for stream in group],
@@ -225,13 +228,13 @@ class CoordinatorConsumerConnector:
             case _:
                 return LegacyStrategy(name, RoundRobinHash(self.config.roundrobin_hash))
 
-    def _client(self, timeout: float) -> GroupClient:
+    def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
         config = self.config
         return GroupClient(
             config.group_id,
             config.client_id,
             config.group_instance_id,
-            [BrokerEndpoint(-1 - n, *server) for n, server in enumerate(config.servers)],
+            brokers,
             session_timeout=self._session_timeout,
             rebalance_timeout=config.max_poll_interval_ms / 1000,
             timeout=timeout,

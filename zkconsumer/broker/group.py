@@ -7,9 +7,8 @@ fields; no error leaves this module as an exception, each becomes ``RequestFaile
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kafka.protocol.consumer import (
@@ -40,6 +39,7 @@ from zkconsumer.broker.api_versions import (
     OFFSET_FETCH,
 )
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import GroupMember, MembershipFact
 from zkconsumer.core.membership.reactions import UNREACHABLE
@@ -78,7 +78,7 @@ class GroupClient:
         group: ``group.id``.
         client_id: ``client.id``.
         instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
-        bootstrap: brokers to ask first.
+        brokers: whom to ask for the coordinator.
         session_timeout, rebalance_timeout: seconds, told to the coordinator.
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
@@ -89,7 +89,7 @@ class GroupClient:
         group: str,
         client_id: str,
         instance_id: str | None,
-        bootstrap: Sequence[BrokerEndpoint],
+        brokers: KnownBrokers,
         *,
         session_timeout: float,
         rebalance_timeout: float,
@@ -99,7 +99,7 @@ class GroupClient:
         self._group = group
         self._client_id = client_id
         self._instance_id = instance_id
-        self._bootstrap = tuple(bootstrap)
+        self._brokers = brokers
         self._session_timeout = session_timeout
         self._rebalance_timeout = rebalance_timeout
         self._timeout = timeout
@@ -107,7 +107,6 @@ class GroupClient:
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[tuple[BrokerEndpoint, float], BrokerConnection] = {}
-        self._brokers: tuple[BrokerEndpoint, ...] = ()
         self.coordinator: BrokerEndpoint | None = None
         """Where the coordinator is; written by ``find`` or, for heartbeats, by the owner."""
 
@@ -153,11 +152,12 @@ class GroupClient:
     # -- any broker ------------------------------------------------------------------------------
 
     def _find(self, order: orders.FindCoordinator) -> MembershipFact:
-        self.coordinator = None
-        known = list(dict.fromkeys((*self._brokers, *self._bootstrap)))
-        random.shuffle(known)
+        if self.coordinator is not None:  # it has failed, or is the coordinator no more
+            self._brokers.failed(self.coordinator)
+            self.coordinator = None
         failed = facts.RequestFailed(order.token, UNREACHABLE, "no broker is known")
-        for broker in known:
+        for broker in self._brokers.least_loaded():
+            asked = broker
             try:
                 connection = self._connection(broker)
                 version = connection.version(FIND_COORDINATOR, 0)
@@ -166,11 +166,12 @@ class GroupClient:
                 if answer.error_code:
                     failed = self._failed(order.token, answer.error_code, "coordinator")
                     continue
-                found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+                asked = found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
                 self._check_protocol(self._connection(found))
             except UnsupportedBrokerError:
                 raise
             except BrokerError as error:
+                self._brokers.failed(asked)
                 failed = facts.RequestFailed(order.token, UNREACHABLE, str(error))
                 continue
             self.coordinator = found
@@ -215,8 +216,7 @@ class GroupClient:
                 for topic in answer.topics
                 if topic.partitions and (order.topics is None or topic.name in order.topics)
             }
-        if brokers:
-            self._brokers = brokers
+        self._brokers.learn(brokers)
         return facts.TopicsLoaded(order.token, partitions, brokers)
 
     # -- the coordinator -------------------------------------------------------------------------
@@ -391,6 +391,7 @@ class GroupClient:
         self, connection: BrokerConnection, request: Any, response: type[Any], version: int
     ) -> Any:
         answer = connection.call(request, response, version)
+        self._brokers.answered(connection.endpoint)
         if self._on_exchange is not None:
             self._on_exchange(connection.endpoint, request, answer)
         return answer

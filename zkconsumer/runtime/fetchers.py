@@ -124,6 +124,15 @@ class ConsumerFetcherManager:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def requests_to(self, broker: BrokerEndpoint) -> int:
+        """How many fetchers read from the broker at this address; each has a request under way."""
+        with self._lock:
+            return sum(
+                bool(fetcher.feeds)
+                and (fetcher.endpoint.host, fetcher.endpoint.port) == (broker.host, broker.port)
+                for fetcher in self._fetchers.values()
+            )
+
     # What follows is for the fetchers and the leader finder.
 
     def connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:

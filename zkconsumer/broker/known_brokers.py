@@ -1,0 +1,56 @@
+"""KnownBrokers: which broker to ask when any will do. Any thread."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from zkconsumer.core.types import BrokerEndpoint
+
+
+class KnownBrokers:
+    """The brokers one member has heard of, and how they did.
+
+    Args:
+        bootstrap: to begin with.
+        load: how many requests the member has under way with a broker.
+    """
+
+    def __init__(
+        self, bootstrap: Sequence[BrokerEndpoint], load: Callable[[BrokerEndpoint], int]
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._load = load
+        self._learnt: tuple[BrokerEndpoint, ...] = ()
+        self._failures: dict[tuple[str, int], float] = {}
+        """When a broker failed, by its address, until it answers again."""
+
+    def learn(self, brokers: Sequence[BrokerEndpoint]) -> None:
+        """These make up the cluster, as one of them says."""
+        self._learnt = tuple(brokers) or self._learnt
+
+    def failed(self, broker: BrokerEndpoint) -> None:
+        """It cannot be reached, or did not answer."""
+        self._failures[broker.host, broker.port] = time.monotonic()
+
+    def answered(self, broker: BrokerEndpoint) -> None:
+        """It can be reached."""
+        self._failures.pop((broker.host, broker.port), None)
+
+    def least_loaded(self) -> list[BrokerEndpoint]:
+        """All, in the order to ask them: those that failed come last, the latest failure at the
+        end; before them whoever has the fewest requests, drawn by lot where they are equal.
+
+        Source: NetworkClient.leastLoadedNode of Kafka 3.9, which passes over a broker that failed
+        a moment ago.
+        """
+        brokers = list(
+            {(one.host, one.port): one for one in (*self._bootstrap, *self._learnt)}.values()
+        )
+        random.shuffle(brokers)
+
+        def place(broker: BrokerEndpoint) -> tuple[float, int]:
+            return self._failures.get((broker.host, broker.port), 0.0), self._load(broker)
+
+        return sorted(brokers, key=place)
