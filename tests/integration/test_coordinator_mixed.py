@@ -1,23 +1,49 @@
-"""Members of kafka-python and of ours in one group on the broker's coordinator."""
+"""One group of our members, kafka-python's, librdkafka's and the Java consumer's."""
 
 from __future__ import annotations
 
+import base64
+import os
+import random
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import pytest
+from confluent_kafka import Consumer as LibrdkafkaConsumer
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.core.membership.facts import GroupMember
+from zkconsumer.core.membership.strategies import RangeStrategy, RoundRobinStrategy, Standing
+from zkconsumer.core.membership.wire import (
+    AssignmentData,
+    SubscriptionData,
+    decode_assignment,
+    decode_sticky,
+    decode_subscription,
+    encode_assignment,
+    encode_sticky,
+    encode_subscription,
+)
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 
-ASSIGNORS: dict[str, Any] = {
+STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+PARTITIONS: Final = 8
+SETTLED: Final = 40
+"""Seconds within which a group must have settled; it takes one or two."""
+PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
     "sticky": StickyPartitionAssignor,
@@ -25,114 +51,532 @@ ASSIGNORS: dict[str, Any] = {
 }
 
 
-class Theirs:
-    """kafka-python's consumer, polled by a thread of its own."""
+class Member(Protocol):
+    """What the tests see of a member of any make; it reads from its making to ``close``."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, strategy: str, **more: Any) -> None:
-        self.got: list[tuple[int, int]] = []
+    partitions: set[int]
+
+    def got(self) -> list[tuple[int, int]]:
+        """Partition and offset of each message."""
+
+    def close(self) -> None:
+        """Leave the group (a static member: end)."""
+
+
+class Join:
+    """What each member is told."""
+
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, strategy: str, instance: str | None
+    ) -> None:
+        self.bootstrap, self.group, self.topic = bootstrap, group, topic
+        self.strategy, self.instance = strategy, instance
+
+
+class Ours:
+    """Our connector."""
+
+    def __init__(self, join: Join, *, wait: bool = True) -> None:
+        self.leader = ""
+        """Member id of the group's leader, as the last JoinGroup was answered."""
+        self.subscriptions: dict[str, bytes] = {}
+        """Of all members by id, when this one was the leader the last time."""
+        self.own_subscription = b""
+        self.assignments: list[bytes] = []
+        config: dict[str, object] = {
+            "bootstrap.servers": join.bootstrap,
+            "group.id": join.group,
+            "client.id": "ours",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 200,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "zkconsumer.reread.interval.ms": 1000,
+            "partition.assignment.strategy": join.strategy,
+            "group.instance.id": join.instance,
+        }
+        self.connector = CoordinatorConsumerConnector(config, on_exchange=self._note)
+        self._reader = Reader(self.connector.create_message_streams({join.topic: 1})[join.topic])
+
+    def _note(self, _broker: object, request: Any, answer: Any) -> None:
+        name = type(answer).__name__
+        if name == "JoinGroupResponse" and not answer.error_code:
+            self.leader = answer.leader
+            self.own_subscription = bytes(request.protocols[0].metadata)
+            if answer.members:
+                self.subscriptions = {m.member_id: bytes(m.metadata) for m in answer.members}
+        elif name == "SyncGroupResponse" and not answer.error_code:
+            self.assignments.append(bytes(answer.assignment))
+
+    @property
+    def partitions(self) -> set[int]:
+        loop = self.connector._loop
+        assert loop is not None
+        return {tp.partition for tp in loop.machine.held}
+
+    def got(self) -> list[tuple[int, int]]:
+        assert not self._reader.errors
+        return [(found.partition, found.offset) for found in self._reader.deliveries]
+
+    def close(self) -> None:
+        self.connector.shutdown()
+
+
+class Polled:
+    """A consumer of a library that is polled, by a thread of its own."""
+
+    def __init__(self) -> None:
         self.partitions: set[int] = set()
-        self.leads = False
+        self._got: list[tuple[int, int]] = []
         self._end = threading.Event()
-        self._consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=200,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=200,
-            partition_assignment_strategy=[ASSIGNORS[strategy]],
-            **more,
-        )
+        self._faults: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._end.is_set():
-            for found in self._consumer.poll(timeout_ms=100).values():
-                self.got += [(one.partition, one.offset) for one in found]
-            self.partitions = {tp.partition for tp in self._consumer.assignment()}
-        self._consumer.close()
+        try:
+            while not self._end.is_set():
+                self.poll()
+            self.end()
+        except BaseException as error:  # noqa: BLE001
+            self._faults.append(error)
+        self.partitions = set()
+
+    def poll(self) -> None:
+        """Read for a moment into ``_got`` and renew ``partitions``."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Close the consumer."""
+        raise NotImplementedError
+
+    def got(self) -> list[tuple[int, int]]:
+        assert not self._faults
+        return list(self._got)
 
     def close(self) -> None:
         self._end.set()
-        self._thread.join(15)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+class KafkaPython(Polled):
+    """kafka-python's consumer."""
+
+    def __init__(self, join: Join) -> None:
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=join.bootstrap,
+            group_id=join.group,
+            client_id="kafka-python",
+            group_instance_id=join.instance,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=200,
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=200,
+            partition_assignment_strategy=[PYTHON_ASSIGNORS[join.strategy]],
+        )
+        # A static leader that assigns before it knows the topic stays without partitions.
+        assert self._consumer.partitions_for_topic(join.topic)
+        self._consumer.subscribe([join.topic])
+        super().__init__()
+
+    def poll(self) -> None:
+        for found in self._consumer.poll(timeout_ms=100).values():
+            self._got += [(one.partition, one.offset) for one in found]
+        self.partitions = {tp.partition for tp in self._consumer.assignment()}
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Librdkafka(Polled):
+    """librdkafka's consumer."""
+
+    def __init__(self, join: Join) -> None:
+        config: dict[str, Any] = {
+            "bootstrap.servers": join.bootstrap,
+            "group.id": join.group,
+            "client.id": "librdkafka",
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 200,
+            "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": 1000,
+            "partition.assignment.strategy": join.strategy,
+        }
+        if join.instance is not None:
+            config["group.instance.id"] = join.instance
+        self._consumer = LibrdkafkaConsumer(config)
+        self._consumer.subscribe([join.topic])
+        super().__init__()
+
+    def poll(self) -> None:
+        for found in self._consumer.consume(100, 0.1):
+            assert found.error() is None, found.error()
+            self._got.append((found.partition(), found.offset()))
+        self.partitions = {tp.partition for tp in self._consumer.assignment()}
+
+    def end(self) -> None:
+        self._consumer.close()
+
+
+class Jvm:
+    """One JVM with members of the Java consumer of Kafka 3.9, and its own assignors and codecs."""
+
+    def __init__(self, folder: Path) -> None:
+        words = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
+        words += ["-cp", os.path.join(fetch_jars("3.9"), "*")]
+        words.append(str(Path(__file__).with_name("GroupMembers.java")))
+        self.members: dict[str, Java] = {}
+        self._answers: dict[str, list[str]] = {}
+        self._tags = 0
+        self._ready = threading.Event()
+        with (folder / "jvm.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(60), "the JVM starts"
+
+    def order(self, *words: object) -> None:
+        """Have it do something."""
+        assert self._process.stdin is not None
+        print(*(str(word) or "-" for word in words), file=self._process.stdin, flush=True)
+
+    def ask(self, what: str, *words: object) -> list[str]:
+        """Have it work something out."""
+        self._tags += 1
+        tag = f"#{self._tags}"
+        self.order(what, tag, *words)
+        wait_until(lambda: tag in self._answers, 30, f"the JVM answers {what}")
+        return self._answers.pop(tag)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, *words = line.split()
+            if kind == "ready":
+                self._ready.set()
+            elif words[0] in self.members:
+                self.members[words[0]].told(kind, words[1:])
+            else:
+                self._answers[words[0]] = words[1:] if kind == "answer" else [line]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._thread.join(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Java:
+    """The Java consumer."""
+
+    def __init__(self, join: Join, jvm: Jvm) -> None:
+        self.partitions: set[int] = set()
+        self._got: list[tuple[int, int]] = []
+        self._faults: list[str] = []
+        self._left = False
+        self._jvm = jvm
+        self._name = f"java-{join.group}"
+        jvm.members[self._name] = self
+        words = (join.bootstrap, join.group, join.topic, join.strategy, join.instance or "")
+        jvm.order("join", self._name, *words)
+
+    def told(self, kind: str, words: Sequence[str]) -> None:
+        """One report of the JVM."""
+        if kind == "message":
+            self._got.append((int(words[0]), int(words[1])))
+        elif kind == "holds":
+            self.partitions = {int(word) for word in words[0].split(",") if word != "-"}
+        elif kind == "left":
+            self.partitions, self._left = set(), True
+        else:
+            self._faults.append(" ".join(words))
+
+    def got(self) -> list[tuple[int, int]]:
+        assert not self._faults
+        return list(self._got)
+
+    def close(self) -> None:
+        if not self._left:
+            self._jvm.order("leave", self._name)
+            wait_until(lambda: self._left, 30, "the Java consumer has left")
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
+    """The module's JVM."""
+    running = Jvm(tmp_path_factory.mktemp("jvm"))
+    yield running
+    running.close()
 
 
 @pytest.fixture
-def theirs() -> Iterator[Callable[..., Theirs]]:
-    """Makes kafka-python consumers that are closed after the test."""
-    made: list[Theirs] = []
+def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
+    """Makes members of any make; those that are left end with the test."""
+    makes: Mapping[str, Callable[[Join], Member]] = {
+        "ours": Ours,
+        "kafka-python": KafkaPython,
+        "librdkafka": Librdkafka,
+        "java": lambda join: Java(join, jvm),
+    }
+    made: list[Member] = []
 
-    def one(*arguments: Any, **more: Any) -> Theirs:
-        made.append(Theirs(*arguments, **more))
+    def one(make: str, join: Join) -> Member:
+        made.append(makes[make](join))
         return made[-1]
 
     yield one
-    for consumer in made:
-        consumer.close()
+    for member in made:
+        member.close()
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-@pytest.mark.parametrize("strategy", list(ASSIGNORS))
-def test_one_group(
+def makes_of(strategy: str) -> list[str]:
+    """Who knows a strategy."""
+    known = ["ours", "kafka-python", "librdkafka", "java"]
+    return [make for make in known if make != "librdkafka" or strategy != "sticky"]
+
+
+def shared(members: Mapping[str, Member]) -> bool:
+    """Whether each partition is one member's, and nobody has two more than another."""
+    shares = [set(member.partitions) for member in members.values()]
+    sizes = [len(share) for share in shares]
+    return len(set().union(*shares)) == sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
+
+
+def share_a_group(
     cluster: LocalCluster,
-    theirs: Callable[..., Theirs],
+    start: Callable[[str, Join], Member],
     group: str,
     topic: str,
     strategy: str,
     first: str,
     static: bool,
 ) -> None:
-    """Whoever comes first leads: the partitions are shared evenly, and fall back when one leaves;
-    everything is delivered, and nothing twice."""
-    cluster.create_topic(topic, 4)
-    config: dict[str, object] = {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 200,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        "partition.assignment.strategy": strategy,
+    """See ``test_one_group``."""
+    cluster.create_topic(topic, PARTITIONS)
+    makes = makes_of(strategy)
+    other = makes[(makes.index(first) + 1) % len(makes)]
+
+    def join(make: str) -> Join:
+        # kafka-python's leader gives some members nothing where static and other ones are mixed
+        named = static and (make in (first, other) or first == "kafka-python")
+        return Join(cluster.bootstrap, group, topic, strategy, make if named else None)
+
+    gone: list[Member] = []
+    with Producer(cluster.bootstrap, topic, range(PARTITIONS), interval=0.002) as producer:
+        members = {first: start(first, join(first))}
+        wait_until(lambda: shared(members), SETTLED, f"{first} has all")
+        members |= {make: start(make, join(make)) for make in makes if make != first}
+        wait_until(lambda: shared(members), SETTLED, "all have a share")
+        ours = members["ours"]
+        assert isinstance(ours, Ours)
+        assert ours.leader.startswith(first)
+        check_subscriptions(ours, strategy, topic)
+
+        gone.append(members.pop(other))
+        before, joined = set(gone[0].partitions), len(ours.assignments)
+        gone[0].close()
+        if static:
+            members[other] = start(other, join(other))
+            wait_until(lambda: members[other].partitions == before, SETTLED, "it has its share")
+            assert other == "ours" or len(ours.assignments) == joined, "nobody else joins again"
+        wait_until(lambda: shared(members), SETTLED, "all is shared")
+        check_subscriptions(ours, strategy, topic)
+        sent = set(producer.stop())
+
+        def got() -> Counter[tuple[int, int]]:
+            return Counter(one for member in [*members.values(), *gone] for one in member.got())
+
+        wait_until(lambda: got().keys() >= sent, SETTLED, "everything is delivered")
+        twice = {one for one, count in got().items() if count > 1}
+        if strategy == "cooperative-sticky":  # Java reads on after its commit, until it must let go
+            twice -= {
+                one for m in [*members.values(), *gone] if isinstance(m, Java) for one in m.got()
+            }
+        assert not twice, "nothing is delivered twice"
+
+
+def check_subscriptions(ours: Ours, strategy: str, topic: str) -> None:
+    """When ours leads: what the others told it, and our codec writes the same bytes for it."""
+    for member, raw in ours.subscriptions.items():
+        told = decode_subscription(raw)
+        assert told.topics == (topic,)
+        assert bool(told.owned) <= (strategy == "cooperative-sticky")
+        if strategy == "sticky" and told.user_data:
+            assert encode_sticky(*decode_sticky(told.user_data)) == told.user_data
+        written = encode_subscription(replace(told, version=min(told.version, 2)))
+        if not told.user_data:  # null or empty: the libraries differ
+            at = len(encode_subscription(SubscriptionData(told.topics)))
+            empty = written[: at - 4] + b"\0\0\0\0" + written[at:]
+            written = empty if raw[at - 4 : at] == b"\0\0\0\0" else written
+        assert raw[2:].startswith(written[2:]), (member, raw, written)
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize(
+    ("strategy", "first"),
+    [(strategy, first) for strategy in STRATEGIES for first in makes_of(strategy)],
+)
+def test_one_group(
+    cluster: LocalCluster,
+    start: Callable[[str, Join], Member],
+    group: str,
+    topic: str,
+    strategy: str,
+    first: str,
+    static: bool,
+) -> None:
+    """Who comes first leads a group with one member of each make. The partitions are shared evenly,
+    each is one member's. One leaves and the others get its share; a static one comes back to its
+    share and nobody else joins again. Everything is delivered, and nothing twice."""
+    share_a_group(cluster, start, group, topic, strategy, first, static)
+
+
+@pytest.mark.parametrize("first", ["ours", "java"])
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_one_group_on_1_1(
+    middle: LocalCluster,
+    start: Callable[[str, Join], Member],
+    group: str,
+    topic: str,
+    strategy: str,
+    first: str,
+) -> None:
+    """The same on a broker of 1.1, which knows no static members."""
+    share_a_group(middle, start, group, topic, strategy, first, static=False)
+
+
+# -- the same bytes and decisions as Java's -----------------------------------------------------
+
+
+def b64(raw: bytes) -> str:
+    """Bytes as the JVM reads them."""
+    return base64.b64encode(raw).decode()
+
+
+def named(partitions: Sequence[TopicPartition]) -> str:
+    """Partitions as the JVM reads them."""
+    return ",".join(f"{tp.topic}:{tp.partition}" for tp in partitions)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("user_data", [b"", b"x\0y"])
+def test_bytes_are_javas(jvm: Jvm, version: int, user_data: bytes) -> None:
+    """Subscriptions and assignments are written as Java's codecs write them."""
+    owned = [TopicPartition(name, n) for name in ("a", "bb") for n in (0, 1, 12)]
+    told = SubscriptionData(
+        ("a", "bb"),
+        user_data,
+        frozenset(owned) if version else frozenset(),
+        7 if version == 2 else -1,
+        version,
+    )
+    words = (version, "a,bb", b64(user_data), named(owned), told.generation)
+    (theirs,) = jvm.ask("subscription", *words)
+    assert b64(encode_subscription(told)) == theirs
+    assert decode_subscription(base64.b64decode(theirs)) == told
+    (newest,) = jvm.ask("subscription", 3, *words[1:])
+    assert decode_subscription(base64.b64decode(newest)).topics == told.topics
+
+    given = AssignmentData(frozenset(owned), user_data)
+    (theirs,) = jvm.ask("assignment", 0, named(owned), b64(user_data))
+    assert b64(encode_assignment(given)) == theirs
+    (newest,) = jvm.ask("assignment", 3, named(owned), b64(user_data))
+    assert decode_assignment(base64.b64decode(newest)) == given
+
+
+def partition(text: str) -> TopicPartition:
+    """A partition as the JVM writes it."""
+    name, _, number = text.partition(":")
+    return TopicPartition(name, int(number))
+
+
+def counts(topics: Mapping[str, int]) -> str:
+    """Topics as the JVM reads them."""
+    return ",".join(f"{name}={count}" for name, count in topics.items())
+
+
+def member_word(member: GroupMember) -> str:
+    """A member as the JVM reads it."""
+    return f"{member.member_id}={member.instance_id or ''}={b64(member.metadata)}"
+
+
+def shape(chance: random.Random, alike: bool) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Topics with their partitions, and members with their subscriptions."""
+    topics = {f"t{n}": chance.randint(0, 9) for n in range(chance.randint(1, 4))}
+    wanted = {
+        f"m{n}-{chance.randrange(1000)}": sorted(
+            topics if alike else chance.sample(sorted(topics), chance.randint(1, len(topics)))
+        )
+        for n in range(chance.randint(1, 5))
     }
-    other: dict[str, Any] = {}
-    if static:
-        config["group.instance.id"], other["group_instance_id"] = "ours", "theirs"
+    return topics, wanted
 
-    with Producer(cluster.bootstrap, topic, range(4), interval=0.002) as producer:
-        if first == "theirs":
-            foreign = theirs(cluster.bootstrap, group, topic, strategy, **other)
-            wait_until(lambda: len(foreign.partitions) == 4, 15, "theirs has all")
-        member = CoordinatorConsumerConnector(config)
-        with member:
-            reader = Reader(member.create_message_streams({topic: 1})[topic])
-            if first == "ours":
-                foreign = theirs(cluster.bootstrap, group, topic, strategy, **other)
-            assert member._loop is not None
-            machine = member._loop.machine
 
-            def shared() -> bool:
-                mine = {tp.partition for tp in machine.held}
-                return (
-                    len(mine) == 2
-                    and len(foreign.partitions) == 2
-                    and not mine & foreign.partitions
-                )
+@pytest.mark.parametrize("strategy", [RangeStrategy(), RoundRobinStrategy()], ids=["range", "rr"])
+def test_leaders_decide_as_java(jvm: Jvm, strategy: Any) -> None:
+    """Of 200 random groups, static members among them, the assignment is that of Java's leader."""
+    chance = random.Random(8)
+    for _ in range(200):
+        topics, wanted = shape(chance, alike=False)
+        group = [
+            GroupMember(
+                name,
+                f"i{chance.randrange(1000)}" if chance.random() < 0.3 else None,
+                strategy.subscribe(Standing(name, dict.fromkeys(names, 1), frozenset(), -1)),
+            )
+            for name, names in wanted.items()
+        ]
+        answer = jvm.ask("assign", strategy.name, counts(topics), *map(member_word, group))
+        theirs = dict(word.split("=") for word in answer)
+        ours = {
+            name: ",".join(sorted(named(sorted(decode_assignment(raw).partitions)).split(",")))
+            for name, raw in strategy.assign(group, topics).items()
+        }
+        assert ours == theirs, (topics, wanted)
 
-            wait_until(shared, 15, "shared evenly")
-            assert machine.leads is (first == "ours")
-            reader.wait(20)
-            if first == "ours" and not static:
-                foreign.close()
-                wait_until(lambda: len(machine.held) == 4, 15, "ours has all again")
-            sent = set(producer.stop())
 
-            def got() -> list[tuple[int, int]]:
-                return [(d.partition, d.offset) for d in reader.deliveries] + foreign.got
-
-            wait_until(lambda: set(got()) >= sent, 15, "everything is delivered")
-            assert not reader.errors
-        twice = len(got()) - len(set(got()))
-        assert twice == 0, f"{twice} messages twice"
+@pytest.mark.parametrize("cooperative", [False, True], ids=["sticky", "cooperative-sticky"])
+def test_sticky_leaders_are_as_good_as_java(jvm: Jvm, cooperative: bool) -> None:
+    """Of 200 random groups after members came or went, told in Java's newest bytes, as many
+    partitions stay where they were as with Java's leader, and the shares are as even."""
+    strategy = StickyStrategy(cooperative)
+    chance = random.Random(9)
+    for _ in range(200):
+        topics, wanted = shape(chance, alike=True)
+        every = [TopicPartition(name, n) for name, count in topics.items() for n in range(count)]
+        chance.shuffle(every)
+        members, generation = list(wanted), chance.randrange(1, 1000)
+        former = max(len(members) - chance.randint(0, 1), 1)
+        had = {
+            name: frozenset(every[n::former] if n < former else ())
+            for n, name in enumerate(members)
+        }
+        group = []
+        for name in members:
+            standing = Standing(
+                name, dict.fromkeys(topics, 1), had[name], generation, (had[name], generation)
+            )
+            told = decode_subscription(strategy.subscribe(standing))
+            words = (",".join(told.topics), b64(told.user_data), named(sorted(told.owned)))
+            (newest,) = jvm.ask("subscription", 3, *words, told.generation)
+            group.append(GroupMember(name, None, base64.b64decode(newest)))
+        answer = jvm.ask("assign", strategy.name, counts(topics), *map(member_word, group))
+        theirs = {
+            name: frozenset(map(partition, filter(None, texts.split(","))))
+            for name, texts in (word.split("=") for word in answer)
+        }
+        ours = {
+            name: decode_assignment(raw).partitions
+            for name, raw in strategy.assign(group, topics).items()
+        }
+        kept = [sum(len(found[n] & had[n]) for n in members) for found in (ours, theirs)]
+        sizes = [sorted(map(len, found.values())) for found in (ours, theirs)]
+        assert kept[0] == kept[1], (topics, had, ours, theirs)
+        assert sizes[0] == sizes[1], (topics, had, ours, theirs)

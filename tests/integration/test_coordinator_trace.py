@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -56,13 +55,6 @@ def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: st
     assert second.stdout.startswith("sequenceDiagram\n")
     for step in ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"):
         assert f"M->>C: {step}" in second.stdout
-
-
-@pytest.fixture(scope="module")
-def middle() -> Iterator[LocalCluster]:
-    """A broker of 1.1."""
-    with LocalCluster("1.1") as running:
-        yield running
 
 
 def settings(cluster: LocalCluster, group: str) -> dict[str, object]:

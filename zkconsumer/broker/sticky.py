@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from struct import unpack
 
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignmentExecutor,
@@ -21,7 +20,7 @@ from zkconsumer.core.membership.strategies import Standing
 from zkconsumer.core.membership.wire import (
     AssignmentData,
     SubscriptionData,
-    decode_assignment,
+    decode_sticky,
     decode_subscription,
     encode_assignment,
     encode_sticky,
@@ -77,7 +76,7 @@ class StickyStrategy:
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
         """See ``Strategy``."""
-        before = {member.member_id: _before(member) for member in members}
+        before = {member.member_id: _before(member, self.cooperative) for member in members}
         known = {name: list(one.partitions) for name, one in before.items()}
         executor = StickyAssignmentExecutor(_Cluster(partitions), before)
         executor.perform_initial_assignment()
@@ -97,24 +96,23 @@ class StickyStrategy:
         return given
 
 
-def _before(member: GroupMember) -> StickyAssignorMemberMetadataV1:
-    """What a member had, from the subscription's own field or from the user data."""
+def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetadataV1:
+    """What a member had: for the eager strategy the user data tells, in any version."""
+    owned: Iterable[TopicPartition] = ()
+    generation, topics = -1, list[str]()
     try:
         data = decode_subscription(member.metadata)
+        topics = list(data.topics)
+        if cooperative:
+            owned, generation = data.owned, data.generation
+            if generation < 0 and len(data.user_data) == 4:
+                generation = int.from_bytes(data.user_data, "big", signed=True)
+        elif data.user_data:
+            owned, generation = decode_sticky(data.user_data)
     except ValueError:
-        return StickyAssignorMemberMetadataV1(partitions=[], generation=-1, subscription=[])
-    owned: Iterable[TopicPartition] = data.owned
-    generation = data.generation
-    if data.version == 0 and data.user_data:
-        try:  # topics and partitions as in an assignment, then the generation
-            owned = decode_assignment(b"\0\0" + data.user_data + b"\0\0\0\0").partitions
-            generation = unpack(">i", data.user_data[-4:])[0]
-        except ValueError:
-            owned = ()
-    elif data.generation < 0 and len(data.user_data) == 4:
-        generation = unpack(">i", data.user_data)[0]
+        pass  # it had nothing that anybody could read
     return StickyAssignorMemberMetadataV1(
         partitions=[KafkaTopicPartition(*tp) for tp in owned],
         generation=generation,
-        subscription=list(data.topics),
+        subscription=topics,
     )

@@ -79,6 +79,13 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
     return _partitions(owned) + _INT.pack(generation)
 
 
+def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
+    """Read what ``encode_sticky`` writes; generation -1 where it is left out. Raises ValueError."""
+    reader = _Reader(raw)
+    partitions = reader.take_partitions()
+    return partitions, reader.take_int() if reader.left else -1
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
     """Topic to partition numbers, both sorted."""
     found: dict[str, list[int]] = {}
@@ -93,7 +100,8 @@ def _string(text: str) -> bytes:
 
 
 def _bytes(raw: bytes) -> bytes:
-    return _INT.pack(len(raw)) + raw
+    """Nothing is told as null, as the Java consumer tells it."""
+    return _INT.pack(len(raw) or -1) + raw
 
 
 def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
@@ -110,6 +118,11 @@ class _Reader:
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Number of bytes that were not taken."""
+        return len(self._raw) - self._at
 
     def take_short(self) -> int:
         return self._number(_SHORT)
