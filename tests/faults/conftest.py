@@ -28,6 +28,15 @@ INTERVAL = 0.005
 """Seconds between two messages of the producer."""
 
 
+PAIR = {
+    "offsets.topic.replication.factor": "2",
+    "offsets.topic.num.partitions": "4",
+    "zookeeper.session.timeout.ms": "6000",
+    "replica.lag.time.max.ms": "5000",
+}
+"""Settings of two brokers of which one may be killed at a time."""
+
+
 class Inside:
     """A member in this process, one stream, behind a proxy of its own."""
 
@@ -257,3 +266,17 @@ def make_arena(
 def arena(make_arena: Callable[..., Arena]) -> Arena:
     """Six partitions, written about 200 times a second."""
     return make_arena()
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[LocalCluster]:
+    """Two brokers of 3.9 that both hold the groups' offsets; tests leave both running."""
+    with LocalCluster("3.9", brokers=2, properties=PAIR) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def older_pair() -> Iterator[LocalCluster]:
+    """Two brokers of 1.1."""
+    with LocalCluster("1.1", brokers=2, properties=PAIR) as running:
+        yield running

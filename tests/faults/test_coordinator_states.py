@@ -1,0 +1,306 @@
+"""The coordinator's broker is killed while its groups are in each of their states."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+SESSION = 10.0
+HEAL = SESSION + 5
+"""Seconds after there is a coordinator again, within which each partition has one deliverer."""
+PARTITIONS = 4
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+
+
+def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
+    """The cluster's brokers."""
+    return [
+        BrokerEndpoint(number, "127.0.0.1", server.port)
+        for number, server in enumerate(cluster.broker_servers)
+    ]
+
+
+class Gated:
+    """A member that can be held in its listener, or between JoinGroup and SyncGroup."""
+
+    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+        self.topic = topic
+        self.armed = ""
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.fault: BaseException | None = None
+        self.reader: Reader | None = None
+        config: dict[str, object] = {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "session.timeout.ms": int(SESSION * 1000),
+            "heartbeat.interval.ms": 300,
+            "max.poll.interval.ms": 60_000,
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "refresh.leader.backoff.ms": 50,
+            "socket.timeout.ms": 5000,
+        }
+        self.connector = CoordinatorConsumerConnector(config, on_exchange=self._exchanged)
+        self.connector.set_consumer_rebalance_listener(self)
+        self._thread = threading.Thread(target=self._join, daemon=True)
+        self._thread.start()
+
+    def _join(self) -> None:
+        try:
+            self.reader = Reader(self.connector.create_message_streams({self.topic: 1})[self.topic])
+        except BaseException as error:  # noqa: BLE001
+            self.fault = error
+
+    def _exchanged(self, _broker: object, _request: object, answer: Any) -> None:
+        if type(answer).__name__ == "JoinGroupResponse" and not answer.error_code:
+            self._hold("joined")
+
+    def on_partitions_revoked(self, _partitions: object) -> None:
+        """A call of the listener."""
+        self._hold("releasing")
+
+    def _hold(self, where: str) -> None:
+        if self.armed == where:
+            self.armed = ""
+            self.reached.set()
+            self.go_on.wait(120)
+
+    @property
+    def machine(self) -> Any:
+        """What decides for it."""
+        assert self.connector._loop is not None
+        return self.connector._loop.machine
+
+    def held(self) -> set[int]:
+        """The partitions it owns."""
+        if self.connector._loop is None:
+            return set()
+        return {tp.partition for tp in self.machine.held}
+
+    def deliveries(self) -> list[Any]:
+        """What its stream gave out."""
+        if self.fault is not None:
+            raise self.fault
+        assert self.reader is None or not self.reader.errors, self.reader.errors
+        return [] if self.reader is None else list(self.reader.deliveries)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.go_on.set()
+        self.connector.shutdown()
+        self._thread.join(20)
+
+
+class Story:
+    """A group that is brought into a state before its coordinator is killed, and goes on after."""
+
+    def __init__(self, bench: Bench, state: str) -> None:
+        self.bench, self.state = bench, state
+        self.group = bench.group_of_victim(state)
+        self.members: list[Gated] = []
+        self.healed = -1.0
+        self.rejoins: list[int] = []
+        self.former: tuple[str, int] = ("", -1)
+        """Member id and generation of its first member, before the kill."""
+
+    def member(self) -> Gated:
+        """One more."""
+        self.members.append(Gated(self.bench.cluster, self.group, self.bench.topic))
+        return self.members[-1]
+
+    def prepare(self) -> None:
+        """Bring the group into its state."""
+        first = self.member()
+        wait_until(lambda: len(first.deliveries()) > 20, 30, "the first one reads")
+        self.former = (first.machine.member_id, first.machine.generation)
+        if self.state in ("Empty", "Dead"):
+            first.close()
+        else:
+            if self.state != "Stable":
+                first.armed = "joined" if self.state == "CompletingRebalance" else "releasing"
+            self.member()
+            if self.state == "Stable":
+                wait_until(self.shared, 30, "it is shared")
+                self.rejoins = [member.machine.rejoins for member in self.members]
+                self.former = (first.machine.member_id, first.machine.generation)
+            else:
+                assert first.reached.wait(30), f"held in {self.state}"
+        if self.state == "Dead":
+            self.bench.admin.delete_groups([self.group])
+        wait_until(lambda: self.bench.state_of(self.group) == self.state, 20, self.state)
+
+    def go_on(self) -> None:
+        """There is a coordinator again."""
+        if self.state in ("Empty", "Dead"):
+            self.member()
+        for member in self.members:
+            member.go_on.set()
+
+    def shared(self) -> bool:
+        """Whether each partition is one member's, and all who have not left have as many."""
+        shares = [member.held() for member in self.members if not member.connector.closed]
+        sizes = {len(share) for share in shares}
+        return len(set().union(*shares)) == PARTITIONS and sizes == {PARTITIONS // len(shares)}
+
+    def delivers(self, since: float) -> bool:
+        """Whether each partition's owner has delivered since then."""
+        return self.shared() and all(
+            member.held() <= {found.partition for found in member.deliveries() if found.at > since}
+            for member in self.members
+        )
+
+    def got(self) -> Counter[tuple[int, int]]:
+        """What its members gave out, by partition and offset."""
+        return Counter((d.partition, d.offset) for m in self.members for d in m.deliveries())
+
+
+class Bench:
+    """One cluster, one topic that all groups read, and the broker that is to be killed."""
+
+    def __init__(self, cluster: LocalCluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        cluster.create_topic(topic, PARTITIONS, replication=2)
+        self.coordinators = GroupCoordinators("tests", lambda: endpoints(cluster), 5.0, 60.0)
+        self.victim = self.coordinators.coordinator(f"{topic}-any").broker_id
+        self.admin = KafkaAdminClient(
+            bootstrap_servers=endpoints_text(cluster), request_timeout_ms=5000
+        )
+        self.producer = Producer(cluster.bootstrap, topic, range(PARTITIONS), interval=0.01)
+        self.lowered: list[str] = []
+        self._stored: dict[tuple[str, TopicPartition], int] = {}
+        self.stories = {state: Story(self, state) for state in STATES}
+
+    def group_of_victim(self, word: str) -> str:
+        """A group that the victim coordinates."""
+        names = (f"{self.topic}-{word}-{number}" for number in range(1000))
+        found = (n for n in names if self.coordinators.coordinator(n).broker_id == self.victim)
+        return next(found)
+
+    def state_of(self, group: str) -> str:
+        """The group's state, as its coordinator tells."""
+        state = self.admin.describe_groups([group])[group]["group_state"]
+        return "CompletingRebalance" if state == "AwaitingSync" else str(state)
+
+    def look(self) -> None:
+        """Note stored offsets that went down."""
+        for story in self.stories.values():
+            wanted = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+            for tp, stored in self.coordinators.fetch(story.group, wanted).items():
+                before = self._stored.get((story.group, tp), 0)
+                if stored.offset < before and story.state != "Dead":
+                    self.lowered.append(f"{story.group} {tp}: {before} -> {stored.offset}")
+                self._stored[story.group, tp] = stored.offset
+
+    def run(self) -> None:
+        """Bring all groups into their states, kill their coordinator, see them go on."""
+        for story in self.stories.values():
+            story.prepare()
+        self.look()
+        server = self.cluster.broker_servers[self.victim]
+        server.kill()
+
+        for story in self.stories.values():
+            self.coordinators.members(story.group)  # asks until there is a coordinator
+            assert self.coordinators.coordinator(story.group).broker_id != self.victim
+        again = time.monotonic()
+        for story in self.stories.values():
+            story.go_on()
+        while time.monotonic() < again + HEAL + 15:
+            for story in self.stories.values():
+                if story.healed < 0 and story.delivers(again):
+                    story.healed = time.monotonic() - again
+            self.look()
+            if all(story.healed >= 0 for story in self.stories.values()):
+                break
+        server.start()
+        server.wait_ready()
+
+    def close(self) -> None:
+        """End everything."""
+        for story in self.stories.values():
+            for member in story.members:
+                if not member.connector.closed:
+                    member.close()
+        self.producer.close()
+        self.admin.close()
+        self.coordinators.close()
+        server = self.cluster.broker_servers[self.victim]
+        if not server.running:
+            server.start()
+            server.wait_ready()
+
+
+def endpoints_text(cluster: LocalCluster) -> list[str]:
+    """Addresses of the brokers."""
+    return [server.address for server in cluster.broker_servers]
+
+
+@pytest.fixture(scope="module", params=["3.9", "1.1"])
+def struck(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Groups in all states, whose coordinator was killed; both brokers run again."""
+    name = "pair" if request.param == "3.9" else "older_pair"
+    bench = Bench(request.getfixturevalue(name), f"struck-{time.monotonic_ns()}")
+    try:
+        bench.run()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_coordinator_is_killed(struck: Bench, state: str) -> None:
+    """Within session timeout + 5 s of the other broker's taking over each partition has exactly one
+    deliverer; nothing is lost, stored offsets never go down, nobody delivers what another has
+    delivered (a group that was deleted begins again), and a commit of before the kill is refused.
+    A stable group does not even rebalance."""
+    story = struck.stories[state]
+    print(f"{state}: healed after {story.healed:.1f} s")  # noqa: T201
+    assert 0 <= story.healed <= HEAL
+    struck.producer.settle()
+    sent = set(struck.producer.acked)
+    wait_until(lambda: story.got().keys() >= sent, 30, "nothing is lost")
+    assert story.shared()
+    assert not [text for text in struck.lowered if text.startswith(story.group)]
+    if state != "Dead":
+        assert not [found for found, count in story.got().items() if count > 1]
+    if state == "Stable":
+        assert [member.machine.rejoins for member in story.members] == story.rejoins
+    check_stale_commit(struck, story)
+
+
+def check_stale_commit(bench: Bench, story: Story) -> None:
+    """A commit under a generation that is over is refused and changes nothing."""
+    tp = TopicPartition(bench.topic, 0)
+    member_id, generation = story.former
+    if story.state == "Stable":
+        generation -= 1
+    client = GroupClient(
+        story.group,
+        "stale",
+        None,
+        KnownBrokers(endpoints(bench.cluster), lambda _: 0),
+        session_timeout=10,
+        rebalance_timeout=10,
+        timeout=10,
+    )
+    assert isinstance(client.execute(orders.FindCoordinator(1)), facts.CoordinatorFound)
+    answer = client.execute(orders.CommitOffsets(2, member_id, generation, {tp: 1}))
+    client.close()
+    assert isinstance(answer, facts.OffsetsCommitted)
+    assert answer.codes[tp] in (22, 25)
+    assert bench.coordinators.fetch(story.group, [tp])[tp].offset > 1
