@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
@@ -29,6 +30,7 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Listing,
     Multi,
     MultiOp,
     Node,
@@ -110,6 +112,10 @@ class RealClient:
             case GetData(path, watch):
                 data, stat = client.get(path, watch=self._watch if watch else None)
                 return Ok(Node(data, _stat(stat)))
+            case GetChildren(path, watch, True):
+                watcher = self._child_watch if watch else None
+                names, stat = client.get_children(path, watcher, include_data=True)
+                return Ok(Listing(tuple(sorted(names)), stat.czxid, stat.cversion))
             case GetChildren(path, watch):
                 names = client.get_children(path, watch=self._child_watch if watch else None)
                 return Ok(tuple(sorted(names)))
@@ -181,6 +187,8 @@ class FakeClient:
         (reply,) = replies
         if isinstance(op, GetChildren) and isinstance(reply, Ok) and isinstance(reply.value, tuple):
             return Ok(tuple(sorted(reply.value)))  # type: ignore[type-var, arg-type]
+        if isinstance(reply, Ok) and isinstance(reply.value, Listing):
+            return Ok(replace(reply.value, names=tuple(sorted(reply.value.names))))
         return reply
 
 
@@ -210,6 +218,8 @@ class Names:
             stat = self._value(value.stat)
             assert isinstance(stat, Stat)
             return Node(value.data, stat)
+        if isinstance(value, Listing):
+            return replace(value, czxid=self.zxids.get(value.czxid, -1))
         if isinstance(value, tuple):
             return tuple(v if isinstance(v, str) else self._value(v) for v in value)  # type: ignore[return-value]
         assert value is None
@@ -220,6 +230,8 @@ class Names:
         if isinstance(fake, Stat) and isinstance(real, Stat):
             self.zxids.setdefault(fake.czxid, real.czxid)
             self.zxids.setdefault(fake.mzxid, real.mzxid)
+        elif isinstance(fake, Listing) and isinstance(real, Listing):
+            self.zxids.setdefault(fake.czxid, real.czxid)
         elif isinstance(fake, Node) and isinstance(real, Node):
             self.learn(fake.stat, real.stat)
         elif isinstance(fake, tuple) and isinstance(real, tuple) and len(fake) == len(real):
@@ -255,7 +267,7 @@ def _operation(rng: random.Random) -> ZkOp:
     if kind == 1:
         return GetData(path, watch)
     if kind <= 3:
-        return GetChildren(rng.choice((*PATHS, "/")), watch)
+        return GetChildren(rng.choice((*PATHS, "/")), watch, counted=kind == 3)
     if kind == 4:
         return GetMany(tuple(rng.sample(PATHS, 3)), watch)
     if kind <= 6:

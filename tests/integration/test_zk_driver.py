@@ -18,6 +18,7 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Listing,
     Multi,
     Node,
     Ok,
@@ -95,7 +96,9 @@ def test_single_operations(driven: Driven) -> None:
     assert (node.data, node.stat.version, node.stat.ephemeral_owner) == (b"2", 1, 0)
     assert driven.value(Exists("/a/e")).ephemeral_owner == driven.session
     assert driven.value(GetChildren("/a")) == ("e",)
+    assert driven.value(GetChildren("/a", counted=True)) == Listing(("e",), node.stat.czxid, 1)
     assert driven.value(Delete("/a/e", 0)) is None
+    assert driven.value(GetChildren("/a", counted=True)).changes == 2
     assert driven.value(Delete("/a")) is None
 
 

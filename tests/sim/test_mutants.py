@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.facts import Claim
+from zkconsumer.core.known import Knowledge, Known
 from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Node, SetData
-from zkconsumer.core.scripts import legacy, ownership
+from zkconsumer.core.ops import Listing, Node, SetData
+from zkconsumer.core.scripts import legacy, ownership, view
 from zkconsumer.core.states import IDLE
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.sim import member
@@ -121,15 +122,36 @@ def forgets_blocked_partitions(patch: pytest.MonkeyPatch) -> None:
 
 def believes_any_registration(patch: pytest.MonkeyPatch) -> None:
     """The own registration is taken for granted."""
-    from zkconsumer.core.scripts import view
+    patch.setattr(view, "_is_own", lambda found, ctx, epoch: True)
 
-    right = view._own_registration
 
-    def own(ctx: Any, epoch: int) -> Generator[Any, Any, bool]:
-        yield from right(ctx, epoch)
-        return True
+def takes_equal_names_for_equal_members(patch: pytest.MonkeyPatch) -> None:
+    """A registration that was replaced by one of the same id is not read again."""
 
-    patch.setattr(view, "_own_registration", own)
+    def registrations_still(self: Known, now: Listing) -> dict[str, Node]:
+        return {name: node for name, node in self.registrations.items() if name in now.names}
+
+    patch.setattr(Known, "registrations_still", registrations_still)
+
+
+def reads_no_topic_twice(patch: pytest.MonkeyPatch) -> None:
+    """A topic stays as it was read first, although its watch has fired."""
+    patch.setattr(Knowledge, "fired", lambda self, path: None)
+
+
+def trusts_watches_of_an_old_connection(patch: pytest.MonkeyPatch) -> None:
+    """Watches are believed to be there that the client library has forgotten."""
+    patch.setattr(Knowledge, "reconnected", lambda self: None)
+
+
+def keeps_what_an_old_session_read(patch: pytest.MonkeyPatch) -> None:
+    """A new session begins with what the lost one knew."""
+    patch.setattr(Knowledge, "forget", lambda self: None)
+
+
+def doubts_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The periodic reading reads no more than any other."""
+    patch.setattr(Knowledge, "doubted", lambda self: None)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +168,11 @@ def believes_any_registration(patch: pytest.MonkeyPatch) -> None:
         (keeps_partitions_of_a_lost_session, 20, "single_delivery"),
         (forgets_blocked_partitions, 20, "no_orphan_at_rest"),
         (believes_any_registration, 200, "registered_at_rest"),
+        (takes_equal_names_for_equal_members, 200, "no_lost_trigger"),
+        (reads_no_topic_twice, 100, "no_lost_trigger"),
+        (trusts_watches_of_an_old_connection, 200, "no_lost_trigger"),
+        (keeps_what_an_old_session_read, 200, "no_lost_trigger"),
+        (doubts_nothing, 200, "no_lost_trigger"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

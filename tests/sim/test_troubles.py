@@ -39,7 +39,17 @@ def test_runs_are_troubled_in_every_way() -> None:
         deliveries += result.deliveries
         transactions += result.transactions
     assert set(faults) == {
-        *("join", "leave", "crash", "expire", "disconnect", "pause", "drop watch", "create topic"),
+        *(
+            "join",
+            "leave",
+            "crash",
+            "restart",
+            "expire",
+            "disconnect",
+            "pause",
+            "drop watch",
+            "create topic",
+        ),
         *("add partitions", "delete topic", "hostile registration", "registration deleted"),
         *("registration touched", "owner deleted", "brokers gone", "commit asked for"),
     }

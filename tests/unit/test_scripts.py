@@ -9,6 +9,7 @@ import pytest
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.facts import Claim
+from zkconsumer.core.known import NOTHING, Known
 from zkconsumer.core.ops import (
     Code,
     Create,
@@ -325,3 +326,47 @@ def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
     assert any(isinstance(op, GetMany) and len(op.paths) == 2 for op in seen[False])
     for ops in seen.values():
         assert all(isinstance(op, GetMany | GetData | GetChildren | Exists) for op in ops)
+
+
+def test_a_view_reads_only_what_may_have_changed() -> None:
+    """After one full view: the list of members, and registrations that are new or may be others."""
+    bench = registered()
+    bench.zk.do(Create("/brokers"))
+    bench.zk.do(Create("/brokers/ids"))
+    bench.zk.do(Create("/brokers/topics"))
+    bench.zk.do(Create("/brokers/ids/0", b'{"host":"b","port":9092}'))
+    bench.zk.do(Create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}'))
+    body = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
+    bench.send(Create(PATHS.member("g_n"), body % b"t", ephemeral=True), bench.stranger)
+
+    def look(known: Known) -> tuple[facts.ViewLoaded, list[str]]:
+        read: list[str] = []
+
+        def note(_index: int, op: ZkOp) -> None:
+            read.extend(op.paths if isinstance(op, GetMany) else [op.path])
+
+        fact, _ = bench.run(orders.LoadView(2, known=known), before=note)
+        assert isinstance(fact, facts.ViewLoaded)
+        return fact, read
+
+    first, read = look(NOTHING)
+    assert set(first.view.members) == {"g_m", "g_n"}
+    assert len(read) == 6  # two lists, a broker, two registrations, a topic
+    again, read = look(first.known)
+    assert (again.view, read) == (first.view, [PATHS.ids])
+    bench.send(Create(PATHS.member("g_o"), body % b"t", ephemeral=True), bench.stranger)
+    joined, read = look(again.known)
+    assert set(joined.view.members) == {"g_m", "g_n", "g_o"}
+    assert read == [PATHS.ids, PATHS.member("g_o")]
+    bench.send(Delete(PATHS.member("g_o")), bench.stranger)
+    left, read = look(joined.known)
+    assert (left.view, read) == (first.view, [PATHS.ids])
+    bench.send(Delete(PATHS.member("g_n")), bench.stranger)
+    bench.send(Create(PATHS.member("g_n"), body % b"u", ephemeral=True), bench.stranger)
+    replaced, read = look(left.known)
+    assert replaced.view.members["g_n"] == {"u": 1}
+    assert read == [PATHS.ids, PATHS.member("g_m"), PATHS.member("g_n")]
+    bench.zk.do(Delete(PATHS.member("g_m")))
+    gone, read = look(replaced.known)
+    assert not gone.view.registered
+    assert read == [PATHS.ids]

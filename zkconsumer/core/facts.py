@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zkconsumer.core.known import NOTHING, Known
 from zkconsumer.core.ops import Code
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import GroupView
@@ -94,10 +95,11 @@ class RegistrationRefused:
 
 @dataclass(frozen=True, slots=True)
 class ViewLoaded:
-    """One pass of reads over the group is complete."""
+    """One pass of reads over the group is complete; ``known`` is what it was made from."""
 
     token: int
     view: GroupView
+    known: Known = field(default=NOTHING, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.committing import Committing
+from zkconsumer.core.known import NOTHING, Knowledge
 from zkconsumer.core.ops import Code
 from zkconsumer.core.orders import Outcome, Scope
 from zkconsumer.core.states import CLOSING, IDLE, State
@@ -77,6 +78,7 @@ class RebalanceMachine(Committing):
         self._remembered: dict[TopicPartition, Remembered] = {}
         self._committed_at_loss: dict[TopicPartition, int | None] = {}
         self.quarantined: Mapping[str, str] = {}
+        self._knowledge = Knowledge()
         self._start_answered = False
         self._close_wanted = False
         self._closing_faults: list[str] = []
@@ -93,6 +95,7 @@ class RebalanceMachine(Committing):
 
     def _session_resumed(self, _fact: facts.SessionResumed) -> None:
         if self._session is not None:
+            self._knowledge.reconnected()
             self._verify = True
             self._pull_trigger()
 
@@ -117,6 +120,7 @@ class RebalanceMachine(Committing):
         self.blocked.clear()
         self._leaving = frozenset()
         self._timers.clear()
+        self._knowledge.forget()
         self._brokers_token = None
         self._trigger = self._claim_trigger = False
         self.state = State.SESSIONLESS
@@ -159,6 +163,7 @@ class RebalanceMachine(Committing):
     def _changed(self, fact: facts.Changed) -> None:
         if self._session is None or self.state in CLOSING:
             return
+        self._knowledge.fired(fact.path)
         if fact.path.startswith(self.spec.paths.owners + "/"):
             self._claim_trigger = True
             if self.state is State.RESTING:
@@ -219,6 +224,7 @@ class RebalanceMachine(Committing):
                 self._register()
         elif fact.name == "reread":
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
+            self._knowledge.doubted()
             self._verify = True
             self._pull_trigger()
 
@@ -237,10 +243,13 @@ class RebalanceMachine(Committing):
         self._brokers_changed = False
         token = self._await(State.VIEWING)
         scope = Scope.OWN if self.spec.scala else Scope.ALL
-        self._emit(orders.LoadView(token, scope, self.registered_epoch))
+        # DEVIATION-30: the JVM reads everything at every change.
+        known = NOTHING if self.spec.scala else self._knowledge.ask()
+        self._emit(orders.LoadView(token, scope, self.registered_epoch, known))
 
     def _view_loaded(self, fact: facts.ViewLoaded) -> None:
         self.view = view = fact.view
+        self._knowledge.learned(fact.known)
         if not view.registered:
             if self.spec.scala:
                 self._attempt_failed()

@@ -67,11 +67,28 @@ class GetData:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """Child names, in no particular order, and how often the list has changed.
+
+    ``changes`` counts each creation and each deletion of a child since the znode itself was created
+    by transaction ``czxid`` (the stat's ``cversion``; 32 bits, then it starts again).
+    """
+
+    names: tuple[str, ...]
+    czxid: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
 class GetChildren:
-    """Reply: tuple of child names in no particular order, or failure ``NO_NODE``."""
+    """Reply: tuple of child names in no particular order, or failure ``NO_NODE``.
+
+    With ``counted`` a ``Listing`` instead of the tuple.
+    """
 
     path: str
     watch: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +176,7 @@ Value = (
     None
     | Stat
     | Node
+    | Listing
     | tuple[str | None, ...]
     | tuple[int | None, ...]
     | tuple[Node | None, ...]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.core.facts import Claim
+from zkconsumer.core.known import NOTHING, Known
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 
 
@@ -38,12 +39,14 @@ class Scope(Enum):
 class LoadView:
     """Read the group and arm the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version the own registration has unless somebody else wrote to it.
+    ``epoch`` is the version the own registration has unless somebody else wrote to it. What is
+    ``known`` is not read again.
     """
 
     token: int
     scope: Scope = Scope.ALL
     epoch: int = 0
+    known: Known = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

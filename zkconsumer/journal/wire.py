@@ -17,6 +17,7 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Listing,
     Multi,
     MultiOp,
     Node,
@@ -120,6 +121,8 @@ def cost(op: ZkOp | OffsetOp, reply: Reply, chroot: int = 0, multiread: bool = T
             size += _names_in(value)
         elif isinstance(op, GetData):
             size += _node_in(value)
+        elif isinstance(value, Listing):
+            size += _names_in(value.names) + _STAT
         elif value is not None:
             size += _STAT
         return Cost(1, 1, 0, 0, out, size)

@@ -55,7 +55,9 @@ def read_now(zk: FakeZk, op: ZkOp | OffsetOp) -> Reply:
         return Ok(None if node is None else node.stat)
     if node is None:
         return Failed(Code.NO_NODE)
-    return Ok(zk.children(op.path) if isinstance(op, GetChildren) else node)
+    if isinstance(op, GetChildren):
+        return Ok(zk.listing(op.path) if op.counted else zk.children(op.path))
+    return Ok(node)
 
 
 class Load:
@@ -237,12 +239,15 @@ class BulkViews:
             return
         loading.listed = reply
         round_trip = member.client.round_trip_us
-        memo = self._memo(loading) if loading.version == self._version else None
+        memo = self._memo(loading) if self._alike(loading) else None
         if memo is None or round_trip is None:
             del self._loading[member]
             member.step(loading.session, loading.script, reply)
             return
         loading.memo = memo
+        if not memo.ops:
+            self._tail(loading)
+            return
         service = memo.reads_each * self.load.read_us
         loading.chain = self.load.start(
             len(memo.ops),
@@ -251,10 +256,19 @@ class BulkViews:
             partial(self._read, loading),
         )
 
+    def _alike(self, loading: _Loading) -> bool:
+        """Whether the member reads what others in its place read."""
+        if loading.version != self._version:
+            return False
+        spec = loading.member.spec
+        own = self._zk.get(spec.paths.member(spec.consumer_id))
+        found = own and (own.stat.ephemeral_owner, own.stat.version)
+        return spec.scala or found == (loading.session, loading.order.epoch)
+
     def _memo(self, loading: _Loading) -> _Memo | None:
         """Run the script once on the committed state; ``None`` when it does not end well."""
-        spec = loading.member.spec
-        key = (loading.order.scope, id(spec.subscription), spec.assignor, spec.scala)
+        spec, order = loading.member.spec, loading.order
+        key = (order.scope, order.known, id(spec.subscription), spec.assignor, spec.scala)
         if key not in self._memos:
             context = ScriptContext(spec, loading.member.session, lambda: 0)
             order = replace(loading.order, token=0)
@@ -267,6 +281,7 @@ class BulkViews:
         nodes: list[Node | None] = []
         tail: list[ZkOp] = []
         spent: list[Cost] = []
+        listed = False
         op = next(script)
         while True:
             assert not isinstance(op, OffsetOp)
@@ -275,12 +290,13 @@ class BulkViews:
                 ops.append(op)
                 nodes += [self._zk.get(path) for path in op.paths]
                 spent.append(cost(op, reply))
-            elif ops:
+            elif listed:
                 tail.append(op)
+            listed = listed or (isinstance(op, GetChildren) and op.path == self._ids)
             try:
                 op = script.send(reply)
             except StopIteration as end:
-                if not ops or not isinstance(end.value, facts.ViewLoaded):
+                if not isinstance(end.value, facts.ViewLoaded) or not end.value.view.registered:
                     return None
                 total = Cost(*(sum(getattr(c, n) for c in spent) for n in Cost.__slots__))
                 return _Memo(end.value, tuple(ops), tuple(nodes), total, tuple(tail))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.assign import RoundRobinHash
@@ -234,10 +235,12 @@ class Trouble:
         self.joined = 0
         self.dropping = False
         self.hostile = 0
+        self.followed: set[SimMember] = set()
         self.kinds: list[tuple[int, str, Callable[[], None]]] = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
+            (3, "restart", self.restart),
             (4, "expire", self.expire),
             (6, "disconnect", self.disconnect),
             (4, "pause", self.pause),
@@ -319,6 +322,22 @@ class Trouble:
         member = self._any()
         if member is not None and len(self.world.live) > 1:
             member.crash()
+
+    def restart(self) -> None:
+        """A member leaves; at once another one takes its id, with a subscription of its own."""
+        member = self._any()
+        if member is not None and member not in self.followed:
+            self.followed.add(member)
+            spec = replace(member.spec, subscription=self.subscription())
+            member.close()
+            self.lasts(5)
+            self._follow(member, spec)
+
+    def _follow(self, member: SimMember, spec: MemberSpec) -> None:
+        if member.alive:
+            self.world.kernel.schedule(0.01, partial(self._follow, member, spec))
+        else:
+            self.world.add_member(spec, self.habits)
 
     def expire(self) -> None:
         """A session ends at the server, which cuts the connection.

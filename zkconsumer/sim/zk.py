@@ -8,7 +8,7 @@ Everything runs inside kernel events, in the thread that runs the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from zkconsumer.core.ops import (
@@ -20,6 +20,7 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Listing,
     Multi,
     MultiOp,
     Node,
@@ -115,6 +116,11 @@ class FakeZk:
     def children(self, path: str) -> tuple[str, ...]:
         """Sorted child names as committed; empty when there is no such znode."""
         return tuple(sorted(self._leader.tree.children(path) or ()))
+
+    def listing(self, path: str) -> Listing | None:
+        """Children as committed, sorted, and the count of their changes."""
+        found = self._leader.tree.listing(path)
+        return found and replace(found, names=tuple(sorted(found.names)))
 
     def paths(self) -> tuple[str, ...]:
         """All paths as committed, sorted."""
@@ -333,7 +339,7 @@ class FakeZk:
             elif watch:
                 server.watch_data(op.path, connection)
             if isinstance(op, GetChildren):
-                return Ok(tree.children(op.path))
+                return Ok((tree.listing if op.counted else tree.children)(op.path))
             if isinstance(op, GetData):
                 return Ok(node)
             return Ok(None if node is None else node.stat)

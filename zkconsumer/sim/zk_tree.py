@@ -17,6 +17,7 @@ from zkconsumer.core.ops import (
     Code,
     Create,
     Failed,
+    Listing,
     MultiOp,
     Node,
     SetData,
@@ -66,13 +67,16 @@ class Txn:
 
 
 class _Entry:
-    """A znode in place: ``pzxid`` is the transaction that last changed the set of children."""
+    """A znode in place: ``pzxid`` is the transaction that last changed the set of children,
+    ``changes`` counts their creations and deletions.
+    """
 
-    __slots__ = ("children", "names", "node", "pzxid")
+    __slots__ = ("changes", "children", "names", "node", "pzxid")
 
     def __init__(self, node: Node, pzxid: int) -> None:
         self.node = node
         self.pzxid = pzxid
+        self.changes = 0
         self.children: dict[str, None] = {}
         self.names: tuple[str, ...] | None = None  # of the children, until they change
 
@@ -103,6 +107,14 @@ class Tree:
             entry.names = tuple(entry.children)
         return entry.names
 
+    def listing(self, path: str) -> Listing | None:
+        """Children and the count of their changes, or None when there is no such znode."""
+        names = self.children(path)
+        if names is None:
+            return None
+        entry = self._entries[path]
+        return Listing(names, entry.node.stat.czxid, entry.changes)
+
     def child_count(self, path: str) -> int:
         """Number of children; 0 when there is no such znode."""
         entry = self._entries.get(path)
@@ -124,6 +136,7 @@ class Tree:
             return
         parent = self._entries[parent_of(path)]
         parent.pzxid = zxid
+        parent.changes += 1
         parent.names = None
         name = path.rpartition("/")[2]
         if after is not None:

@@ -30,6 +30,7 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Listing,
     Multi,
     Node,
     Ok,
@@ -256,8 +257,11 @@ class ZkDriver:
                 return client.exists_async(path, self._watcher(watch)), _optional_stat
             case GetData(path, watch):
                 return client.get_async(path, self._watcher(watch)), _node
-            case GetChildren(path, watch):
-                return client.get_children_async(path, self._watcher(watch)), tuple
+            case GetChildren(path, watch, counted):
+                watcher = self._watcher(watch)
+                if counted:
+                    return client.get_children_async(path, watcher, True), _listing
+                return client.get_children_async(path, watcher), tuple
             case Create(path, data, ephemeral):
                 return client.create_async(path, data, ephemeral=ephemeral), _nothing
             case SetData(path, data, version):
@@ -345,6 +349,11 @@ def _nothing(_value: Any) -> None:
 
 def _optional_stat(value: Any) -> Stat | None:
     return None if value is None else _stat(value)
+
+
+def _listing(value: Any) -> Listing:
+    names, stat = value
+    return Listing(tuple(names), stat.czxid, stat.cversion)
 
 
 def _node(value: Any) -> Node:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from zkconsumer.core import facts, orders
-from zkconsumer.core.ops import Code, Exists, GetChildren, GetData, Node, Ok
+from zkconsumer.core.known import Known
+from zkconsumer.core.ops import Code, Exists, GetChildren, GetData, Listing, Node, Ok
 from zkconsumer.core.orders import Scope
 from zkconsumer.core.scripts.common import Refused, Script, ScriptContext, read, read_many
 from zkconsumer.core.topic_filter import expand
@@ -21,33 +25,47 @@ from zkconsumer.core.znodes import (
 from zkconsumer.errors import ZkConsumerError
 
 
-def _children(path: str, watch: bool) -> Script[list[str]]:
-    """Children in a fixed order; when ``path`` is missing its creation is watched instead."""
+def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
+    """The answer to ``op``; when the path is missing its creation is watched instead."""
     while True:
-        reply = yield from read(GetChildren(path, watch))
+        reply = yield from read(op)
         if isinstance(reply, Ok):
-            assert isinstance(reply.value, tuple)
-            return sorted(str(name) for name in reply.value)
-        if not watch:
-            return []
-        found = yield from read(Exists(path, watch=True))
+            assert isinstance(reply.value, tuple | Listing)
+            return reply.value  # type: ignore[return-value]
+        if not op.watch:
+            break
+        found = yield from read(Exists(op.path, watch=True))
         if isinstance(found, Ok) and found.value is None:
-            return []
+            break
+    return Listing((), 0, 0) if op.counted else ()
 
 
-def _brokers(ctx: ScriptContext, quarantined: dict[str, str]) -> Script[tuple[BrokerEndpoint, ...]]:
-    names = [name for name in (yield from _children(BROKER_IDS, True)) if name.isdecimal()]
+def _children(path: str) -> Script[list[str]]:
+    """Children in a fixed order, watched."""
+    names = yield from _listed(GetChildren(path, True))
+    assert isinstance(names, tuple)
+    return sorted(names)
+
+
+def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
+    """Znodes of the brokers, by name; their list is watched."""
+    names = [name for name in (yield from _children(BROKER_IDS)) if name.isdecimal()]
     paths = [broker_path(int(name)) for name in names]
+    nodes: list[Node | None] = []
     if ctx.spec.scala:
-        nodes: list[Node | None] = []
         for path in paths:
             nodes += yield from read_many([path])
     else:
         nodes = yield from read_many(paths)
+    return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+def _endpoints(
+    nodes: Mapping[str, Node], quarantined: dict[str, str]
+) -> tuple[BrokerEndpoint, ...]:
     endpoints = []
-    for name, path, node in zip(names, paths, nodes, strict=True):
-        if node is None:
-            continue
+    for name, node in nodes.items():
+        path = broker_path(int(name))
         try:
             endpoints.append(decode_broker(path, int(name), node.data))
         except ZkConsumerError as fault:
@@ -57,99 +75,139 @@ def _brokers(ctx: ScriptContext, quarantined: dict[str, str]) -> Script[tuple[Br
 
 def load_brokers(order: orders.LoadBrokers, ctx: ScriptContext) -> Script[facts.BrokersLoaded]:
     """Read ``/brokers/ids`` and leave a watch on the list."""
-    return facts.BrokersLoaded(order.token, (yield from _brokers(ctx, {})))
-
-
-def _own_registration(ctx: ScriptContext, epoch: int) -> Script[bool]:
-    """Whether the registration is there and still as this session made it (the JVM: is there)."""
-    path = ctx.spec.paths.member(ctx.spec.consumer_id)
-    reply = yield from read(GetData(path))
-    if not (isinstance(reply, Ok) and isinstance(reply.value, Node)):
-        return False
-    stat = reply.value.stat
-    return ctx.spec.scala or (stat.ephemeral_owner, stat.version) == (ctx.session_id, epoch)
+    nodes = yield from _broker_nodes(ctx)
+    return facts.BrokersLoaded(order.token, _endpoints(nodes, {}))
 
 
 def load_view(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLoaded]:
-    """Read the group: own registration, brokers, members, their registrations, topics.
+    """Read the group: brokers, members, their registrations, topics; but for what is known.
 
-    Order of reads as in Scala 1.1.1 ``ZKRebalancerListener.rebalance``. In the ``scala`` profile
-    each znode is read on its own, otherwise reads are pipelined. A member whose registration has
-    vanished between listing and reading has left; the watch on the list tells about it. In the
-    ``scala`` profile that, and any registration that cannot be used, fails the attempt.
+    Reads that do not depend on each other are pipelined. A member whose registration has vanished
+    between listing and reading has left; the watch on the list tells about it.
     """
-    spec = ctx.spec
+    if ctx.spec.scala:
+        return (yield from _load_view_as_the_jvm(order, ctx))
+    spec, known = ctx.spec, order.known
     quarantined: dict[str, str] = {}
-    registered, brokers = True, tuple[BrokerEndpoint, ...]()
+    broker_nodes = known.brokers or (yield from _broker_nodes(ctx))
+    brokers = _endpoints(broker_nodes, quarantined)
+    listing = yield from _listed(GetChildren(spec.paths.ids, True, True))
+    assert isinstance(listing, Listing)
+    registrations = yield from _registrations(known, listing, spec.paths.ids)
+    if not _is_own(registrations.get(spec.consumer_id), ctx, order.epoch):
+        known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
+        return facts.ViewLoaded(order.token, GroupView(False, brokers, {}, quarantined, {}), known)
+    members = yield from _expanded(ctx, registrations, quarantined)
+    nodes = yield from _topic_nodes(_topics(ctx, members), known.topics)
+    partitions = _partitions(nodes, quarantined)
+    known = Known(broker_nodes, listing, registrations, nodes)
+    view = GroupView(True, brokers, members, quarantined, partitions)
+    return facts.ViewLoaded(order.token, view, known)
+
+
+def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:
+    """Whether the registration is there and still as this session made it."""
+    expected = (ctx.session_id, epoch)
+    return found is not None and (found.stat.ephemeral_owner, found.stat.version) == expected
+
+
+def _registrations(known: Known, listing: Listing, ids: str) -> Script[Mapping[str, Node]]:
+    """Registrations of the listed members by consumer id, ascending."""
+    still = known.registrations_still(listing)
+    if still and len(still) == len(listing.names):
+        return still
+    new = [name for name in sorted(listing.names) if name not in still]
+    nodes = yield from read_many(f"{ids}/{name}" for name in new)
+    found = {name: node for name, node in zip(new, nodes, strict=True) if node is not None}
+    return dict(sorted({**still, **found}.items()))
+
+
+def _load_view_as_the_jvm(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLoaded]:
+    """Order of reads as in Scala 1.1.1 ``ZKRebalancerListener.rebalance``, each znode on its own.
+
+    A registration that has vanished since it was listed, or that cannot be used, fails the attempt.
+    """
+    spec, ids = ctx.spec, ctx.spec.paths.ids
+    quarantined: dict[str, str] = {}
+    brokers: tuple[BrokerEndpoint, ...] = ()
     if order.scope is not Scope.GROUP:
-        registered = yield from _own_registration(ctx, order.epoch)
-        brokers = yield from _brokers(ctx, quarantined)
-    if order.scope is Scope.OWN or not registered:
-        return facts.ViewLoaded(order.token, GroupView(registered, brokers, {}, quarantined, {}))
-
-    member_ids = yield from _children(spec.paths.ids, True)
-    registration_paths = [f"{spec.paths.ids}/{member}" for member in member_ids]
-    nodes: list[Node | None] = []
-    if spec.scala:
-        for path in registration_paths:
-            nodes += yield from read_many([path])
-    else:
-        nodes = yield from read_many(registration_paths)
-
-    subscriptions: dict[str, Subscription] = {}
-    for member, path, node in zip(member_ids, registration_paths, nodes, strict=True):
+        own = yield from read(GetData(spec.paths.member(spec.consumer_id)))
+        brokers = _endpoints((yield from _broker_nodes(ctx)), quarantined)
+        if order.scope is Scope.OWN or not isinstance(own, Ok):
+            view = GroupView(isinstance(own, Ok), brokers, {}, quarantined, {})
+            return facts.ViewLoaded(order.token, view)
+    registrations: dict[str, Node] = {}
+    for member in (yield from _children(ids)):
+        (node,) = yield from read_many([f"{ids}/{member}"])
         if node is None:
-            if spec.scala:
-                raise Refused(Code.NO_NODE, path)
-            continue
-        try:
-            subscriptions[member] = decode_registration(path, node.data)
-        except ZkConsumerError as fault:
-            quarantined[path] = str(fault)
-
-    all_topics: list[str] = []
-    if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
-        all_topics = yield from _children(BROKER_TOPICS, True)
-
-    members: dict[str, dict[str, int]] = {}
-    for member, subscription in subscriptions.items():
-        try:
-            path = f"{spec.paths.ids}/{member}"
-            members[member] = expand(path, subscription, all_topics, spec.exclude_internal)
-        except ZkConsumerError as fault:
-            quarantined[path] = str(fault)
-
+            raise Refused(Code.NO_NODE, f"{ids}/{member}")
+        registrations[member] = node
+    members = yield from _expanded(ctx, registrations, quarantined)
     # DEVIATION-12: in the JVM one bad registration fails every member's attempt.
-    if spec.scala and quarantined:
-        raise Refused(Code.OTHER, min(quarantined))
-    if spec.assignor.name == "range":
-        topics = sorted(members.get(spec.consumer_id, {}))
-    else:
-        topics = sorted({topic for expanded in members.values() for topic in expanded})
-    partitions = yield from _partitions(topics, quarantined)
+    if bad := [path for path in quarantined if path.startswith(ids + "/")]:
+        raise Refused(Code.OTHER, min(bad))
+    nodes = yield from _topic_nodes(_topics(ctx, members), {})
+    partitions = _partitions(nodes, quarantined)
     return facts.ViewLoaded(order.token, GroupView(True, brokers, members, quarantined, partitions))
 
 
-def _partitions(
-    topics: list[str], quarantined: dict[str, str]
-) -> Script[dict[str, tuple[int, ...]]]:
-    """Partitions of each topic, watching its znode, or its creation where there is none."""
-    paths = [topic_path(topic) for topic in topics]
-    nodes = yield from read_many(paths, watch=True)
-    partitions: dict[str, tuple[int, ...]] = {}
-    for topic, path, found in zip(topics, paths, nodes, strict=True):
-        node = found
-        while node is None:
-            reply = yield from read(Exists(path, watch=True))
+def _expanded(
+    ctx: ScriptContext, registrations: Mapping[str, Node], quarantined: dict[str, str]
+) -> Script[dict[str, dict[str, int]]]:
+    """Each member's topics with their number of streams; filters are applied to all topics."""
+    paths = {member: f"{ctx.spec.paths.ids}/{member}" for member in registrations}
+    subscriptions: dict[str, Subscription] = {}
+    for member, node in registrations.items():
+        try:
+            subscriptions[member] = decode_registration(paths[member], node.data)
+        except ZkConsumerError as fault:
+            quarantined[paths[member]] = str(fault)
+    all_topics: list[str] = []
+    if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
+        all_topics = yield from _children(BROKER_TOPICS)
+    members: dict[str, dict[str, int]] = {}
+    for member, found in subscriptions.items():
+        try:
+            members[member] = expand(paths[member], found, all_topics, ctx.spec.exclude_internal)
+        except ZkConsumerError as fault:
+            quarantined[paths[member]] = str(fault)
+    return members
+
+
+def _topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Topics that the own share depends on."""
+    if ctx.spec.assignor.name == "range":
+        return sorted(members.get(ctx.spec.consumer_id, {}))
+    return sorted({topic for expanded in members.values() for topic in expanded})
+
+
+def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
+    """Znodes of the topics that exist, watched; of the others the creation is watched."""
+    if all(topic in known for topic in topics):
+        return known if len(known) == len(topics) else {topic: known[topic] for topic in topics}
+    new = [topic for topic in topics if topic not in known]
+    nodes = yield from read_many([topic_path(topic) for topic in new], watch=True)
+    found = dict(zip(new, nodes, strict=True))
+    for topic in new:
+        while found[topic] is None:
+            reply = yield from read(Exists(topic_path(topic), watch=True))
             if isinstance(reply, Ok) and reply.value is None:
                 break
-            (node,) = yield from read_many([path], watch=True)
-        if node is None:
-            continue
+            (found[topic],) = yield from read_many([topic_path(topic)], watch=True)
+    merged = {topic: known.get(topic) or found[topic] for topic in topics}
+    return {topic: node for topic, node in merged.items() if node is not None}
+
+
+def _partitions(
+    nodes: Mapping[str, Node], quarantined: dict[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """Partitions of each topic."""
+    partitions: dict[str, tuple[int, ...]] = {}
+    for topic, node in nodes.items():
         try:
-            partitions[topic] = decode_topic(path, node.data)
+            partitions[topic] = decode_topic(topic_path(topic), node.data)
         except ZkConsumerError as fault:
-            quarantined[path] = str(fault)
+            quarantined[topic_path(topic)] = str(fault)
     return partitions
 
 

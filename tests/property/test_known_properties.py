@@ -1,0 +1,226 @@
+"""What a member may go on believing without reading it again, under any course of events."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.known import Known
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.ops import Create, Delete, Listing, Node
+from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.view import GroupView, MemberSpec
+from zkconsumer.core.znodes import BROKER_IDS, GroupPaths, topic_path
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.zk import FakeZk
+
+ONLY = os.environ.get("ZKC_SEED")
+SEEDS = [int(ONLY)] if ONLY else range(400)
+PATHS = GroupPaths("g")
+ME = "g_m"
+
+
+def _disturb(rng: random.Random, zk: FakeZk, ids: str) -> None:
+    """Members come, go and are replaced; now and then the whole list is."""
+    for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 8])):
+        path = f"{ids}/{rng.choice('abcd')}"
+        if zk.get(path) is None:
+            zk.do(Create(path, rng.choice([b"x", b"y"])))
+        else:
+            zk.do(Delete(path))
+    if rng.random() < 0.03:
+        for name in zk.children(ids):
+            zk.do(Delete(f"{ids}/{name}"))
+        zk.do(Delete(ids))
+        zk.do(Create(ids))
+
+
+def check_list(seed: int) -> tuple[int, int]:
+    """One list through many changes; returns how often a registration was kept, and not kept."""
+    rng = random.Random(seed)
+    zk = FakeZk(Kernel(seed))
+    ids = "/ids"
+    zk.do(Create(ids))
+    kept = left = 0
+    for _ in range(40):
+        _disturb(rng, zk, ids)
+        listing = zk.listing(ids)
+        assert listing is not None
+        _disturb(rng, zk, ids)  # reads are later than the list
+        read = {name: zk.get(f"{ids}/{name}") for name in listing.names}
+        known = Known(None, listing, {n: node for n, node in read.items() if node is not None})
+        _disturb(rng, zk, ids)
+        now = zk.listing(ids)
+        assert now is not None
+        still = known.registrations_still(now)
+        for name, node in still.items():
+            assert zk.get(f"{ids}/{name}") == node, f"{name} was replaced"
+        kept += len(still)
+        left += len(now.names) - len(still)
+    return kept, left
+
+
+def test_what_is_kept_is_what_would_be_read() -> None:
+    """Whatever comes, goes or is replaced meanwhile, no registration is kept that has changed;
+    and where nobody was replaced, all others are kept.
+    """
+    kept = left = 0
+    for seed in SEEDS:
+        try:
+            one, other = check_list(seed)
+        except BaseException:
+            sys.stdout.write(f"replay with ZKC_SEED={seed}\n")
+            raise
+        kept, left = kept + one, left + other
+    assert ONLY or (kept > 1000 and left > 1000)
+
+
+def test_one_change_costs_one_registration() -> None:
+    """A join leaves one to read, a leave none; a member replaced by one of its id leaves all."""
+    node = Node(b"", None)  # type: ignore[arg-type]
+    known = Known(None, Listing(("a", "b"), 7, 2), {"a": node, "b": node})
+    assert known.registrations_still(Listing(("b", "a"), 7, 2)) == {"a": node, "b": node}
+    assert known.registrations_still(Listing(("c", "a", "b"), 7, 3)) == {"a": node, "b": node}
+    assert known.registrations_still(Listing(("a",), 7, 3)) == {"a": node}
+    assert known.registrations_still(Listing(("a", "b"), 7, 4)) == {}
+    assert known.registrations_still(Listing(("a", "b"), 9, 2)) == {}
+    full = Known(None, Listing(("a",), 7, 2**31 - 1), {"a": node})
+    assert full.registrations_still(Listing(("a", "b"), 7, -(2**31))) == {"a": node}
+
+
+class Believer:
+    """Feeds a machine random facts; checks each view that it orders."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        subscription = Subscription(Pattern.STATIC, {"t": 1, "u": 1})
+        self.machine = RebalanceMachine(MemberSpec(PATHS, ME, subscription))
+        self.pending: dict[int, Any] = {}
+        self.timers: dict[str, int] = {}
+        self.believed = 0
+        self._version = 0
+        #: What has not been read since it may have changed.
+        self.stale: set[str] = {"t", "u", "brokers", "ids"}
+        #: The same, since the view under way was asked for.
+        self.meanwhile: set[str] = set()
+
+    def doubt(self, *names: str) -> None:
+        """What a view must read again."""
+        self.stale |= set(names)
+        self.meanwhile |= set(names)
+
+    def tell(self, fact: facts.Fact) -> None:
+        for order in self.machine.on(fact):
+            if isinstance(order, orders.SetTimer):
+                self.timers[order.name] = order.token
+            elif isinstance(order, orders.LoadView):
+                self.check(order.known)
+                self.meanwhile.clear()
+                self.pending[order.token] = order
+            elif getattr(order, "token", None) is not None:
+                self.pending[order.token] = order
+
+    def check(self, known: Known) -> None:
+        believed = set(known.topics)
+        believed |= {"brokers"} if known.brokers is not None else set()
+        believed |= {"ids"} if known.listing is not None else set()
+        assert not believed & self.stale, f"{believed & self.stale} must be read again"
+        self.believed += len(believed)
+
+    def view(self, order: orders.LoadView) -> facts.ViewLoaded:
+        self.stale = set(self.meanwhile)
+        self._version += 1
+        node = Node(b"", None)  # type: ignore[arg-type]
+        known = Known({"0": node}, Listing((ME,), 1, 1), {ME: node}, {"t": node, "u": node})
+        brokers = (BrokerEndpoint(0, "b", 9092),)
+        parts = {"t": (0, 1), "u": (0,)}
+        view = GroupView(True, brokers, {ME: {"t": 1, "u": 1}}, {}, parts)
+        return facts.ViewLoaded(order.token, view, known)
+
+    def answer(self) -> None:
+        token = self.rng.choice(sorted(self.pending))
+        order = self.pending.pop(token)
+        if self.rng.random() < 0.15:
+            self.tell(facts.ScriptFailed(token, facts.Code.NO_AUTH, "/x"))
+            return
+        match order:
+            case orders.Register():
+                self.tell(facts.Registered(token))
+            case orders.LoadView():
+                self.tell(self.view(order))
+            case orders.LoadBrokers():
+                self.tell(facts.BrokersLoaded(token, (BrokerEndpoint(0, "b", 9092),)))
+            case orders.CheckOwners():
+                self.tell(facts.OwnersChecked(token, frozenset()))
+            case orders.ClaimPartitions(_, _, wanted):
+                claims = {tp: facts.Claim(thread, 1, 1) for tp, thread in wanted.items()}
+                self.tell(facts.Claimed(token, claims))
+            case orders.NotifyStarting():
+                self.tell(facts.ListenerDone(token))
+            case orders.StartFetching():
+                self.tell(facts.FetchingStarted(token))
+
+    def step(self) -> None:
+        rng, roll = self.rng, self.rng.random()
+        if roll < 0.55 and self.pending:
+            self.answer()
+        elif roll < 0.75 and self.timers:
+            name = rng.choice(sorted(self.timers))
+            token = self.timers.pop(name)
+            if name == "reread" and self.machine._timers.get(name) == token:
+                self.doubt("t", "u", "brokers", "ids")
+            self.tell(facts.TimerFired(token, name))
+        elif roll < 0.83:
+            topic = rng.choice(["t", "u"])
+            self.doubt(topic)
+            self.tell(facts.Changed(topic_path(topic)))
+        elif roll < 0.87:
+            self.doubt("brokers")
+            self.tell(facts.Changed(BROKER_IDS))
+        elif roll < 0.94:
+            self.tell(facts.Changed(PATHS.ids))
+        elif roll < 0.97:
+            self.doubt("t", "u", "brokers")
+            self.tell(facts.SessionResumed())
+        else:
+            self.doubt("t", "u", "brokers", "ids")
+            self.pending.clear()
+            self.timers.clear()
+            self.tell(facts.SessionLost())
+            self.tell(facts.SessionOpened(rng.randint(2, 99)))
+
+
+def test_nothing_is_believed_that_may_have_changed() -> None:
+    """Whatever watches fire, connections break, views fail or are under way meanwhile: what a view
+    need not read has been read since it last may have changed.
+    """
+    believed = 0
+    for seed in SEEDS:
+        member = Believer(seed)
+        member.tell(facts.SessionOpened(1))
+        try:
+            for _ in range(150):
+                member.step()
+        except BaseException:
+            sys.stdout.write(f"replay with ZKC_SEED={seed}\n")
+            raise
+        believed += member.believed
+    assert ONLY or believed > 1000
+
+
+def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property above notices a machine that overlooks what happens while a view is read."""
+    right = RebalanceMachine._view_loaded
+
+    def view_loaded(self: RebalanceMachine, fact: facts.ViewLoaded) -> None:
+        self._knowledge._fired.clear()
+        right(self, fact)
+
+    monkeypatch.setattr(RebalanceMachine, "_view_loaded", view_loaded)
+    with pytest.raises(AssertionError):
+        test_nothing_is_believed_that_may_have_changed()

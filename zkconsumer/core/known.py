@@ -1,0 +1,107 @@
+"""What a member has read of its group and need not read again, and when it must. Pure.
+
+A change of the group makes every member look at it again. Most of what it would read is as it was,
+and this can be told without reading it:
+
+- Registrations: the list of members is read each time, and its stat counts the creations and
+  deletions of children. Each name that came or went takes at least one, a registration that was
+  replaced takes two and leaves the names alike. So when the count has grown by just the number of
+  names that came or went, all other registrations are the ones that were read.
+- Topics and the list of brokers: a watch was left on them. As long as it has not fired, and the
+  connection that carries it lasts, they are as they were.
+
+What neither tells (a registration whose data somebody else rewrites in place, a watch event that
+gets lost) is found by the periodic reading, which trusts nothing of this.
+
+Owned by the machine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.core.ops import Listing, Node
+from zkconsumer.core.znodes import BROKER_IDS, topic_path
+
+_COUNTER = 1 << 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """Znodes as one pass of reads showed them.
+
+    ``brokers`` by name, ``None``: not known. ``registrations`` of the members in ``listing`` by
+    consumer id, without those that had gone when they were read. ``topics`` that exist, by name.
+    """
+
+    brokers: Mapping[str, Node] | None = None
+    listing: Listing | None = None
+    registrations: Mapping[str, Node] = field(default_factory=dict)
+    topics: Mapping[str, Node] = field(default_factory=dict)
+
+    def registrations_still(self, now: Listing) -> Mapping[str, Node]:
+        """Those of ``registrations`` that are the same in a list of members read later."""
+        before = self.listing
+        if before is None or before.czxid != now.czxid:
+            return {}
+        if now.changes == before.changes:
+            return self.registrations
+        names = frozenset(now.names)
+        moved = len(names.symmetric_difference(before.names))
+        if (now.changes - before.changes) % _COUNTER != moved:
+            return {}
+        return {name: node for name, node in self.registrations.items() if name in names}
+
+
+#: Of one that has read nothing yet.
+NOTHING = Known()
+
+
+class Knowledge:
+    """What a machine may tell its next ``LoadView``; tell it what happens, in order."""
+
+    def __init__(self) -> None:
+        self._known = NOTHING
+        #: Since the view under way, or the last one, was asked for.
+        self._fired: set[str] = set()
+        self._reconnected = False
+        self._doubted = False
+
+    def fired(self, path: str) -> None:
+        """A watch on ``path`` fired."""
+        self._fired.add(path)
+
+    def reconnected(self) -> None:
+        """The session has a new connection: watches may be gone."""
+        self._reconnected = True
+
+    def doubted(self) -> None:
+        """Read everything next time."""
+        self._doubted = True
+
+    def forget(self) -> None:
+        """The session is over."""
+        self.__init__()  # type: ignore[misc]
+
+    def ask(self) -> Known:
+        """What the view that is asked for now need not read."""
+        known = NOTHING if self._doubted else self._known
+        if self._reconnected:
+            known = replace(known, brokers=None, topics={})
+        if BROKER_IDS in self._fired:
+            known = replace(known, brokers=None)
+        if gone := {topic for topic in known.topics if topic_path(topic) in self._fired}:
+            kept = {topic: node for topic, node in known.topics.items() if topic not in gone}
+            known = replace(known, topics=kept)
+        self._known = known
+        self._fired.clear()
+        self._reconnected = self._doubted = False
+        return known
+
+    def learned(self, known: Known) -> None:
+        """A view was read."""
+        self._known = known
+
+
+__all__ = ["NOTHING", "Knowledge", "Known"]
