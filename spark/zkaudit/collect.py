@@ -33,8 +33,8 @@ def collect(source: Path, target: Path) -> Kept:
     InputMissingError when ``source`` has no logs, AuditError when ``target`` cannot be written.
     """
     logs, snapshots = find([source])
-    wanted = [Path(path) for path, _, _ in logs[:-1]]
-    wanted += [Path(path) for path, _, _ in snapshots if _whole(path)]
+    wanted = [Path(log.path) for log in logs[:-1]]
+    wanted += [Path(found.path) for found in snapshots if _whole(found.path)]
     done = Kept()
     try:
         target.mkdir(parents=True, exist_ok=True)

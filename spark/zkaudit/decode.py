@@ -9,7 +9,8 @@ belongs to one thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from zkaudit.decode_columns import Filters, batch_of, timestamps
+from zkaudit.decode_arrow import timestamps
+from zkaudit.decode_columns import Filters, batch_of
 from zkaudit.errors import LogFormatError
 from zkaudit.schema import SNAPSHOT, SNAPSHOT_SESSIONS, arrow_schema
 from zkaudit.snapshot import Snapshot, SnapshotNode, open_snapshot
@@ -38,6 +40,8 @@ SNAPSHOT_ROWS: Final = 20_000
 _OVERHEAD: Final = RECORD_HEADER + 1
 _MOST_BREAKS: Final = 1000
 _MODULUS: Final = 65521  # of Adler-32
+_BETWEEN: Final = np.dtype(f"V{_OVERHEAD}")
+_NOTHING: Final = np.zeros(1, _BETWEEN)[0]
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class LogReader:
     tolerant: bool = False
     stop_at: int | None = None
     """Where to stop, at the end of a record (an earlier ``LogEnd.position``); else the end."""
+    columns: Sequence[str] | None = None
+    """Those of ``schema.TXNLOG`` that are wanted, in this order; ``None``: all."""
     chunk: int = CHUNK
     end: LogEnd | None = None
     first_zxid: int | None = None
@@ -63,7 +69,7 @@ class LogReader:
     transactions: int = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the operations in the file's order, in the columns of ``schema.TXNLOG``."""
+        """Yield the operations in the file's order."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             yield from self._read(descriptor)
@@ -94,7 +100,14 @@ class LogReader:
             good = checked(block, starts, lengths)
             if good:
                 found = batch_of(
-                    block, starts[:good], lengths[:good], position, self.server, name, self.filters
+                    block,
+                    starts[:good],
+                    lengths[:good],
+                    position,
+                    self.server,
+                    name,
+                    self.filters,
+                    self.columns,
                 )
                 good = found.records
                 if good:
@@ -137,6 +150,34 @@ def end_of_log(path: str | Path, start: int) -> LogEnd:
                 if end is not None:
                     return end
                 position = position or len(FILE_HEADER)
+    finally:
+        os.close(descriptor)
+
+
+def cuts(path: str | Path, every: int) -> list[int]:
+    """Return where records begin, ``every`` bytes apart or more: where to cut a log. ``OSError``.
+
+    The chain of lengths is followed from the file's first record, since any other place may be
+    inside of a znode's data; checksums are left to who reads the parts.
+    """
+    found: list[int] = []
+    descriptor = os.open(path, os.O_RDONLY)
+    position, size, least = len(FILE_HEADER), CHUNK, every
+    try:
+        while True:
+            block = os.pread(descriptor, size, position)
+            starts, lengths, wanted = frame(block)
+            if len(starts):
+                heads = starts - RECORD_HEADER + position
+                while least <= heads[-1]:
+                    found.append(int(heads[np.searchsorted(heads, least)]))
+                    least = found[-1] + every
+                position += int(starts[-1] + lengths[-1]) + 1
+                size = CHUNK
+            elif wanted > len(block) == size:
+                size = wanted
+            else:
+                return found
     finally:
         os.close(descriptor)
 
@@ -216,25 +257,36 @@ def _walk(block: bytes) -> tuple[np.ndarray, np.ndarray]:
 def checked(block: bytes, starts: np.ndarray, lengths: np.ndarray) -> int:
     """Return how many of the first records have the right checksum and last byte.
 
-    Adler-32 of all records at once, from running sums: with S the sum of bytes so far and T the sum
-    of S so far, one record's two halves are differences of S and of T.
+    Adler-32 is linear, so the records' checksums together say which one the block has with zeros
+    between the payloads; that one is computed in one go. Damage to one record shifts both halves
+    of the block's as it would shift its own; several would have to cancel each other out, which
+    is as unlikely as that Adler-32 itself misses one. Only a block that is not as foretold is
+    checked record by record.
     """
     count = len(starts)
     if not count:
         return 0
-    data = np.frombuffer(block, np.uint8)
     ends = starts + lengths
-    stop = int(ends[-1])
-    sums = data[:stop].astype(np.int64)
-    np.cumsum(sums, out=sums)
-    before = sums[starts - 1]
-    low = (1 + sums[ends - 1] - before) % _MODULUS
-    np.cumsum(sums, out=sums)
-    high = (lengths + sums[ends - 1] - sums[starts - 1] - lengths * before) % _MODULUS
-    heads = data[(starts - RECORD_HEADER)[:, None] + np.arange(8)].view(">i8").ravel()
-    right = (heads == (high << 16 | low)) & (data[ends] == END_OF_RECORD)
-    wrong = np.flatnonzero(~right)
-    return int(wrong[0]) if len(wrong) else count
+    int64s = np.ndarray((len(block) - 7,), ">i8", block, strides=(1,))
+    stated = int64s[starts - RECORD_HEADER].astype(np.int64)
+    low, high = stated & 0xFFFF, stated >> 16
+    first, last = int(starts[0]), int(ends[-1])
+    only = bytearray(memoryview(block)[first:last])
+    if count > 1:
+        between = np.ndarray((len(only) - _OVERHEAD + 1,), _BETWEEN, only, strides=(1,))
+        between[ends[:-1] - first] = _NOTHING
+    foretold_high = int((high - lengths + (last - ends) * (low - 1)).sum()) + last - first
+    foretold = foretold_high % _MODULUS << 16 | (int((low - 1).sum()) + 1) % _MODULUS
+    sound = zlib.adler32(only) == foretold and bool(
+        ((low < _MODULUS) & (high >= 0) & (high < _MODULUS)).all()
+        and (np.frombuffer(block, np.uint8)[ends] == END_OF_RECORD).all()
+    )
+    if sound:
+        return count
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        if zlib.adler32(block[start:end]) != stated[number] or block[end] != END_OF_RECORD:
+            return number
+    return count
 
 
 def read_log(

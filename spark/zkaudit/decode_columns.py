@@ -6,14 +6,24 @@ alone decides whether it is right. Pure; any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zkaudit.schema import TXNLOG, TYPES, arrow_schema
+from zkaudit.decode_arrow import (
+    Numbers,
+    gather,
+    operations_batch,
+    schema_of,
+    splice,
+    texts,
+    timestamps,
+)
+from zkaudit.schema import TYPES
 from zkaudit.txnlog import (
     CLOSE_SESSION,
     CREATE_SESSION,
@@ -26,8 +36,6 @@ from zkaudit.txnlog import (
     Operation,
     decode_payload,
 )
-
-Numbers: TypeAlias = np.ndarray
 
 _HEADER: Final = np.dtype(
     [("session", ">i8"), ("cxid", ">i4"), ("zxid", ">i8"), ("time", ">i8"), ("type", ">i4")]
@@ -50,9 +58,6 @@ _FIELDS: Final = {
     CLOSE_SESSION: 0,
 }
 _MOST_ACLS: Final = 32  # longer access lists, which nobody has, go the slow way
-_LATEST_MS: Final = 253_402_300_799_999
-_EARLIEST_MS: Final = -62_135_596_800_000
-_SCHEMA: Final = arrow_schema(TXNLOG)
 
 
 def _table(values: dict[int, Any], missing: Any, dtype: Any) -> Numbers:
@@ -128,15 +133,18 @@ def batch_of(
     server: str,
     file: str,
     filters: Filters,
+    columns: Sequence[str] | None = None,
 ) -> Found:
     """Decode the records whose payloads begin at ``starts`` (checksums are right already).
+
+    ``columns``: those of ``schema.TXNLOG`` that are wanted, all by default.
 
     ``offset`` is the block's place in the file. Reading stops before the first record whose body
     is no transaction: ``Found.records`` may be less than were given, down to 0.
     """
     data = _Block(block)
     ends = starts + lengths
-    heads = data.bytes[starts[:, None] + np.arange(TXN_HEADER.size)].view(_HEADER).ravel()
+    heads = np.ndarray((len(block) - _HEADER.itemsize + 1,), _HEADER, block, strides=(1,))[starts]
     codes = heads["type"].astype(np.int64)
     zxids = heads["zxid"].astype(np.int64)
     wanted = np.ones(len(starts), bool)
@@ -146,12 +154,10 @@ def batch_of(
         wanted &= zxids <= filters.end_zxid
     bad = np.zeros(len(starts), bool)
     sizes = np.zeros(len(starts), np.int64)
-    digests = np.zeros(len(starts), np.int64)
     has_digest = np.zeros(len(starts), bool)
 
     ops = _operations(data, starts, ends, codes, wanted, bad, sizes, has_digest)
     fields = _fields(data, ops, bad, has_digest)
-    digests[has_digest] = data.int64(ends[has_digest] - 8)
 
     records = len(starts)
     slow: list[Operation] = []
@@ -163,57 +169,69 @@ def batch_of(
         except BodyError:
             records = int(record)
             break
+        prefix = filters.path_prefix
+        found = [op for op in found if op.path is None or op.path.startswith(prefix)]
         slow += found
         slow_record += [int(record)] * len(found)
 
-    keep = ~bad[ops.record] & (ops.record < records)
-    if not keep.all():
-        ops.keep(keep)
-        fields = {name: value[keep] for name, value in fields.items()}
-    paths = _gather(block, fields["path_at"], fields["path_size"]).cast(pa.binary())
-    if filters.path_prefix:
-        prefix = filters.path_prefix.encode()
-        chosen = pc.fill_null(pc.starts_with(paths, prefix), True)
-        mask = chosen.to_numpy(zero_copy_only=False)
+    def keep(mask: Numbers) -> None:
         ops.keep(mask)
-        fields = {name: value[mask] for name, value in fields.items()}
+        fields.update({name: value[mask] for name, value in fields.items()})
+
+    good = ~bad[ops.record] & (ops.record < records)
+    if not good.all():
+        keep(good)
+    schema = schema_of(columns)
+    paths: Any = None
+    if "path" in schema.names or filters.path_prefix:
+        paths = gather(block, fields["path_at"], fields["path_size"])
+    if filters.path_prefix:
+        chosen = pc.fill_null(pc.starts_with(paths, filters.path_prefix.encode()), True)
+        keep(chosen.to_numpy(zero_copy_only=False))
         paths = paths.filter(chosen)
-        slow_kept = [
-            i
-            for i, op in enumerate(slow)
-            if (op.path or filters.path_prefix).startswith(filters.path_prefix)
-        ]
-        slow = [slow[i] for i in slow_kept]
-        slow_record = [slow_record[i] for i in slow_kept]
     record = ops.record
     count = len(record)
-    columns = {
-        "server": pa.repeat(pa.scalar(server), count),
-        "file": pa.repeat(pa.scalar(file), count),
-        "position": pa.array(starts[record] - RECORD_HEADER + offset),
-        "zxid": pa.array(zxids[record]),
-        "idx": pa.array(ops.idx.astype(np.int32)),
-        "size": pa.array(sizes[record].astype(np.int32)),
-        "time": timestamps(heads["time"].astype(np.int64)[record]),
-        "session": pa.array(heads["session"].astype(np.int64)[record]),
-        "cxid": pa.array(heads["cxid"].astype(np.int32)[record]),
-        "type": _NAMES.take(pa.array(ops.code - _LOWEST)),
-        "path": texts(paths),
-        "data": _gather(block, fields["data_at"], fields["data_size"]),
-        "digest": pa.array(digests[record], mask=~has_digest[record]),
-        "tried": pa.nulls(count, pa.string()),
-        "deleted": pa.nulls(count, _SCHEMA.field("deleted").type),
-    }
-    for name in ("version", "parent_cversion", "error", "timeout", "ttl", "ephemeral"):
-        dtype = _SCHEMA.field(name).type
+    everything = count == len(starts) and not (codes == MULTI).any()  # a row for each record
+
+    def each(values: Numbers) -> Numbers:
+        return values if everything else values[record]
+
+    def column(field: pa.Field) -> pa.Array:
+        name = field.name
+        if name in ("server", "file"):
+            return pa.repeat(pa.scalar(server if name == "server" else file), count)
+        if name == "position":
+            return pa.array(each(starts) + (offset - RECORD_HEADER))
+        if name == "zxid":
+            return pa.array(each(zxids))
+        if name == "idx":
+            return pa.array(ops.idx.astype(np.int32))
+        if name == "size":
+            return pa.array(each(sizes).astype(np.int32))
+        if name == "time":
+            return timestamps(each(heads["time"]).astype(np.int64))
+        if name == "session":
+            return pa.array(each(heads["session"]).astype(np.int64))
+        if name == "cxid":
+            return pa.array(each(heads["cxid"]).astype(np.int32))
+        if name == "type":
+            return _NAMES.take(pa.array(ops.code - _LOWEST))
+        if name == "path":
+            return texts(paths)
+        if name == "data":
+            return gather(block, fields["data_at"], fields["data_size"])
+        if name == "digest":
+            has = each(has_digest)
+            return pa.array(np.where(has, data.int64(each(ends) - 8), 0), mask=~has)
         if name in fields:
-            values = fields[name].astype(dtype.to_pandas_dtype())
-            columns[name] = pa.array(values, dtype, mask=~fields[f"has_{name}"])
-        else:
-            columns[name] = pa.nulls(count, dtype)
-    batch = pa.RecordBatch.from_arrays([columns[f.name] for f in _SCHEMA], schema=_SCHEMA)
+            values = fields[name].astype(field.type.to_pandas_dtype())
+            return pa.array(values, field.type, mask=~fields[f"has_{name}"])
+        return pa.nulls(count, field.type)
+
+    batch = pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
     if slow:
-        batch = _merge(batch, record, slow, slow_record, server, file)
+        extra = operations_batch(slow, server, file, columns)
+        batch = splice(batch, record, extra, np.array(slow_record, np.int64))
     first, last = (int(zxids[0]), int(zxids[records - 1])) if records else (0, 0)
     return Found(batch, records, first, last)
 
@@ -350,66 +368,3 @@ def _fields(data: _Block, ops: _Ops, bad: Numbers, has_digest: Numbers) -> dict[
     has_digest[ops.record[digest]] = True
     bad[ops.record[wrong]] = True
     return found
-
-
-def _gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
-    """Binary values at the given places, which must not go backward; a size of -1 is null.
-
-    Arrow sees one array of wanted bytes and gaps in turn, over the block itself, and copies out
-    the wanted ones.
-    """
-    count = len(at)
-    if not count:
-        return pa.array([], pa.binary())
-    null = size < 0
-    offsets = np.empty(2 * count, np.int32)
-    offsets[0::2] = at
-    offsets[1::2] = at + np.where(null, 0, size)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
-    alternating = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, buffers)
-    wanted = np.arange(0, 2 * count, 2)
-    return alternating.take(pa.array(wanted, mask=null if null.any() else None))
-
-
-def texts(values: pa.Array) -> pa.Array:
-    """Bytes as strings; what is not UTF-8 becomes the replacement character, as in Java."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        decoded = [v if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()]
-        return pa.array(decoded, pa.string())
-
-
-def timestamps(milliseconds: Numbers) -> pa.Array:
-    """Milliseconds since 1970 as UTC; null outside the years 1 to 9999, which no calendar holds."""
-    outside = (milliseconds < _EARLIEST_MS) | (milliseconds > _LATEST_MS)
-    values = np.where(outside, 0, milliseconds) * 1000
-    return pa.array(values, mask=outside).cast(_SCHEMA.field("time").type)
-
-
-def operations_batch(ops: list[Operation], server: str, file: str) -> pa.RecordBatch:
-    """Operations of the slow decoder in the columns of ``schema.TXNLOG``."""
-    columns: list[Any] = []
-    for field in _SCHEMA:
-        if field.name in ("server", "file"):
-            value = server if field.name == "server" else file
-            columns.append(pa.array([value] * len(ops), field.type))
-        elif field.name == "time":
-            columns.append(timestamps(np.array([op.time_ms for op in ops], np.int64)))
-        else:
-            columns.append(pa.array([getattr(op, field.name) for op in ops], field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def _merge(
-    batch: pa.RecordBatch,
-    record: Numbers,
-    slow: list[Operation],
-    slow_record: list[int],
-    server: str,
-    file: str,
-) -> pa.RecordBatch:
-    """Put the slow decoder's operations where they belong. Both inputs are in order."""
-    both = pa.concat_batches([batch, operations_batch(slow, server, file)])
-    order = np.argsort(np.concatenate([record, np.array(slow_record, np.int64)]), kind="stable")
-    return both.take(pa.array(order))

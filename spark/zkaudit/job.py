@@ -23,6 +23,8 @@ from pyspark.sql import functions as f
 from zkaudit import history, intervals, job_input, tables, tables_build
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings import SEVERITIES, Limits, Tables, findings
+from zkaudit.schema import RUN
+from zkaudit.sources_files import Piece
 from zkaudit.staging import stage
 
 QUIET_MS = 5_000
@@ -85,8 +87,8 @@ def _run(
     spark: SparkSession,
     options: Options,
     out: Path,
-    logs: list[job_input.File],
-    snapshots: list[job_input.File],
+    logs: list[Piece],
+    snapshots: list[Piece],
 ) -> dict[str, Any]:
     def kept(name: str, frame: DataFrame) -> DataFrame:
         place = str(out / name)
@@ -96,14 +98,14 @@ def _run(
     def table(spec: tables.Table, frame: DataFrame) -> DataFrame:
         return kept(f"tables/{spec.name}", spec.shape(frame))
 
-    rows = kept("staging/rows", job_input.transactions(spark, logs))
+    rows = kept("staging/rows", job_input.transactions(spark, options.logs))
     plan = history.plan(job_input.runs_of(rows))
     holes = job_input.holes_of(plan)
-    last = rows.where(f"type = '{job_input.RUN}'").agg(
-        f.max("ttl").alias("zxid"), f.max_by("time", "ttl").alias("time")
+    last = rows.where(f"type = '{RUN}'").agg(
+        f.max("last_zxid").alias("zxid"), f.max_by("time", "last_zxid").alias("time")
     )
-    told = history.apply(rows.where(f"type != '{job_input.RUN}'"), plan)
-    seen = job_input.snapshots(spark, snapshots) if snapshots and holes else None
+    told = history.apply(rows.where(f"type != '{RUN}'"), plan)
+    seen = job_input.snapshots(spark, options.logs) if snapshots and holes else None
     found = stage(told, holes, seen, options.group)
     found = type(found)(
         kept("staging/events", found.events), found.sessions, found.refused, found.holes
@@ -138,8 +140,8 @@ def _summary(
     made: Tables,
     wrong: DataFrame,
     plan: history.History,
-    logs: list[job_input.File],
-    snapshots: list[job_input.File],
+    logs: list[Piece],
+    snapshots: list[Piece],
 ) -> dict[str, Any]:
     counts = {
         (row["severity"], row["kind"]): row["count"]
@@ -150,7 +152,7 @@ def _summary(
     summary = {
         "logs": len(logs),
         "snapshots": len(snapshots),
-        "servers": len({server for _, server, _ in logs}),
+        "servers": len({log.server for log in logs}),
         "group": options.group,
         "from": options.start,
         "to": options.end,

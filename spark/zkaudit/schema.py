@@ -124,6 +124,30 @@ TXNLOG_RUNS: Final = (
 )
 """One row for each unbroken run of zxids in each log."""
 
+_IN_GROUPS: Final = (
+    "server",
+    "zxid",
+    "idx",
+    "time",
+    "session",
+    "cxid",
+    "type",
+    "path",
+    "data",
+    "ephemeral",
+    "error",
+    "timeout",
+)
+TXNLOG_GROUPS: Final = (
+    *(column for column in TXNLOG if column.name in _IN_GROUPS),
+    _c("last_zxid", Kind.LONG, "type `#run`: zxid of the run's last transaction"),
+)
+"""What an audit of groups needs: operations on znodes below ``/consumers`` and ``/brokers/topics``,
+sessions and errors; and for every unbroken run of zxids one row of type ``RUN``, its first in
+``zxid``, its last in ``last_zxid`` and that one's time in ``time``, so that one reading does."""
+
+RUN: Final = "#run"
+
 SNAPSHOT: Final = (
     *_PLACE,
     _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
@@ -153,6 +177,26 @@ SNAPSHOT_SESSIONS: Final = (
     _c("timeout", Kind.INT, "milliseconds", False),
 )
 """One row for each live session of each snapshot."""
+
+OFFSETS: Final = (
+    _c("log_partition", Kind.INT, "partition of `__consumer_offsets`", False),
+    _c("log_offset", Kind.LONG, "offset of the record", False),
+    _c("time", Kind.TIMESTAMP, "time of the record"),
+    _c("kind", Kind.STRING, "offset, group, other (an unknown key), damaged", False),
+    _c("fault", Kind.STRING, "what is unknown or damaged"),
+    _c("group", Kind.STRING, "group id"),
+    _c("topic", Kind.STRING, "topic"),
+    _c("partition", Kind.INT, "partition"),
+    _c("deleted", Kind.BOOLEAN, "whether the record is a tombstone"),
+    _c("committed", Kind.LONG, "the offset"),
+    _c("leader_epoch", Kind.INT, "epoch of the partition's leader when it was read (Kafka 2.1+)"),
+    _c("metadata", Kind.STRING, "text that the member stored with it"),
+    _c("commit_ms", Kind.LONG, "when the coordinator took it (a group: changed), ms since 1970"),
+    _c("expire_ms", Kind.LONG, "when it expires (Kafka 0.8.2 to 2.0), ms since 1970"),
+    _c("generation", Kind.INT, "group: generation"),
+    _c("members", Kind.STRINGS, "group: ids of its members"),
+)
+"""One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 
 _JOURNAL_KINDS: Final = {
     journal.Type.INTEGER: Kind.LONG,

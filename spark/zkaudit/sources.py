@@ -5,9 +5,10 @@ runs in a Python worker of the driver, ``read`` in the executors' Python workers
 installed in both.
 
 Options of both: ``path`` (what ``load`` is given: ``DIR`` or ``name=DIR`` of each server,
-separated by commas), ``pathPrefix``, ``columns`` (names separated by commas; Spark cannot tell a
-Python source which ones a query needs), ``corruption`` (``fail``, or ``stop``: the rows before the
-damage), ``bytesPerTask``, ``table``. For logs: ``startZxid`` and ``endZxid`` (inclusive), and
+separated by commas, or a list of ``DIR``), ``pathPrefix``, ``columns`` (names separated by commas,
+and only these are decoded; Spark cannot tell a Python source which ones a query needs),
+``corruption`` (``fail``, or ``stop``: the rows before the damage), ``bytesPerTask`` (longer logs
+are cut), ``table``. For logs: ``startZxid`` and ``endZxid`` (inclusive), and
 ``pushFilters`` (``true`` where ``spark.sql.python.filterPushdown.enabled`` is set; Spark refuses it
 elsewhere).
 """
@@ -34,7 +35,7 @@ from pyspark.sql.datasource import (
 )
 
 from zkaudit import schema
-from zkaudit.decode import LogReader, end_of_log, read_snapshot, read_snapshot_sessions
+from zkaudit.decode import end_of_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode_columns import Filters
 from zkaudit.errors import LogFormatError
 from zkaudit.sources_files import (
@@ -44,8 +45,10 @@ from zkaudit.sources_files import (
     pack,
     parse_servers,
     parse_zxid,
+    split,
     within,
 )
+from zkaudit.sources_rows import rows_of
 from zkaudit.txnlog import Stop
 from zkconsumer.errors import ConfigError
 
@@ -59,11 +62,13 @@ _TABLES: Final = {
         "transactions": schema.TXNLOG,
         "files": schema.TXNLOG_FILES,
         "runs": schema.TXNLOG_RUNS,
+        "groups": schema.TXNLOG_GROUPS,
     },
     "zookeeper_snapshot": {"nodes": schema.SNAPSHOT, "sessions": schema.SNAPSHOT_SESSIONS},
 }
 _OPTIONS: Final = (
     "path",
+    "paths",
     "pathPrefix",
     "columns",
     "corruption",
@@ -123,7 +128,7 @@ def parse_options(source: str, options: dict[str, str]) -> Settings:
     if faults:
         raise ConfigError(faults)
     return Settings(
-        parse_servers(given.get("path", "")),
+        parse_servers(given.get("path", ""), given.get("paths")),
         table,
         tuple(columns[name] for name in wanted),
         Filters(
@@ -157,7 +162,7 @@ class ZookeeperTxnlog(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Read the logs as they grow."""
         settings = parse_options(self.name(), self.options)
-        if settings.table != "transactions":
+        if settings.table not in ("transactions", "groups"):
             raise ConfigError([f"table: {settings.table} cannot be streamed"])
         return StreamLogReader(settings)
 
@@ -193,20 +198,21 @@ class BatchLogReader(DataSourceReader):
         self.settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        """Choose the files by zxid and pack them."""
+        """Choose the files by zxid, cut the long ones, pack the small ones.
+
+        A table of files has whole ones; where damage ends a file, its parts cannot be told apart.
+        """
+        most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
         chosen = [piece for pieces in found for piece in within(pieces, self.settings.filters)]
-        return [Task(pieces) for pieces in pack(chosen, self.settings.bytes_per_task)]
+        if self.settings.table != "files" and not self.settings.tolerant:
+            chosen = list(split(chosen, most))
+        return [Task(pieces) for pieces in pack(chosen, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one task's files."""
         assert isinstance(partition, Task)
-        if self.settings.table == "files":
-            yield from _file_rows(self.settings, partition.pieces)
-        elif self.settings.table == "runs":
-            yield from _run_rows(self.settings, partition.pieces)
-        else:
-            yield from _log_rows(self.settings, partition.pieces)
+        yield from rows_of(self.settings, partition.pieces)
 
 
 class PushingLogReader(BatchLogReader):
@@ -293,7 +299,7 @@ class StreamLogReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode one task's pieces."""
         assert isinstance(partition, Task)
-        yield from _log_rows(self.settings, partition.pieces)
+        yield from rows_of(self.settings, partition.pieces)
 
 
 class SnapshotReader(DataSourceReader):
@@ -327,66 +333,3 @@ class SnapshotReader(DataSourceReader):
 
 def _zxid(file: str) -> int:
     return int(file.partition(".")[2], 16) if file else -1
-
-
-def _reader(settings: Settings, piece: Piece) -> LogReader:
-    return LogReader(
-        piece.path,
-        piece.server,
-        piece.start,
-        settings.filters,
-        tolerant=settings.tolerant,
-        stop_at=piece.stop,
-    )
-
-
-def _log_rows(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    names = settings.names
-    for piece in pieces:
-        for batch in _reader(settings, piece).batches():
-            yield batch.select(names)
-
-
-def _file_rows(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    for piece in pieces:
-        reader = replace(_reader(settings, piece), tolerant=True, filters=Filters())
-        for _ in reader.batches():
-            pass
-        assert reader.end is not None
-        row = {
-            "server": piece.server,
-            "file": Path(piece.path).name,
-            "transactions": reader.transactions,
-            "first_zxid": reader.first_zxid,
-            "last_zxid": reader.last_zxid,
-            "end_position": reader.end.position,
-            "stop": reader.end.stop.value,
-            "reason": reader.end.reason,
-        }
-        wanted = schema.arrow_schema(settings.columns)
-        yield pa.RecordBatch.from_pylist([row], schema=wanted)
-
-
-def _run_rows(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    import numpy as np
-    import pyarrow as pa
-
-    wanted = schema.arrow_schema(settings.columns)
-    for piece in pieces:
-        runs: list[list[int]] = []
-        reader = replace(_reader(settings, piece), filters=Filters())
-        for batch in reader.batches():
-            zxids = batch["zxid"].to_numpy()
-            steps = np.diff(zxids)
-            breaks = ((steps != 0) & (steps != 1)) | (np.diff(zxids >> 32) != 0)
-            for part in np.split(zxids, np.flatnonzero(breaks) + 1):
-                first, last = int(part[0]), int(part[-1])
-                if runs and first - runs[-1][1] in (0, 1) and first >> 32 == runs[-1][1] >> 32:
-                    runs[-1][1] = last
-                else:
-                    runs.append([first, last])
-        place = {"server": piece.server, "file": Path(piece.path).name}
-        rows = [{**place, "first_zxid": first, "last_zxid": last} for first, last in runs]
-        yield pa.RecordBatch.from_pylist(rows, schema=wanted)

@@ -5,11 +5,13 @@ Runs where Spark plans, in a Python worker of the driver.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from zkaudit.decode import cuts
 from zkaudit.decode_columns import Filters
 from zkaudit.errors import InputMissingError
 from zkaudit.snapshot import snapshot_zxid
@@ -42,24 +44,31 @@ def log_zxid(path: Path) -> int | None:
         return None
 
 
-def parse_servers(text: str) -> dict[str, Path]:
-    """Read the option ``path``: directories, one for each server, separated by commas.
+def parse_servers(text: str, several: str | None = None) -> dict[str, Path]:
+    """Read the options ``path`` and ``paths``: one directory for each server.
 
-    Each may be ``name=directory``; without a name the directory is the name. Raises
-    ``ConfigError``, ``InputMissingError``.
+    In ``path``, directories are separated by commas and each may be ``name=directory``; without a
+    name the directory is the name. ``paths`` is what Spark makes of ``load([DIR, ...])``: a list in
+    JSON, of directories as they are. Raises ``ConfigError``, ``InputMissingError``.
     """
-    servers: dict[str, Path] = {}
+    named: list[tuple[str, str]] = []
     for part in filter(None, (item.strip() for item in text.split(","))):
         name, equals, directory = part.partition("=")
-        if not equals:
-            name, directory = part, part
+        named.append((name, directory) if equals else (part, part))
+    if several is not None:
+        try:
+            named += [(str(directory), str(directory)) for directory in json.loads(several)]
+        except (ValueError, TypeError):
+            raise ConfigError([f"paths: {several!r} is no list in JSON"]) from None
+    if not named:
+        raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
+    servers: dict[str, Path] = {}
+    for name, directory in named:
         if name in servers:
             raise ConfigError([f"path: {name} is named twice: give each server another name"])
-        servers[name] = Path(directory)
-        if not servers[name].exists():
+        servers[name] = Path(directory).absolute()  # executors may run elsewhere
+        if not servers[name].is_dir():
             raise InputMissingError(f"{directory}: no such directory: name a server's dataLogDir")
-    if not servers:
-        raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
     return servers
 
 
@@ -74,7 +83,7 @@ def find(servers: Mapping[str, Path], snapshots: bool = False) -> dict[str, list
         for directory in (place, place / "version-2"):
             for path in directory.iterdir() if directory.is_dir() else ():
                 zxid = snapshot_zxid(path) if snapshots else log_zxid(path)
-                if zxid is not None:
+                if zxid is not None and path.is_file():
                     size = path.stat().st_blocks * 512  # reserved space is not there yet
                     pieces.append(Piece(server, str(path), zxid, size))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
@@ -93,6 +102,23 @@ def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:
         ):
             continue
         yield piece
+
+
+def split(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> Iterator[Piece]:
+    """Cut logs that are longer than two tasks into pieces of one task each.
+
+    Servers begin a new log every 100,000 transactions or so, so there are few such files; each is
+    walked once, a second for a gigabyte.
+    """
+    for piece in pieces:
+        if piece.size <= 2 * most:
+            yield piece
+            continue
+        starts = [0, *cuts(piece.path, most)]
+        stops = [*starts[1:], None]
+        for start, stop in zip(starts, stops, strict=True):
+            size = max(0, (piece.size if stop is None else stop) - start)
+            yield replace(piece, start=start, stop=stop, size=size)
 
 
 def pack(pieces: Iterable[Piece], most: int = BYTES_PER_TASK) -> list[tuple[Piece, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit.decode import end_of_log, read_log, read_snapshot
-from zkaudit.schema import SNAPSHOT, TXNLOG, spark_type
+from zkaudit.decode import cuts, end_of_log, read_log, read_snapshot
+from zkaudit.schema import RUN, SNAPSHOT, TXNLOG, spark_type
 from zkaudit.sources import StreamLogReader, parse_options
 from zkaudit.sources_files import Piece, pack
+from zkaudit.sources_files import find as find_logs
 
 from zkconsumer.errors import ConfigError
 
@@ -55,15 +57,30 @@ def directory(newest: Any) -> Path:
 def test_the_source_gives_every_row_of_every_server(
     spark: SparkSession, recordings: Any, newest: Any, directory: Path
 ) -> None:
-    """Two servers, all columns and types as declared, whether one task reads all or each file."""
+    """Two servers, all columns and types as declared, whether one task reads all, or each file, or
+    long files are cut into many."""
     older = recordings("3.4.14")
     path = f"new={directory.parent},old={older.logs[0].parent}"
     expected = plain(of_files(newest, "new") + of_files(older, "old"))
-    for size, tasks in (("1", len(newest.logs) + len(older.logs)), ("100000000", 1)):
+    files = [*newest.logs, *older.logs]
+    longest = max(log.stat().st_blocks * 512 for log in files)
+    for size, tasks in ((3000, range(20, 200)), (longest, range(2, len(files) + 1)), (10**8, [1])):
         frame = spark.read.format("zookeeper_txnlog").option("bytesPerTask", size).load(path)
         assert frame.schema == spark_type(TXNLOG)
-        assert frame.rdd.getNumPartitions() == tasks
+        assert frame.rdd.getNumPartitions() in tasks
         assert of_spark(frame) == expected
+
+
+def test_a_log_is_cut_only_where_records_begin(recording: Any) -> None:
+    """Whatever size is asked for; a znode's data that looks like records is not cut into."""
+    for log in recording.logs:
+        begins = sorted({row["position"] for b in read_log(log) for row in b.to_pylist()})
+        assert cuts(log, 1) == begins
+        for every in (50, 3000):
+            found = cuts(log, every)
+            assert set(found) <= set(begins)
+            assert all(b - a >= every for a, b in itertools.pairwise([0, *found]))
+        assert cuts(log, 1 << 30) == []
 
 
 def test_options_filter_and_project(spark: SparkSession, newest: Any, directory: Path) -> None:
@@ -88,6 +105,27 @@ def test_options_filter_and_project(spark: SparkSession, newest: Any, directory:
         assert len(by_spark) > 50
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:
+    """The table ``groups``: znodes of groups and topics, sessions and errors, and every run of
+    zxids with its last one's time, from directories as they are, commas in their names included."""
+    home = tmp_path / "a=1,b"
+    shutil.copytree(Path(recordings("3.6.4").logs[0]).parent, home)
+    found = find_logs({"s": home})["s"]
+    Path(found[1].path).unlink()  # a hole
+    load = spark.read.format("zookeeper_txnlog").option("table", "groups")
+    rows = load.option("paths", json.dumps([str(home)])).load().collect()
+    told = [r for p in (found[0], *found[2:]) for b in read_log(p.path) for r in b.to_pylist()]
+    kept = [r for r in told if r["path"] is None or "/consumers/" in r["path"]]
+    assert 0 < len(kept) < len(told)
+    assert sorted((r.zxid, r.idx, r.type) for r in rows if r.type != RUN) == sorted(
+        (r["zxid"], r["idx"], r["type"]) for r in kept
+    )
+    ends = {r["zxid"]: r["time"].replace(tzinfo=None) for r in told}
+    runs = [(r.zxid, r.last_zxid, r.time) for r in rows if r.type == RUN]
+    assert [z for first, last, _ in sorted(runs) for z in range(first, last + 1)] == sorted(ends)
+    assert all(time == ends[last] for _, last, time in runs)
 
 
 def test_files_and_snapshots(spark: SparkSession, newest: Any, directory: Path) -> None:
@@ -224,6 +262,7 @@ def test_small_files_share_tasks() -> None:
         ({"path": "a=/tmp,a=/tmp"}, "a is named twice"),
         ({"path": "/tmp", "table": "nodes"}, "table: 'nodes' is not one of transactions, files"),
         ({"path": "/tmp", "bytesPerTask": "0"}, "bytesPerTask: '0'"),
+        ({"paths": "/tmp"}, "paths: '/tmp' is no list"),
     ],
 )
 def test_faulty_options_are_named(options: dict[str, str], said: str) -> None:

@@ -78,7 +78,7 @@ def test_an_audit_of_a_real_log(spark: SparkSession, logs: Path, tmp_path: Path)
 
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     """A flipped byte ends the audit with one line: file, byte, reason."""
-    (path,) = [Path(path) for path, _, _ in find([logs])[0]]
+    (path,) = [Path(log.path) for log in find([logs])[0]]
     damaged = tmp_path / "server" / path.name
     damaged.parent.mkdir()
     content = bytearray(path.read_bytes())
