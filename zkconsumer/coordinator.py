@@ -139,7 +139,8 @@ class CoordinatorConsumerConnector:
         """Join the group with all topics that ``Whitelist(..)`` or ``Blacklist(..)`` allows.
 
         Each of the ``num_streams`` streams carries its share of every topic, also of topics that
-        are created later: they are noticed every ``zkconsumer.reread.interval.ms``. Raises as
+        are created later: they are noticed every ``metadata.max.age.ms`` (30 s), which is another
+        name of ``zkconsumer.reread.interval.ms``. Raises as
         ``create_message_streams`` does.
         """
         if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:

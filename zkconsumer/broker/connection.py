@@ -119,9 +119,11 @@ class BrokerConnection:
             self._connect()
         try:
             versions = supported_versions(self)
-        except BrokerUnavailableError:
+        except BrokerUnavailableError as error:
             # Brokers before 0.10 close the connection when they do not know the request.
             self.close()
+            if not isinstance(error.__cause__, ConnectionError):
+                raise  # it hangs, which says nothing of its age
             with mapped_errors(self.endpoint):
                 self._connect()
             versions = None

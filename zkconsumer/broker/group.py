@@ -183,6 +183,13 @@ class GroupClient:
         try:
             connection.version(JOIN_GROUP, 1)
         except UnsupportedBrokerError:
+            # One that is on its way up or down, or a proxy before it, may have closed the
+            # connection as an old broker does: an old one answers this.
+            connection.close()
+            self._call(connection, MetadataRequest(topics=[]), MetadataResponse, 0)
+        try:
+            connection.version(JOIN_GROUP, 1)
+        except UnsupportedBrokerError:
             raise UnsupportedBrokerError(
                 f"the broker at {where} is older than 0.10.1 and cannot coordinate this group: "
                 "use ZookeeperConsumerConnector"

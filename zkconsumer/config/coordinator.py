@@ -125,8 +125,8 @@ class CoordinatorKeys(ConsumerKeys):
         "max.poll.interval.ms",
         "int",
         300_000,
-        "A member leaves by itself when the application has had one message in hand for this "
-        "long; also how long the others wait for it in a rebalance",
+        "A member leaves by itself when the application has had one message in hand, or the "
+        "listener has taken, for this long; also how long the others wait for it in a rebalance",
         check=at_least(1),
         since="0.10.1",
     )

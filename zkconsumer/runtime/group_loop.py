@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
@@ -88,8 +89,14 @@ class GroupLoop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._asked: dict[int, Future[tuple[str, ...]]] = {}
         self._begun: float | None = None
+        self._settled_at = -math.inf
+        """CLOCK_BOOTTIME seconds when the coordinator was last asked in a settled generation."""
         self._hands: dict[KafkaStream, tuple[object, float]] = {}
         self._slow = False
+        self._listening = threading.Lock()
+        """One call of the listener after the other."""
+        self._called: float | None = None
+        """When the listener's present call began."""
         name = spec.consumer_id
         self._thread = self._make_thread(self._run, f"{name}_loop")
         self._worker = self._make_thread(self._work, f"{name}_requests")
@@ -140,7 +147,7 @@ class GroupLoop:
             sent = time.clock_gettime(CLOCK)
             fact = self._client.execute(order)
             if isinstance(fact, facts.Synced):
-                self._confirm(sent)
+                self._confirm(sent, 0)
             if isinstance(fact, facts.CoordinatorFound):
                 self._heart.coordinator = self._client.coordinator
             self._mailbox.put(fact)
@@ -151,14 +158,21 @@ class GroupLoop:
             fact = self._heart.execute(order)
             if isinstance(fact, facts.HeartbeatAnswered):
                 if fact.code in _KNOWN:
-                    self._confirm(sent)
+                    self._confirm(sent, fact.code)
                 self._mailbox.put(fact)
             else:
                 self._mailbox.put(facts.HeartbeatAnswered(order.token, UNREACHABLE))
 
-    def _confirm(self, sent: float) -> None:
-        """The coordinator counted this member in when the request of that time came to it."""
-        self._gate.extend(sent + self.spec.session_timeout * 2 / 3)
+    def _confirm(self, sent: float, code: int) -> None:
+        """The coordinator counted this member in when the request of that time came to it.
+
+        While it waits for members to join again (code 27), it does so for the rebalance timeout
+        and then goes on without those that have not.
+        """
+        if code == 0:
+            self._settled_at = max(self._settled_at, sent)
+        until = sent + self.spec.session_timeout * 2 / 3
+        self._gate.extend(min(until, self._settled_at + self.spec.rebalance_timeout))
 
     # -- the loop's thread ---------------------------------------------------------------------
 
@@ -211,7 +225,8 @@ class GroupLoop:
     def _watch_hands(self) -> None:
         """Tell the machine when the application is too slow, and when it goes on."""
         now = time.monotonic()
-        longest = 0.0
+        called = self._called
+        longest = 0.0 if called is None else now - called
         for stream in self._streams:
             held = stream.in_hand
             before = self._hands.get(stream)
@@ -331,11 +346,15 @@ class GroupLoop:
         calls = Calls(listener, self.spec.consumer_id)
 
         def work() -> MembershipFact:
-            try:
-                call(calls)
-            except Exception as error:
-                logger.warning("the rebalance listener raised", exc_info=True)
-                return common.ListenerDone(token, f"the rebalance listener raised {error!r}")
+            with self._listening:
+                self._called = time.monotonic()
+                try:
+                    call(calls)
+                except Exception as error:
+                    logger.warning("the rebalance listener raised", exc_info=True)
+                    return common.ListenerDone(token, f"the rebalance listener raised {error!r}")
+                finally:
+                    self._called = None
             return common.ListenerDone(token)
 
         self._blocking(work)

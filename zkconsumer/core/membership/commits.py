@@ -106,9 +106,9 @@ class CommitDesk:
             self._faults.append(why)
             self._finish()
         while self._waiting:
-            request = self._waiting.popleft().request
-            if request is not None:
-                self._answers.append(AnswerCommit(request, (why,)))
+            one = self._waiting.popleft()
+            if one.request is not None:
+                self._answers.append(AnswerCommit(one.request, (why,) if one.positions else ()))
 
     def answers(self) -> list[AnswerCommit]:
         """Answers that are due; each is given once."""

@@ -87,9 +87,11 @@ class MembershipDispatcher(ABC):
         self._members: tuple[GroupMember, ...] = ()
         self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
         self._group_topics: dict[str, int] = {}
+        self._wanted: frozenset[str] = frozenset()
         self._assignments: Mapping[str, bytes] = {}
         self._releasing: frozenset[TopicPartition] = frozenset()
         self._positions: dict[TopicPartition, int] = {}
+        self._stopped_at: Mapping[TopicPartition, int] = {}
         self._attempts = 0
         self._starting: dict[TopicPartition, ConsumerThreadId] = {}
         self._offsets: Mapping[TopicPartition, int | None] = {}

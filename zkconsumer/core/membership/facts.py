@@ -109,7 +109,8 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class PollExpired:
-    """The application has had one message in hand for longer than ``max.poll.interval.ms``."""
+    """The application has had one message in hand, or the listener has taken, for longer than
+    ``max.poll.interval.ms``."""
 
 
 @dataclass(frozen=True, slots=True)

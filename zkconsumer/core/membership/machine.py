@@ -8,6 +8,7 @@ counted, ``held`` is what may be delivered. The owner thread is the only caller.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from zkconsumer.core import facts as common
 from zkconsumer.core import orders as common_orders
@@ -143,14 +144,14 @@ class MembershipMachine(MembershipDispatcher):
         if self._beat is None:
             self._timer("heartbeat", self.spec.heartbeat_interval)
         self._group_topics = {t: self._known[t] for t in self._topics if t in self._known}
+        self._wanted = frozenset(topic for one in self._members for topic in topics_of(one))
         if not self.leads:
             self._go(Goal.SYNC)
-            return
-        wanted = {topic for member in self._members for topic in topics_of(member)}
-        if wanted <= self._topics.keys():
+        elif self._wanted <= self._topics.keys():
             self._assign()
         else:
-            self._emit(orders.LoadTopics(self._await(State.LEADING), tuple(sorted(wanted))))
+            wanted = tuple(sorted(self._wanted))
+            self._emit(orders.LoadTopics(self._await(State.LEADING), wanted))
 
     def _group_loaded(self, fact: facts.TopicsLoaded) -> None:
         self._group_topics = dict(fact.partitions)
@@ -245,7 +246,7 @@ class MembershipMachine(MembershipDispatcher):
     def _topics_to_reread(self) -> tuple[str, ...] | None:
         """Own topics, or all for a filter; the leader's also those of the other members."""
         own = self.spec.topics_to_load
-        return None if own is None else tuple(sorted({*own, *self._group_topics}))
+        return None if own is None else tuple(sorted({*own, *self._wanted}))
 
     def _reread_done(self, fact: facts.TopicsLoaded) -> None:
         self._emit(common_orders.SetBrokers(fact.brokers))
@@ -255,7 +256,7 @@ class MembershipMachine(MembershipDispatcher):
             topics = self.spec.topics(fact.partitions)
         except ZnodeFormatError:
             return  # it was fine before: the processor is busy
-        wanted = self._group_topics.keys() | topics.keys()
+        wanted = self._wanted | topics.keys()
         now = {topic: fact.partitions[topic] for topic in wanted if topic in fact.partitions}
         if topics != self._topics or (self.leads and now != self._group_topics):
             self._report("topics-changed", "topics or partitions have changed: joining again")
@@ -277,6 +278,7 @@ class MembershipMachine(MembershipDispatcher):
         self._positions = {
             tp: offset for tp, offset in fact.positions.items() if tp in self._releasing
         }
+        self._stopped_at = dict(self._positions)
         if self.spec.auto_commit and self._positions:
             self._desk.forget(self._releasing)
             self._go(Goal.COMMIT)
@@ -333,7 +335,7 @@ class MembershipMachine(MembershipDispatcher):
             self.held.pop(tp, None)
         self._desk.forget(self._releasing)
         self._emit(orders.Forget(self._releasing))
-        self._releasing = frozenset()
+        self._releasing, self._stopped_at = frozenset(), {}
         if self.closing:
             self._finish_closing()
         elif self._purpose is Purpose.SHRINK:
@@ -357,13 +359,16 @@ class MembershipMachine(MembershipDispatcher):
         self._emit(orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
-        lost = frozenset(self.held)
+        """Drop what is held; return that and what the listener was told would be fetched."""
+        held = frozenset(self.held)
+        told = frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
         self.held.clear()
-        self._desk.forget(lost)
+        self._stopped_at = {}
+        self._desk.forget(held)
         self._starting = {}
-        if lost:
-            self._emit(common_orders.Drop(lost))
-        return lost
+        if held:
+            self._emit(common_orders.Drop(held))
+        return held | told
 
     def _loss_announced(self, fact: common.ListenerDone) -> None:
         self._listener_error(fact)
@@ -443,7 +448,14 @@ class MembershipMachine(MembershipDispatcher):
     # -- commits that were asked for -------------------------------------------------------------
 
     def _commit_requested(self, fact: common.CommitRequested) -> None:
+        if not fact.strict:  # positions read before the partitions stopped are out of date
+            last = self._stopped_at
+            fact = replace(
+                fact, positions={tp: max(n, last.get(tp, n)) for tp, n in fact.positions.items()}
+            )
         self._desk.ask(fact)
+        if self.generation < 0:  # whoever waits for the answer may be what keeps it from joining
+            self._desk.refuse("the member is not in the group at the moment")
 
     def _pump_commits(self) -> None:
         ready = self.state in COMMIT_STATES and self.generation >= 0 and self._coordinator
