@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.testing.groups import Delivery, Producer, Reader
 
 SCRIPT = Path(__file__).with_name("coordinator_member.py")
 SESSION = 6.0
@@ -23,18 +26,6 @@ SESSION = 6.0
 HEAL = SESSION + 5
 """Seconds after a fault within which each partition has one deliverer again."""
 PARTITIONS = 4
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalCluster]:
-    """Two brokers that both hold the groups' offsets."""
-    properties = {
-        "offsets.topic.replication.factor": "2",
-        "offsets.topic.num.partitions": "4",
-        "zookeeper.session.timeout.ms": "6000",
-    }
-    with LocalCluster("3.9", brokers=2, properties=properties) as running:
-        yield running
 
 
 class Outside:
@@ -139,59 +130,321 @@ def test_a_member_ends_or_pauses(
             other.close()
 
 
-def test_the_coordinator_dies(pair: LocalCluster, group: str, topic: str) -> None:
-    """When the coordinator's broker is killed the members find the next one and go on with their
-    partitions; when it is back nothing is lost. Delivery stands still while nobody confirms
-    heartbeats, and no longer than session timeout + 5 s after a coordinator is there again."""
+class Slow:
+    """A member in this process that can be made to take its time."""
+
+    def __init__(self, settings: dict[str, object], topic: str) -> None:
+        self.armed = False
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.stale: list[str] = []
+        """What was said to commits of one who had lost its partitions."""
+        self.in_hand: Delivery | None = None
+        self.topic = topic
+        self.connector = CoordinatorConsumerConnector(settings)
+
+    def read(self) -> Reader:
+        """Join and read."""
+        streams = self.connector.create_message_streams({self.topic: 1})
+        return Reader(streams[self.topic], self.handle)
+
+    def handle(self, found: Delivery) -> None:
+        """Process a message: when armed, until ``go_on``, and then commit it by hand."""
+        if self.armed and not self.reached.is_set():
+            self.in_hand = found
+            self.linger()
+
+    def linger(self) -> None:
+        """Wait until ``go_on``, then commit where it stood long ago."""
+        since = time.monotonic()
+        self.reached.set()
+        assert self.go_on.wait(60)
+        if time.monotonic() < since + self.connector.config.max_poll_interval_ms / 1000:
+            return
+        try:
+            self.connector.commit_offsets({TopicPartition(self.topic, n): 0 for n in range(4)})
+        except CommitFailedError as error:
+            self.stale.append(str(error))
+
+
+class SlowToLetGo(Slow):
+    """A member whose listener takes its time when partitions are revoked."""
+
+    def __init__(self, settings: dict[str, object], topic: str) -> None:
+        super().__init__(settings, topic)
+        self.connector.set_consumer_rebalance_listener(self)
+
+    def handle(self, found: Delivery) -> None:
+        """Process a message at once."""
+
+    def on_partitions_revoked(self, _partitions: object) -> None:
+        """A call of the listener."""
+        if self.armed and not self.reached.is_set():
+            self.linger()
+
+
+def twice(*readers: Reader) -> set[tuple[int, int]]:
+    """Partition and offset of messages that were handed out more than once."""
+    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
+    return {found for found, count in counts.items() if count > 1}
+
+
+def delivered(reader: Reader, since: float) -> set[int]:
+    """Partitions of which a message was handed out since then."""
+    return {found.partition for found in reader.deliveries if found.at > since}
+
+
+def check_all(producer: Producer, *readers: Reader) -> None:
+    """Everything that was sent is delivered."""
+    sent = set(producer.stop())
+    wait_until(
+        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
+        30,
+        "nothing is lost",
+    )
+    assert not [reader.errors for reader in readers if reader.errors]
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_processing_takes_too_long(
+    pair: LocalCluster, group: str, topic: str, strategy: str
+) -> None:
+    """Who works on one message for longer than max.poll.interval.ms leaves by itself: the other one
+    delivers everything within session timeout + 5 s of that. Afterwards its commit is refused, it
+    delivers nothing that the other one has had, and comes back. Nothing is lost, and nothing twice
+    but the message in hand."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    settings = config(pair, group, partition_assignment_strategy=strategy)
+    slow = Slow(settings | {"max.poll.interval.ms": 2000}, topic)
+    with (
+        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
+        slow.connector,
+        CoordinatorConsumerConnector(settings) as other,
+    ):
+        late = slow.read()
+        reader = Reader(other.create_message_streams({topic: 1})[topic])
+        wait_until(lambda: held(slow.connector) == held(other) == 2, 20, "shared")
+        late.wait(20)
+        slow.armed = True
+        assert slow.reached.wait(20)
+        struck = time.monotonic()
+        wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+        wait_until(
+            lambda: len(delivered(reader, struck)) == PARTITIONS,
+            2 + HEAL - (time.monotonic() - struck),
+            "the other one delivers all",
+        )
+        assert slow.connector.metrics().state == "OUTSIDE"
+        had, count = {(d.partition, d.offset) for d in reader.deliveries}, len(late.deliveries)
+        slow.go_on.set()
+        wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "it is back")
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "it reads again")
+        assert slow.stale, "its commit is refused"
+        assert not had & {(d.partition, d.offset) for d in late.deliveries[count:]}
+        check_all(producer, late, reader)
+        assert slow.in_hand is not None
+        assert twice(late, reader) <= {(slow.in_hand.partition, slow.in_hand.offset)}
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("patience", [60_000, 2000], ids=["waited-for", "given-up"])
+def test_slow_rejoin(
+    pair: LocalCluster, group: str, topic: str, strategy: str, patience: int
+) -> None:
+    """A member whose listener takes its time is waited for as long as its max.poll.interval.ms
+    lasts: meanwhile nobody delivers what it is to let go. After that it is no member, the other one
+    delivers all within session timeout + 5 s; its commit is refused, it delivers nothing that the
+    other one has had, and comes back. Nothing is lost, and nothing twice but what it has read since
+    its last commit when it leaves."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    settings = config(pair, group, partition_assignment_strategy=strategy)
+    slow = SlowToLetGo(settings | {"max.poll.interval.ms": patience}, topic)
+    with (
+        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
+        slow.connector,
+        CoordinatorConsumerConnector(settings) as other,
+    ):
+        late = slow.read()
+        late.wait(20)
+        slow.armed = True
+        joined: list[Reader] = []
+        joining = threading.Thread(  # its first rebalance waits for the slow one
+            target=lambda: joined.append(Reader(other.create_message_streams({topic: 1})[topic]))
+        )
+        joining.start()
+        assert slow.reached.wait(20)
+        struck = time.monotonic()
+        if patience > 2000:
+            ahead = len(producer.acked) + 200
+            wait_until(lambda: producer.settle() or len(producer.acked) > ahead, 20, "2 seconds")
+            assert held(other) == 0
+        else:
+            wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+            wait_until(
+                lambda: joined and len(delivered(joined[0], struck)) == PARTITIONS,
+                2 + HEAL - (time.monotonic() - struck),
+                "the other one delivers all",
+            )
+        count, had = len(late.deliveries), [d for reader in joined for d in reader.deliveries]
+        slow.go_on.set()
+        wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "shared")
+        assert bool(slow.stale) is (patience == 2000)
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the slow one reads")
+        joining.join(20)
+        after = {(d.partition, d.offset) for d in late.deliveries[count:]}
+        assert not after & {(d.partition, d.offset) for d in had}
+        check_all(producer, late, joined[0])
+        if patience > 2000 or strategy == "range":  # else it leaves with partitions that it reads
+            assert not twice(late, joined[0])
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_rolling_restart(
+    pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str, static: bool
+) -> None:
+    """Two of three members are restarted, one after the other. The partitions of one who leaves are
+    the others' at once; a static one finds its own again and nobody else rebalances. One that stays
+    away is replaced within session timeout + 5 s. Nothing is lost, and nothing twice."""
+    pair.create_topic(topic, 6, replication=2)
+    session = 2 * SESSION  # a restart takes its time on a busy machine
+    settings = config(pair, group, partition_assignment_strategy=strategy)
+    settings["session.timeout.ms"] = int(session * 1000)
+
+    def named(name: str) -> dict[str, object]:
+        return settings | ({"group.instance.id": name} if static else {})
+
+    everyone: list[Outside] = []
+
+    def start(name: str) -> Outside:
+        log = tmp_path / f"{name}-{len(everyone)}.log"
+        everyone.append(Outside(named(name), topic, log))
+        return everyone[-1]
+
+    try:
+        with (
+            Producer(pair.bootstrap, topic, range(6), interval=0.01) as producer,
+            CoordinatorConsumerConnector(named("a")) as member,
+        ):
+            reader = Reader(member.create_message_streams({topic: 1})[topic])
+            running = {name: start(name) for name in ("b", "c")}
+
+            def share(one: Outside, since: float) -> set[int]:
+                return {partition for at, partition, _ in one.lines() if at > since}
+
+            wait_until(
+                lambda: held(member) == 2 and all(share(m, 0) for m in running.values()),
+                30,
+                "all have a share",
+            )
+            assert member._loop is not None
+            machine = member._loop.machine
+            for name in ("b", "c"):
+                settled = time.monotonic()
+                wait_until(
+                    lambda s=settled: all(len(share(m, s)) == 2 for m in running.values()),
+                    30,
+                    "all read their share",
+                )
+                rejoins, mine = machine.rejoins, set(machine.held)
+                before = share(running[name], settled)
+                running[name].process.send_signal(signal.SIGTERM)
+                if not static:
+                    wait_until(lambda: held(member) == 3, SESSION, "who leaves is not waited for")
+                assert running[name].process.wait(20) == 0
+                running[name] = start(name)
+                wait_until(lambda n=name: len(share(running[n], 0)) == 2, 30, "it reads again")
+                wait_until(lambda: held(member) == 2, 20, "shared")
+                if static:
+                    assert share(running[name], 0) == before
+                    assert (machine.rejoins, set(machine.held)) == (rejoins, mine)
+            running["b"].process.send_signal(signal.SIGTERM)
+            struck = time.monotonic()
+            wait_until(lambda: held(member) == 3, session + 5, "its share is dealt out")
+            wait_until(
+                lambda: delivered(reader, struck) | share(running["c"], struck) == set(range(6)),
+                session + 5 - (time.monotonic() - struck),
+                "all is delivered",
+            )
+            sent = set(producer.stop())
+
+            def got() -> Counter[tuple[int, int]]:
+                ours = Counter((d.partition, d.offset) for d in reader.deliveries)
+                return ours + Counter((p, o) for one in everyone for _, p, o in one.lines())
+
+            wait_until(lambda: got().keys() >= sent, 15, "nothing is lost")
+            assert not reader.errors
+            assert not [found for found, count in got().items() if count > 1]
+    finally:
+        for one in everyone:
+            one.close()
+
+
+def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> None:
+    """16: a member that sends its heartbeat to a broker which does not coordinate its group looks
+    for the coordinator and goes on, without a rebalance."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    seen: list[int] = []
+
+    def note(_broker: object, _request: object, answer: object) -> None:
+        seen.append(getattr(answer, "error_code", 0))
+
+    with (
+        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
+        CoordinatorConsumerConnector(config(pair, group), on_exchange=note) as member,
+    ):
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(20)
+        loop = member._loop
+        assert loop is not None
+        right = loop._heart.coordinator
+        assert right is not None
+        wrong = 1 - right.broker_id
+        rejoins = loop.machine.rejoins
+        loop._heart.coordinator = BrokerEndpoint(
+            wrong, "127.0.0.1", pair.broker_servers[wrong].port
+        )
+        wait_until(lambda: 16 in seen, 20, "the wrong broker says so")
+        wait_until(lambda: loop._heart.coordinator == right, 20, "the right one is found")
+        reader.wait(len(reader.deliveries) + 20)
+        assert (loop.machine.rejoins, held(member)) == (rejoins, PARTITIONS)
+        check_all(producer, reader)
+        assert not twice(reader)
+
+
+def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> None:
+    """A coordinator that answers nothing any more is left for the next one: there the members go on
+    within session timeout + 5 s. When the first one wakes nothing changes and nothing is lost."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     members = [CoordinatorConsumerConnector(config(pair, group)) for _ in range(2)]
+    loops = []
     with Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer:
+        readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in members]
+        wait_until(lambda: [held(m) for m in members] == [2, 2], 20, "shared")
+        for one, reader in zip(members, readers, strict=True):
+            reader.wait(20)
+            assert one._loop is not None
+            loops.append(one._loop)
+        former = loops[0]._client.coordinator
+        assert former is not None
+        server = pair.broker_servers[former.broker_id]
+        server.pause()
         try:
-            readers = [
-                Reader(member.create_message_streams({topic: 1})[topic]) for member in members
-            ]
-            wait_until(lambda: [held(m) for m in members] == [2, 2], 20, "shared")
-            for reader in readers:
-                reader.wait(20)
-            loop = members[0]._loop
-            assert loop is not None
-            coordinator = loop._client.coordinator
-            assert coordinator is not None
-            server = pair.broker_servers[coordinator.broker_id]
-            server.kill()
             wait_until(
-                lambda: all(
-                    m._loop is not None and m._loop._client.coordinator not in (None, coordinator)
-                    for m in members
-                ),
-                40,
+                lambda: all(o._client.coordinator not in (None, former) for o in loops),
+                60,
                 "the other broker coordinates",
             )
+            again = time.monotonic()
             wait_until(
                 lambda: (
                     [held(m) for m in members] == [2, 2]
-                    and all(m.metrics().state == "STABLE" and m._gate.is_open for m in members)
+                    and set().union(*(delivered(r, again) for r in readers)) == set(range(4))
                 ),
                 HEAL,
-                "both go on",
-            )
-            counts = [len(reader.deliveries) for reader in readers]
-            wait_until(
-                lambda: all(len(r.deliveries) > n for r, n in zip(readers, counts, strict=True)),
-                30,
-                "both deliver",
+                "all is delivered",
             )
         finally:
-            for down in pair.broker_servers:
-                if not down.running:
-                    down.start()
-                    down.wait_ready()
-        sent = set(producer.stop())
-        wait_until(
-            lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-            30,
-            "nothing is lost",
-        )
-        for member in members:
-            member.shutdown()
-        assert not [reader.errors for reader in readers if reader.errors]
+            server.resume()
+        check_all(producer, *readers)
+        for one in members:
+            one.shutdown()

@@ -27,7 +27,7 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
         "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": 200,
         "refresh.leader.backoff.ms": 50,
-        "zkconsumer.reread.interval.ms": 300,
+        "metadata.max.age.ms": 300,
     }
 
 
@@ -181,6 +181,26 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
     assert slow.metrics().state == "OUTSIDE"
     iterator.mark_consumed()
     wait_until(lambda: share([slow, other], 2), 10, "both have a share")
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+def test_partitions_are_added(cluster: LocalCluster, make: Make, topic: str, static: bool) -> None:
+    """Partitions that are added are dealt out and read from the beginning, also when the leader is
+    a static member that was restarted and whom nobody has told that it leads."""
+    cluster.create_topic(topic, 2)
+    settings = [{"group_instance_id": name if static else None} for name in ("a", "b")]
+    first, second = (make(**more) for more in settings)
+    readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in (first, second)]
+    wait_until(lambda: share([first, second], 2), 20, "both have a share")
+    if static:
+        first.shutdown()
+        first = make(**settings[0])
+        readers[0] = Reader(first.create_message_streams({topic: 1})[topic])
+    cluster.add_partitions(topic, 4)
+    wait_until(lambda: share([first, second], 4), 20, "the new ones are dealt out")
+    with Producer(cluster.bootstrap, topic, (2, 3)) as producer:
+        producer.send(10)
+    wait_until(lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "all is read")
 
 
 def test_fenced_by_the_same_instance_id(cluster: LocalCluster, make: Make, topic: str) -> None:

@@ -34,8 +34,10 @@ from zkconsumer.core.membership.wire import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
+    decode_sticky,
     decode_subscription,
     encode_assignment,
+    encode_sticky,
     encode_subscription,
 )
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
@@ -71,6 +73,14 @@ def test_assignments_are_kafka_pythons_bytes() -> None:
     assert (entry.topic, list(entry.partitions)) == ("a", [1, 2])
     assert decode_assignment(theirs.encode()) == ours
     assert decode_assignment(b"").partitions == frozenset()
+
+
+@pytest.mark.parametrize("generation", [-1, 0, 7, 70_000])
+def test_sticky_user_data(generation: int) -> None:
+    """What a member had is read back, whatever its generation, and without one as Java's older."""
+    raw = encode_sticky(A[:3], generation)
+    assert decode_sticky(raw) == (frozenset(A[:3]), generation)
+    assert decode_sticky(raw[:-4]) == (frozenset(A[:3]), -1)
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
@@ -186,12 +196,12 @@ def test_the_page_has_the_table() -> None:
 # -- stories ------------------------------------------------------------------------------------
 
 
-def stable(cooperative: bool = False) -> MembershipMachine:
+def stable(cooperative: bool = False, instance: str | None = None) -> MembershipMachine:
     """A member alone in its group, holding a-0 and a-1."""
     strategy = RangeStrategy(cooperative=cooperative)
     subscription = Subscription(Pattern.STATIC, {"a": 1})
     machine = MembershipMachine(
-        GroupSpec("g", "c", None, subscription, True, (strategy,), True, 10, 30, 3, 0.1, 30)
+        GroupSpec("g", "c", instance, subscription, True, (strategy,), True, 10, 30, 3, 0.1, 30)
     )
     tell(machine, facts.Started())
     answer(machine, facts.CoordinatorFound)
@@ -293,3 +303,41 @@ def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
     assert again.positions == {A[0]: 7}
     (told,) = tell(machine, facts.OffsetsCommitted(again.token, {A[0]: 0}))
     assert told == common_orders.AnswerCommit(1, ())
+
+
+def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
+    """A commit of a member that has left by itself is refused without waiting for the group: its
+    caller may have the very message in hand that keeps the member out."""
+    machine = stable()
+    assert common_orders.Drop in kinds(tell(machine, facts.PollExpired()))
+    (told,) = tell(machine, common.CommitRequested(1, {A[0]: 7}, strict=True))
+    assert isinstance(told, common_orders.AnswerCommit)
+    assert "not in the group" in told.faults[0]
+    assert tell(machine, common.CommitRequested(2, {})) == [common_orders.AnswerCommit(2, ())]
+
+
+def test_what_was_announced_is_taken_back() -> None:
+    """Expelled while the listener is told of new partitions: it hears that they are lost."""
+    machine = stable()
+    beat(machine, 27)
+    answer(machine, common.FetchingStopped, {})
+    answer(machine, common.ListenerDone)
+    answer(machine, facts.TopicsLoaded, {"a": 2})
+    answer(machine, facts.Joined, "m1", 2, "other", "range")
+    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
+    (told,) = answer(machine, facts.OffsetsFetched, {A[0]: 5})
+    assert isinstance(told, common_orders.NotifyStarting)
+    given = [order for order in beat(machine, 25) if isinstance(order, orders.NotifyLost)]
+    assert [order.partitions for order in given] == [frozenset(A[:1])]
+
+
+def test_a_restarted_static_member_follows_its_topic() -> None:
+    """It may lead without being told, so it joins again when its topic has more partitions; another
+    follower leaves that to the leader."""
+    for instance, expected in (("one", True), (None, False)):
+        machine = stable(instance=instance)
+        machine.leads = False
+        tell(machine, common.TimerFired(machine._timers["reread"], "reread"))
+        assert machine._reread is not None
+        given = tell(machine, facts.TopicsLoaded(machine._reread, {"a": 4}))
+        assert (common_orders.StopFetching in kinds(given)) is expected

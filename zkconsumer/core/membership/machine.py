@@ -258,7 +258,9 @@ class MembershipMachine(MembershipDispatcher):
             return  # it was fine before: the processor is busy
         wanted = self._wanted | topics.keys()
         now = {topic: fact.partitions[topic] for topic in wanted if topic in fact.partitions}
-        if topics != self._topics or (self.leads and now != self._group_topics):
+        # A static member that was restarted may lead without being told (mended by KIP-814).
+        may_lead = self.leads or self.spec.instance_id is not None
+        if topics != self._topics or (may_lead and now != self._group_topics):
             self._report("topics-changed", "topics or partitions have changed: joining again")
             self._rejoin()
 
