@@ -84,6 +84,18 @@ def _spark(master: str | None) -> SparkSession:
     required=True,
     help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' directories.",
 )
+@click.option(
+    "--journals",
+    metavar="DIR",
+    multiple=True,
+    help="Members' journals: a file, or a directory of *.jsonl (zkconsumer.journal.dir).",
+)
+@click.option(
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT,...",
+    help="Brokers: read offsets that are stored in Kafka too.",
+)
 @click.option("--out", metavar="DIR", required=True, help="Where tables and the report go.")
 @click.option("--group", metavar="REGEX", callback=_regex, help="Only groups with such a name.")
 @click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
@@ -95,6 +107,8 @@ def _spark(master: str | None) -> SparkSession:
 )
 def run_command(
     logs: tuple[str, ...],
+    journals: tuple[str, ...],
+    bootstrap: str | None,
     out: str,
     group: str | None,
     start: str | None,
@@ -108,10 +122,13 @@ def run_command(
     from zkaudit.job import Options
     from zkaudit.job import run as audit
     from zkaudit.job_input import find
+    from zkaudit.journals import check
     from zkaudit.report import write
 
     find(logs)  # before Spark takes its seconds to start
-    options = Options(logs, out, group, start, end, Limits(gap_seconds=gap_seconds))
+    check(journals)
+    limits = Limits(gap_seconds=gap_seconds)
+    options = Options(logs, out, group, start, end, limits, journals, bootstrap)
     spark = _spark(None if master == "submit" else master)
     try:
         summary = audit(spark, options)
@@ -129,6 +146,11 @@ def tell(summary: dict[str, Any]) -> None:
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['holes']):,} holes in the logs"
     )
+    if summary["journals"]:
+        click.echo(
+            f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "
+            f"{summary['unreadable']:,} of them unreadable"
+        )
     for row in summary["findings"]:
         click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
     if not summary["findings"]:

@@ -7,44 +7,31 @@ as a commit. Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
+from zkaudit.findings_base import (
+    GROUP,
+    PARTITION,
+    SEVERITIES,
+    Limits,
+    Tables,
+    alive,
+    made,
+    row,
+    session,
+    text,
+    tp,
+    writers,
+)
+from zkaudit.findings_journals import double_deliveries, views_apart
+from zkaudit.findings_load import contention, large_herds, storms
+from zkaudit.findings_share import gaps, shares, unclaimed
 from zkaudit.tables import FINDINGS
 
-SEVERITIES = ("critical", "high", "medium", "low", "info")
-GROUP = ("chroot", "group")
-PARTITION = (*GROUP, "topic", "partition")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """From when on something is a finding. Times by the leader's clock."""
-
-    gap_seconds: float = 30.0
-    """A partition without owner while members live."""
-    storm_rebalances: int = 10
-    """Rebalances of one group within ``storm_seconds``."""
-    storm_seconds: float = 600.0
-    contention: int = 20
-    """Refused claims in one rebalance."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The tables that findings are made from, as ``zkaudit.tables`` describes them."""
-
-    registrations: DataFrame
-    ownership: DataFrame
-    commits: DataFrame
-    membership: DataFrame
-    failed_claims: DataFrame
-    rebalances: DataFrame
-    end: DataFrame
-    """One row: zxid and time of the last transaction of the history."""
+__all__ = ["SEVERITIES", "Limits", "Tables", "findings"]
 
 
 def findings(tables: Tables, limits: Limits) -> DataFrame:
@@ -52,12 +39,17 @@ def findings(tables: Tables, limits: Limits) -> DataFrame:
     parts = [
         bad_commits(tables),
         regressions(tables),
+        commits_past_moves(tables),
         foreign_releases(tables),
         two_sessions(tables),
         *gaps(tables, limits),
-        idle_members(tables, limits),
+        unclaimed(tables, limits),
+        *shares(tables, limits),
         storms(tables, limits),
         contention(tables, limits),
+        large_herds(tables, limits),
+        *double_deliveries(tables, limits),
+        views_apart(tables, limits),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
 
@@ -69,84 +61,12 @@ def _fit(part: DataFrame) -> DataFrame:
     return FINDINGS.shape(part.withColumns({name: f.lit(None) for name in missing}))
 
 
-def _text(name: str | Column) -> Column:
-    return f.coalesce((f.col(name) if isinstance(name, str) else name).cast("string"), f.lit("?"))
-
-
-def _session(name: str) -> Column:
-    return f.concat(f.lit("0x"), f.lower(f.hex(f.col(name))))
-
-
-def _tp() -> Column:
-    return f.concat(_text("topic"), f.lit("-"), _text("partition"))
-
-
-def _row(table: str, zxid: str, idx: str | None, session: str | None, what: Column | str) -> Column:
-    return f.struct(
-        f.lit(table).alias("table"),
-        f.col(zxid).cast("bigint").alias("zxid"),
-        (f.col(idx) if idx else f.lit(None)).cast("int").alias("idx"),
-        (f.col(session) if session else f.lit(None)).cast("bigint").alias("session"),
-        (f.lit(what) if isinstance(what, str) else what).cast("string").alias("what"),
-    )
-
-
-def _made(
-    frame: DataFrame,
-    severity: Column | str,
-    kind: Column | str,
-    basis: str,
-    *sentence: Column | str,
-) -> DataFrame:
-    """Add the columns that every finding has; ``evidence`` must be there."""
-    words = [f.lit(part) if isinstance(part, str) else part for part in sentence]
-    return frame.withColumns(
-        {
-            "severity": f.lit(severity) if isinstance(severity, str) else severity,
-            "kind": f.lit(kind) if isinstance(kind, str) else kind,
-            "basis": f.lit(basis),
-            "sentence": f.concat(*words),
-        }
-    )
-
-
-def _writers(tables: Tables) -> DataFrame:
-    """Which member a session stood for in a group: from its registration, else from its claims."""
-    known = [
-        frame.where("session is not null and member is not null").select(
-            *GROUP, "session", "member"
-        )
-        for frame in (tables.registrations, tables.ownership)
-    ]
-    return (
-        known[0]
-        .unionByName(known[1])
-        .groupBy(*GROUP, "session")
-        .agg(f.min("member").alias("member"))
-    )
-
-
-def _alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
-    """Add ``alive``: registrations of the group alive just before ``zxid`` of each row."""
-    changes = tables.membership.select(
-        *GROUP, f.col("zxid").alias("at"), f.col("members").alias("count")
-    )
-    points = rows.withColumn("at", f.col(zxid)).withColumn("point", f.lit(True))
-    both = points.unionByName(changes, allowMissingColumns=True)
-    order = (
-        Window.partitionBy(*GROUP)
-        .orderBy(f.col("at"), f.col("point").asc_nulls_last())
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    alive = f.coalesce(f.last("count", ignorenulls=True).over(order), f.lit(0))
-    return both.withColumn("alive", alive).where("point").drop("at", "point", "count")
-
-
 def bad_commits(tables: Tables) -> DataFrame:
     """Zombie and orphan commits: one finding for each writer and owner (or time without owner)."""
     order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
+    written = tables.commits.where("store = 'zookeeper'")
     mine = f.when(f.col("owner_state") != "none", 1).otherwise(0)
-    wrong = tables.commits.withColumn("island", f.sum(mine).over(order)).where(
+    wrong = written.withColumn("island", f.sum(mine).over(order)).where(
         "kind != 'claim' and (owner_state = 'none' or "
         "(owner_state = 'owner' and not owner_session <=> session))"
     )
@@ -176,16 +96,16 @@ def bad_commits(tables: Tables) -> DataFrame:
             }
         )
     )
-    wrong = wrong.join(_writers(tables), [*GROUP, "session"], "left")
-    wrong = _alive(tables, wrong, "zxid")
+    wrong = wrong.join(writers(tables), [*GROUP, "session"], "left")
+    wrong = alive(tables, wrong, "zxid")
     many = f.col("times") > 1
     evidence = f.array_compact(
         f.array(
-            _row("commits", "zxid", "idx", "session",
-                 f.concat(f.lit("wrote "), _text("first_offset"))),
-            f.when(many, _row("commits", "last_zxid", "last_idx", "session",
-                              f.concat(f.lit("last wrote "), _text("last_offset")))),
-            f.when(zombie, _row("ownership", "owner_start_zxid", None, "owner_session",
+            row("commits", "zxid", "idx", "session",
+                 f.concat(f.lit("wrote "), text("first_offset"))),
+            f.when(many, row("commits", "last_zxid", "last_idx", "session",
+                              f.concat(f.lit("last wrote "), text("last_offset")))),
+            f.when(zombie, row("ownership", "owner_start_zxid", None, "owner_session",
                                 "owner at that time")),
         )
     )  # fmt: skip
@@ -197,28 +117,28 @@ def bad_commits(tables: Tables) -> DataFrame:
     )
     writer = f.coalesce(
         f.concat(f.lit("Member "), f.col("member")),
-        f.concat(f.lit("Session "), _session("session"), f.lit(", which is no member's,")),
+        f.concat(f.lit("Session "), session("session"), f.lit(", which is no member's,")),
     )
     what = f.when(
         many,
-        f.concat(_text("times"), f.lit(" times, "), _text("first_offset"), f.lit(" to "),
-                 _text("last_offset"), f.lit(",")),
-    ).otherwise(_text("first_offset"))  # fmt: skip
+        f.concat(text("times"), f.lit(" times, "), text("first_offset"), f.lit(" to "),
+                 text("last_offset"), f.lit(",")),
+    ).otherwise(text("first_offset"))  # fmt: skip
     tail = f.when(
-        zombie, f.concat(f.lit(" although "), _text("owner_member"), f.lit(" owned it."))
+        zombie, f.concat(f.lit(" although "), text("owner_member"), f.lit(" owned it."))
     ).otherwise(
         f.concat(
-            f.lit(" while nobody owned it; members registered then: "), _text("alive"), f.lit(".")
+            f.lit(" while nobody owned it; members registered then: "), text("alive"), f.lit(".")
         )
     )
-    made = _made(
+    built = made(
         wrong.withColumn("evidence", evidence),
         severity,
         f.when(zombie, "zombie commit").otherwise("orphan commit"),
         "proven",
-        writer, " committed ", what, " for ", _tp(), " of group ", f.col("group"), tail,
+        writer, " committed ", what, " for ", tp(), " of group ", f.col("group"), tail,
     )  # fmt: skip
-    return made.withColumns(
+    return built.withColumns(
         {
             "end_zxid": f.when(many, f.col("last_zxid")),
             "end_time": f.when(many, f.col("last_time")),
@@ -227,25 +147,76 @@ def bad_commits(tables: Tables) -> DataFrame:
 
 
 def regressions(tables: Tables) -> DataFrame:
-    """Offsets that went back."""
+    """Offsets that went back, in either store."""
     back = tables.commits.where("offset < previous")
-    back = back.join(_writers(tables), [*GROUP, "session"], "left")
-    back = _alive(tables, back, "zxid")
-    back = back.withColumn(
-        "evidence",
-        f.array(_row("commits", "zxid", "idx", "session",
-                     f.concat(_text("previous"), f.lit(" -> "), _text("offset")))),
+    back = back.join(writers(tables), [*GROUP, "session"], "left")
+    back = alive(tables, back, "zxid")
+    kafka = f.col("store") == "kafka"
+    steps = f.concat(text("previous"), f.lit(" -> "), text("offset"))
+    place = f.concat(
+        f.lit(" at __consumer_offsets-"), text("log_partition"), f.lit(" offset "),
+        text("log_offset"),
     )  # fmt: skip
-    return _made(
+    what = f.concat(steps, f.when(kafka, place).otherwise(""))
+    back = back.withColumn("evidence", f.array(row("commits", "zxid", "idx", "session", what)))
+    who = f.coalesce(f.col("member"), f.concat(f.lit("session "), session("session")))
+    return made(
         back,
-        f.when(f.col("alive") > 0, "high").otherwise("info"),
+        f.when(kafka, "medium").when(f.col("alive") > 0, "high").otherwise("info"),
         "offset regression",
         "proven",
-        "The committed offset of ", _tp(), " of group ", f.col("group"), " went back from ",
-        _text("previous"), " to ", _text("offset"), ", written by ",
-        f.coalesce(f.col("member"), f.concat(f.lit("session "), _session("session"))),
-        f.when(f.col("alive") > 0, ": messages in between are delivered again.")
+        "The committed offset of ", tp(), " of group ", f.col("group"),
+        f.when(kafka, " in Kafka").otherwise(""), " went back from ", text("previous"), " to ",
+        text("offset"), f.when(kafka, "").otherwise(f.concat(f.lit(", written by "), who)),
+        f.when(kafka, ": Kafka does not tell by whom.")
+        .when(f.col("alive") > 0, ": messages in between are delivered again.")
         .otherwise(" while no member was registered, as a tool would."),
+    )  # fmt: skip
+
+
+def commits_past_moves(tables: Tables) -> DataFrame:
+    """Offsets written to ZooKeeper after the group was moved to Kafka, save by whoever moves it.
+
+    The mover registers with no topic at all.
+    """
+    movers = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
+    movers = movers.unionByName(tables.moves.select(*GROUP, "session")).where("session is not null")
+    writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
+        movers.distinct(), [*GROUP, "session"], "left_anti"
+    )
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
+    stone = f.struct(f.col("zxid").alias("moved_zxid"), "moved_to").alias("stone")
+    rows = writes.unionByName(
+        tables.moves.select(*GROUP, "zxid", "idx", stone), allowMissingColumns=True
+    )
+    rows = rows.withColumn("last", f.last("stone", ignorenulls=True).over(order))
+    late = rows.where("kind is not null and last.moved_to = 'kafka'")
+    late = late.groupBy(*PARTITION, "session", f.col("last.moved_zxid").alias("moved_zxid")).agg(
+        f.min("zxid").alias("zxid"),
+        f.min_by("idx", "zxid").alias("idx"),
+        f.min("time").alias("time"),
+        f.max("zxid").alias("last_zxid"),
+        f.max("time").alias("end_time"),
+        f.min_by("offset", "zxid").alias("first"),
+        f.max_by("offset", "zxid").alias("newest"),
+        f.count(f.lit(1)).alias("times"),
+    )
+    late = late.join(writers(tables), [*GROUP, "session"], "left").withColumns(
+        {
+            "end_zxid": f.when(f.col("times") > 1, f.col("last_zxid")),
+            "end_time": f.when(f.col("times") > 1, f.col("end_time")),
+            "evidence": f.array(
+                row("moves", "moved_zxid", None, None, "moved to kafka"),
+                row("commits", "zxid", "idx", "session", f.concat(f.lit("wrote "), text("first"))),
+            ),
+        }
+    )
+    return made(
+        late, "critical", "commit past the end of a move", "proven",
+        f.coalesce(f.col("member"), f.concat(f.lit("Session "), session("session"))),
+        " wrote ", text("times"), " times to the offset of ", tp(), " of group ", f.col("group"),
+        " in ZooKeeper, the last time ", text("newest"),
+        ", after the group had been moved to Kafka: nobody will read it.",
     )  # fmt: skip
 
 
@@ -254,25 +225,25 @@ def foreign_releases(tables: Tables) -> DataFrame:
     foreign = tables.ownership.where("ended = 'foreign delete'").withColumn(
         "member_", f.col("member")
     )
-    names = _writers(tables).withColumnsRenamed({"session": "ended_by", "member": "deleter"})
+    names = writers(tables).withColumnsRenamed({"session": "ended_by", "member": "deleter"})
     foreign = foreign.join(names, [*GROUP, "ended_by"], "left").withColumns(
         {
             "zxid": f.col("end_zxid"),
             "time": f.col("end_time"),
             "evidence": f.array(
-                _row("ownership", "start_zxid", "start_idx", "session", "claimed"),
-                _row("ownership", "end_zxid", "end_idx", "ended_by", "deleted"),
+                row("ownership", "start_zxid", "start_idx", "session", "claimed"),
+                row("ownership", "end_zxid", "end_idx", "ended_by", "deleted"),
             ),
         }
     )
-    foreign = _made(
+    foreign = made(
         foreign,
         "critical",
         "foreign release",
         "proven",
-        f.coalesce(f.col("deleter"), f.concat(f.lit("Session "), _session("ended_by"))),
-        " deleted the owner znode of ", _tp(), " of group ", f.col("group"), " that belonged to ",
-        _text("member"), ": from then on that member may have had a rival.",
+        f.coalesce(f.col("deleter"), f.concat(f.lit("Session "), session("ended_by"))),
+        " deleted the owner znode of ", tp(), " of group ", f.col("group"), " that belonged to ",
+        text("member"), ": from then on that member may have had a rival.",
     )  # fmt: skip
     return foreign.withColumns(
         {"end_zxid": f.lit(None).cast("bigint"), "end_time": f.lit(None).cast("timestamp")}
@@ -313,200 +284,16 @@ def two_sessions(tables: Tables) -> DataFrame:
     both = both.withColumn(
         "evidence",
         f.array(
-            _row("ownership", "owner_zxid", None, "session", "owner znode"),
-            _row("registrations", "registered_zxid", None, "other", "registration"),
+            row("ownership", "owner_zxid", None, "session", "owner znode"),
+            row("registrations", "registered_zxid", None, "other", "registration"),
         ),
     )
-    return _made(
+    return made(
         both,
         "high",
         "one consumer id on two sessions",
         "proven",
         "Member ", f.col("member"), " of group ", f.col("group"), " was registered in session ",
-        _session("other"), " while ", _tp(), " was owned under its name by session ",
-        _session("session"), ": the owner znode goes when that session ends.",
-    )  # fmt: skip
-
-
-def _topic_wanted(tables: Tables) -> DataFrame:
-    """Lives of registrations, one row for each topic that they name (filters: topic is null)."""
-    static = f.coalesce(f.col("pattern") == "static", f.lit(False))
-    return tables.registrations.where("subscription is not null and start_zxid is not null").select(
-        *GROUP,
-        "member",
-        f.col("start_zxid").alias("from_zxid"),
-        f.col("start_time").alias("from_time"),
-        f.col("ended").alias("left"),
-        f.when(f.col("ended") == "unknown", f.col("end_after_zxid"))
-        .otherwise(f.col("end_zxid"))
-        .alias("to_zxid"),
-        f.col("end_time").alias("to_time"),
-        f.explode(f.map_keys("subscription")).alias("name"),
-        static.alias("static"),
-    )
-
-
-def gaps(tables: Tables, limits: Limits) -> list[DataFrame]:
-    """Partitions without owner while a member that names the topic stayed registered.
-
-    A member that was there for the whole time without owner is the witness; members by filter count
-    for every topic that the group has owned.
-    """
-    order = Window.partitionBy(*PARTITION).orderBy(f.coalesce("start_zxid", "end_zxid"))
-    now = tables.end.select(f.col("zxid").alias("last_zxid"), f.col("time").alias("last_time"))
-    free = (
-        tables.ownership.withColumns(
-            {"next_zxid": f.lead("start_zxid").over(order),
-             "next_time": f.lead("start_time").over(order),
-             "later": f.lead(f.lit(1)).over(order)}
-        )
-        .where("end_zxid is not null and ended != 'unknown'")
-        .where("later is null or next_zxid is not null")
-        .crossJoin(f.broadcast(now))
-    )  # fmt: skip
-    free = free.withColumns(
-        {
-            "seconds": (
-                f.unix_millis(f.coalesce("next_time", "last_time")) - f.unix_millis("end_time")
-            ) / 1000,
-            "until": f.coalesce("next_zxid", "last_zxid"),
-        }
-    ).where(f.col("seconds") >= limits.gap_seconds)  # fmt: skip
-    wants = _topic_wanted(tables).alias("w")
-    witness = (
-        reduce(lambda a, b: a & b, [f.col(f"f.{n}") == f.col(f"w.{n}") for n in GROUP])
-        & (~f.col("w.static") | (f.col("w.name") == f.col("f.topic")))
-        & (f.col("w.from_zxid") <= f.col("f.end_zxid"))
-        & (f.coalesce("w.to_zxid", f.lit(2**63 - 1)) >= f.col("f.until"))
-    )
-    held = free.alias("f").join(wants, witness, "left_semi").select("f.*")
-    held = held.withColumns(
-        {
-            "open": f.col("later").isNull(),
-            "zxid": f.col("end_zxid"),
-            "time": f.col("end_time"),
-            "evidence": f.array_compact(
-                f.array(
-                    _row("ownership", "end_zxid", "end_idx", "ended_by",
-                         f.concat(f.lit("owner gone: "), f.col("ended"))),
-                    f.when(f.col("next_zxid").isNotNull(),
-                           _row("ownership", "next_zxid", None, None, "next claim")),
-                )
-            ),
-        }
-    )  # fmt: skip
-    held = held.withColumns({"end_zxid": f.col("next_zxid"), "end_time": f.col("next_time")}).drop(
-        "member", "session"
-    )
-    seconds = f.format_number("seconds", 1)
-    return [
-        _made(
-            held.where("not open"), "medium", "gap", "proven",
-            _tp(), " of group ", f.col("group"), " had no owner for ", seconds,
-            " s although members lived.",
-        ),
-        _made(
-            held.where("open"), "high", "orphan partition", "proven",
-            _tp(), " of group ", f.col("group"), " has had no owner for the last ", seconds,
-            " s of the logs although members live.",
-        ),
-    ]  # fmt: skip
-
-
-def idle_members(tables: Tables, limits: Limits) -> DataFrame:
-    """Members at the end of the history that own nothing although there is something to own.
-
-    Inferred: a topic that the member names has an owner with two partitions or more.
-    """
-    now = tables.end.select(f.col("zxid").alias("last_zxid"), f.col("time").alias("last_time"))
-    held = tables.ownership.where("ended = 'still held'")
-    rich = (
-        held.groupBy(*GROUP, "topic", "member", "stream")
-        .count()
-        .where("count >= 2")
-        .select(*GROUP, f.col("topic").alias("name"))
-        .distinct()
-    )
-    idle = (
-        _topic_wanted(tables)
-        .where("static and left = 'still held'")
-        .join(rich, [*GROUP, "name"], "left_semi")
-        .join(held.select(*GROUP, "member").distinct(), [*GROUP, "member"], "left_anti")
-        .crossJoin(f.broadcast(now))
-        .withColumn(
-            "seconds",
-            (f.unix_millis("last_time") - f.unix_millis("from_time")) / 1000,
-        )
-        .where(f.col("seconds") >= limits.gap_seconds)
-        .groupBy(*GROUP, "member")
-        .agg(
-            f.min("from_zxid").alias("zxid"),
-            f.min("from_time").alias("time"),
-            f.min("name").alias("topic"),
-            f.max("seconds").alias("seconds"),
-        )
-    )
-    idle = idle.withColumn(
-        "evidence", f.array(_row("registrations", "zxid", None, None, "registered since"))
-    )
-    return _made(
-        idle, "medium", "member without its share", "inferred",
-        "Member ", f.col("member"), " of group ", f.col("group"), " owns nothing ",
-        f.format_number("seconds", 1), " s after it registered, while another stream holds two or "
-        "more partitions of ", f.col("topic"), ".",
-    )  # fmt: skip
-
-
-def storms(tables: Tables, limits: Limits) -> DataFrame:
-    """Many rebalances in a short time: one finding for each storm."""
-    span = int(limits.storm_seconds * 1000)
-    timed = tables.rebalances.withColumn("ms", f.unix_millis("start_time"))
-    recent = Window.partitionBy(*GROUP).orderBy("ms").rangeBetween(-span, 0)
-    hot = timed.withColumn("recent", f.count(f.lit(1)).over(recent)).where(
-        f.col("recent") >= limits.storm_rebalances
-    )
-    order = Window.partitionBy(*GROUP).orderBy("ms", "first_zxid")
-    opens = f.coalesce(f.col("ms") - f.lag("ms").over(order) > span, f.lit(True))
-    hot = hot.withColumn("opens", opens.cast("int"))
-    hot = hot.withColumn("storm", f.sum("opens").over(order))
-    each = hot.groupBy(*GROUP, "storm").agg(
-        f.min("first_zxid").alias("zxid"),
-        f.max("last_zxid").alias("end_zxid"),
-        f.min("start_time").alias("time"),
-        f.max("end_time").alias("end_time"),
-        f.max("recent").alias("most"),
-        f.sum(f.col("joins") + f.col("leaves")).alias("changes"),
-    )
-    each = each.withColumn(
-        "evidence",
-        f.array(
-            _row("rebalances", "zxid", None, None, "first"),
-            _row("rebalances", "end_zxid", None, None, "last"),
-        ),
-    )
-    return _made(
-        each, "medium", "rebalance storm", "inferred",
-        "Group ", f.col("group"), " rebalanced ", _text("most"),
-        f" times within {limits.storm_seconds:g} s; ", _text("changes"),
-        " members came or went meanwhile.",
-    )  # fmt: skip
-
-
-def contention(tables: Tables, limits: Limits) -> DataFrame:
-    """Rebalances in which members were refused many claims."""
-    hot = tables.rebalances.where(f.col("refused") >= limits.contention).withColumns(
-        {
-            "zxid": f.col("first_zxid"),
-            "end_zxid": f.col("last_zxid"),
-            "time": f.col("start_time"),
-            "evidence": f.array(
-                _row("rebalances", "first_zxid", None, None,
-                     f.concat(_text("refused"), f.lit(" refused"))),
-            ),
-        }
-    )  # fmt: skip
-    return _made(
-        hot.drop("members"), "medium", "claim contention", "inferred",
-        "In one rebalance of group ", f.col("group"), " ZooKeeper refused ", _text("refused"),
-        " writes of members because the znode existed, against ", _text("claims"), " claims.",
+        session("other"), " while ", tp(), " was owned under its name by session ",
+        session("session"), ": the owner znode goes when that session ends.",
     )  # fmt: skip

@@ -195,6 +195,8 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     mine = f.col("owner_state") == "owner"
     return rows.withColumns(
         {
+            "store": f.lit("zookeeper"),
+            **{name: f.lit(None) for name in ("log_partition", "log_offset", "metadata")},
             "offset": _offset("data"),
             "previous": _offset("previous_"),
             "owner_session": f.when(mine, f.col("owner.session")),

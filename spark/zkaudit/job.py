@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from zkaudit import history, intervals, job_input, tables, tables_build
+from zkaudit import (
+    history,
+    intervals,
+    job_input,
+    journals,
+    sources_offsets,
+    tables,
+    tables_build,
+)
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings import SEVERITIES, Limits, Tables, findings
 from zkaudit.schema import RUN
@@ -42,6 +51,8 @@ class Options:
     start: str | None = None
     end: str | None = None
     limits: Limits = field(default_factory=Limits)
+    journals: Sequence[str] = ()
+    bootstrap: str | None = None
 
 
 def session(master: str | None = None) -> SparkSession:
@@ -65,40 +76,67 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     Raises InputMissingError for inputs that are not there, AuditError for damaged logs and for an
     ``OUT`` that holds something else.
     """
-    out = Path(options.out)
+    out = prepare(options.out)
+    logs, snapshots = job_input.find(options.logs)
+    journals.check(options.journals)
+    with errors_named(), staged(out):
+        rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs))
+        return audit(spark, options, rows, logs, snapshots)
+
+
+def prepare(place: str) -> Path:
+    """Make the directory of an audit. Raises AuditError when something else is in it."""
+    out = Path(place)
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
         raise AuditError(f"{out}: is not empty and holds no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "summary.json").write_text("{}")
-    logs, snapshots = job_input.find(options.logs)
+    if not (out / "summary.json").exists():
+        (out / "summary.json").write_text("{}")
+    return out
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[None]:
+    """Remove what is written on the way, however it ends."""
     try:
-        return _run(spark, options, out, logs, snapshots)
+        yield
+    finally:
+        shutil.rmtree(out / "staging", ignore_errors=True)
+
+
+@contextmanager
+def errors_named() -> Iterator[None]:
+    """Raise AuditError for an error of ours that a worker of Spark raised."""
+    try:
+        yield
     except PySparkException as error:
         for line in str(error).splitlines():
             name, found, text = line.partition("zkaudit.errors.")
             if found and not name.strip():
                 raise AuditError(text.partition(": ")[2]) from None
         raise
-    finally:
-        shutil.rmtree(out / "staging", ignore_errors=True)
 
 
-def _run(
+def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
+    """Write a frame below ``out`` and return what was written."""
+    place = str(out / name)
+    frame.write.mode("overwrite").parquet(place)
+    return frame.sparkSession.read.schema(frame.schema).parquet(place)
+
+
+def audit(
     spark: SparkSession,
     options: Options,
-    out: Path,
-    logs: list[Piece],
-    snapshots: list[Piece],
+    rows: DataFrame,
+    logs: Sequence[Piece],
+    snapshots: Sequence[Piece],
 ) -> dict[str, Any]:
-    def kept(name: str, frame: DataFrame) -> DataFrame:
-        place = str(out / name)
-        frame.write.mode("overwrite").parquet(place)
-        return spark.read.schema(frame.schema).parquet(place)
+    """Make all tables from the rows of ``job_input.transactions``; return the summary."""
+    out = Path(options.out)
 
     def table(spec: tables.Table, frame: DataFrame) -> DataFrame:
-        return kept(f"tables/{spec.name}", spec.shape(frame))
+        return kept(out, f"tables/{spec.name}", spec.shape(frame))
 
-    rows = kept("staging/rows", job_input.transactions(spark, options.logs))
     plan = history.plan(job_input.runs_of(rows))
     holes = job_input.holes_of(plan)
     last = rows.where(f"type = '{RUN}'").agg(
@@ -107,22 +145,44 @@ def _run(
     told = history.apply(rows.where(f"type != '{RUN}'"), plan)
     seen = job_input.snapshots(spark, options.logs) if snapshots and holes else None
     found = stage(told, holes, seen, options.group)
-    found = type(found)(
-        kept("staging/events", found.events), found.sessions, found.refused, found.holes
-    )
+    found = replace(found, events=kept(out, "staging/events", found.events))
 
-    owned = kept("staging/owned", intervals.owners(intervals.lives(found, "owners")))
+    owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))
     members = intervals.registrations(intervals.lives(found, "ids"))
     table(tables.SESSIONS, tables_build.sessions(found))
     ownership = table(tables.OWNERSHIP, owned)
     registered = table(tables.REGISTRATIONS, members)
-    written = table(tables.COMMITS, intervals.commits(found, owned))
+    stored = sources_offsets.read(spark, options.bootstrap, options.group)
+    written = table(
+        tables.COMMITS,
+        intervals.commits(found, owned).unionByName(
+            sources_offsets.commits(stored), allowMissingColumns=True
+        ),
+    )
     changes = table(tables.MEMBERSHIP, tables_build.membership(registered))
     refused = table(tables.FAILED_CLAIMS, tables_build.failed_claims(found, registered))
     bursts = table(
         tables.REBALANCES, tables_build.rebalances(ownership, changes, refused, QUIET_MS)
     )
-    made = Tables(registered, ownership, written, changes, refused, bursts, last)
+    read = kept(out, "staging/journals", journals.read(spark, options.journals))
+    journals.refuse_virtual(read)
+    lines = journals.lines(read, registered, options.group)
+    unreadable = table(tables.UNREADABLE, journals.unreadable(read))
+    made = Tables(
+        registrations=registered,
+        ownership=ownership,
+        commits=written,
+        membership=changes,
+        failed_claims=refused,
+        rebalances=bursts,
+        moves=table(tables.MOVES, tables_build.moves(found)),
+        partitions=table(tables.PARTITIONS, tables_build.partitions(found)),
+        herds=table(tables.HERDS, journals.herds(changes, lines)),
+        deliveries=table(tables.DELIVERIES, journals.deliveries(lines)),
+        views=table(tables.VIEWS, journals.views(lines)),
+        end=last,
+        known_from=job_input.known_from(holes, snapshots),
+    )
     wrong = findings(made, options.limits)
     if options.start is not None:
         wrong = wrong.where(
@@ -131,7 +191,12 @@ def _run(
     if options.end is not None:
         wrong = wrong.where(f.col("time") < f.lit(options.end).cast("timestamp"))
     wrong = table(tables.FINDINGS, wrong)
-    return _summary(options, out, made, wrong, plan, logs, snapshots)
+    more = {
+        "journals": read.select("file").distinct().count(),
+        "journal_lines": read.count(),
+        "unreadable": unreadable.count(),
+    }
+    return _summary(options, out, made, wrong, plan, logs, snapshots, more)
 
 
 def _summary(
@@ -140,8 +205,9 @@ def _summary(
     made: Tables,
     wrong: DataFrame,
     plan: history.History,
-    logs: list[Piece],
-    snapshots: list[Piece],
+    logs: Sequence[Piece],
+    snapshots: Sequence[Piece],
+    more: dict[str, Any],
 ) -> dict[str, Any]:
     counts = {
         (row["severity"], row["kind"]): row["count"]
@@ -164,6 +230,7 @@ def _summary(
         "unconfirmed": plan.unconfirmed,
         "intervals": made.ownership.count(),
         "commits": made.commits.count(),
+        **more,
         "findings": [
             {"severity": severity, "kind": kind, "count": count}
             for (severity, kind), count in sorted(

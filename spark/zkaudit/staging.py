@@ -22,7 +22,8 @@ MAX_HOLES: Final = 10_000
 """More holes than this are no history: the logs of some server are missing."""
 
 NODE_EXISTS: Final = -110
-_PATH: Final = r"(?s)\A(.*?)/consumers/([^/]+)/(ids|owners|offsets)/(.+)\z"
+_PATH: Final = r"(?s)\A(.*?)/consumers/([^/]+)/(?:(ids|owners|offsets)/(.+)|(migration))\z"
+_TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
 _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 
 
@@ -32,11 +33,14 @@ class Stage:
 
     events: DataFrame
     """One row for each create, delete and write of a znode of a group: chroot, group, tree, name,
-    topic, partition, path, zxid, idx, time, session, cxid, act, data, ephemeral, stretch, sure."""
+    topic, partition, path, zxid, idx, time, session, cxid, act, data, ephemeral, stretch, sure.
+    ``tree`` is ids, owners, offsets, or migration (the tombstone of a move)."""
     sessions: DataFrame
     """createSession and closeSession rows, as they are in the log."""
     refused: DataFrame
     """Error rows with the code of an existing znode."""
+    topics: DataFrame
+    """The same of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
     holes: tuple[Hole, ...]
 
     @property
@@ -92,6 +96,7 @@ def stage(
     logged = rows.where(f.col("path").contains("/consumers/")).select(
         "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", act.alias("act")
     )
+    topics = _topics(rows.withColumn("act", act), snapshots)
     events = logged.where(f.col("act").isNotNull()).withColumn(
         "sure", stretch_of(f.col("zxid"), holes)
     )
@@ -108,14 +113,41 @@ def stage(
         rows.where((f.col("type") == "error") & (f.col("error") == NODE_EXISTS)).select(
             "zxid", "idx", "time", "session"
         ),
+        topics,
         tuple(sorted(holes)),
     )
 
 
+def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
+    named = f.regexp_extract("path", _TOPIC, 2)
+    columns = ("path", "zxid", "idx", "time", "act", "data")
+    found = rows.where(f.col("path").contains("/brokers/topics/") & f.col("act").isNotNull())
+    found = found.select(*columns)
+    if snapshots is not None:
+        seen = snapshots.where(f.col("path").contains("/brokers/topics/")).select(
+            "path",
+            f.col("mzxid").alias("zxid"),
+            f.lit(0).alias("idx"),
+            f.col("mtime").alias("time"),
+            f.lit("set").alias("act"),
+            "data",
+        )
+        known = found.select("path", "zxid").distinct()
+        found = found.unionByName(seen.distinct().join(known, ["path", "zxid"], "left_anti"))
+    return found.where(named != "").select(
+        f.regexp_extract("path", _TOPIC, 1).alias("chroot"), named.alias("topic"), *columns[1:]
+    )
+
+
 def _parse(events: DataFrame) -> DataFrame:
-    part = [f.regexp_extract("path", _PATH, number) for number in range(1, 5)]
+    part = [f.regexp_extract("path", _PATH, number) for number in range(1, 6)]
     named = events.withColumns(
-        {"chroot": part[0], "group": part[1], "tree": part[2], "name": part[3]}
+        {
+            "chroot": part[0],
+            "group": part[1],
+            "tree": f.concat(part[2], part[4]),
+            "name": part[3],
+        }
     ).where(f.col("tree") != "")
     named = named.withColumns(
         {
@@ -124,7 +156,8 @@ def _parse(events: DataFrame) -> DataFrame:
         }
     )
     member = (f.col("tree") == "ids") & ~f.col("name").contains("/")
-    return named.where(member | f.col("partition").isNotNull())
+    moved = f.col("tree") == "migration"
+    return named.where(member | moved | f.col("partition").isNotNull())
 
 
 def _with_snapshots(events: DataFrame, snapshots: DataFrame, holes: Sequence[Hole]) -> DataFrame:
@@ -158,4 +191,17 @@ def _with_snapshots(events: DataFrame, snapshots: DataFrame, holes: Sequence[Hol
     shown = seen.select("path", "zxid", "seen", f.lit("create").alias("act"))
     known = events.join(shown, ["path", "zxid", "act"], "left")
     known = known.withColumn("sure", f.greatest("sure", f.coalesce("seen", "sure")))
-    return known.select(added.columns).unionByName(added)
+    moved = snapshots.where(f.col("path").rlike(r"/consumers/[^/]+/migration\z")).groupBy(
+        "path", f.col("mzxid").alias("zxid")
+    )
+    moved = moved.agg(
+        f.lit(0).alias("idx"),
+        f.min("mtime").alias("time"),
+        f.lit(0).cast("bigint").alias("session"),
+        f.lit(0).alias("cxid"),
+        f.min("data").alias("data"),
+        f.lit(False).alias("ephemeral"),
+        f.lit("set").alias("act"),
+        stretch_of(f.col("zxid"), holes).alias("sure"),
+    ).join(events.select("path", "zxid").distinct(), ["path", "zxid"], "left_anti")
+    return known.select(added.columns).unionByName(added).unionByName(moved.select(added.columns))

@@ -132,9 +132,15 @@ OWNERSHIP: Final = Table(
 
 COMMITS: Final = Table(
     "commits",
-    "one row for each write of an offset znode (`/consumers/G/offsets/T/P`)",
+    "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each record "
+    "of an offset in `__consumer_offsets`; of those, compaction keeps the last ones only",
     (
         *_PARTITION,
+        _c(
+            "store",
+            "string",
+            "`zookeeper` or `kafka`; what is stored in Kafka has no transaction, session or owner",
+        ),
         *_AT,
         _c("session", "bigint", "session that wrote"),
         _c("offset", "bigint", "the offset; null: not a number"),
@@ -149,6 +155,35 @@ COMMITS: Final = Table(
         _c("owner_session", "bigint", "session of the owner znode at this transaction"),
         _c("owner_member", "string", "consumer id in the owner znode at this transaction"),
         _c("owner_start_zxid", "bigint", "transaction that created that owner znode"),
+        _c("log_partition", "int", "kafka: partition of `__consumer_offsets`"),
+        _c("log_offset", "bigint", "kafka: offset of the record, the order of a group's commits"),
+        _c("metadata", "string", "kafka: text that the member stored with the offset"),
+    ),
+)
+
+PARTITIONS: Final = Table(
+    "partitions",
+    "one row for each partition of each topic, as `/brokers/topics/T` told it; empty where neither "
+    "logs nor snapshots reach back to the topic's creation",
+    (
+        _c("chroot", "string", "path before `/brokers`, empty without a chroot"),
+        _c("topic", "string", "topic"),
+        _c("partition", "bigint", "partition"),
+        _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
+        _c("time", "timestamp", "when, by the leader's clock"),
+        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it is there"),
+    ),
+)
+
+MOVES: Final = Table(
+    "moves",
+    "one row for each change of a group's tombstone (`/consumers/G/migration`), which tells that "
+    "its offsets were moved to another store",
+    (
+        *_GROUP,
+        *_AT,
+        _c("session", "bigint", "session that wrote or deleted it"),
+        _c("moved_to", "string", "`kafka` or `zookeeper`; null: deleted, or unreadable"),
     ),
 )
 
@@ -198,6 +233,74 @@ REBALANCES: Final = Table(
     ),
 )
 
+HERDS: Final = Table(
+    "herds",
+    "one row for each change of membership (as in `membership`): whom it woke, and what they did",
+    (
+        *_GROUP,
+        *_AT,
+        _c("member", "string", "who came or went"),
+        _c("change", "string", "`join` or `leave`"),
+        _c("members", "bigint", "members alive after it, the one that came included"),
+        _c(
+            "basis",
+            "string",
+            "`measured`: all members alive kept journals; `measured in part`: some did, so the "
+            "figures are lower bounds; `modelled`: none did, so they are upper bounds",
+        ),
+        _c("notified", "bigint", "members told by a watch; modelled: all others alive"),
+        _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
+        _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),
+        _c("writes", "bigint", "write transactions asked for, commits aside; null: modelled"),
+    ),
+)
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    "one row for each time in which a member delivered messages of a partition, from its journal",
+    (
+        *_PARTITION,
+        _c("member", "string", "consumer id"),
+        _c("session", "bigint", "its session when it began"),
+        _c("start_time", "timestamp", "when it began, by the member's clock"),
+        _c("end_time", "timestamp", "when it ended; when the journal ends, for `open` ones"),
+        _c(
+            "ended",
+            "string",
+            "`stopped` (given up), `dropped` (lost at once), `open` (the journal ends)",
+        ),
+        _c("start_offset", "bigint", "first offset surely delivered; null: nothing is known"),
+        _c("end_offset", "bigint", "behind the last one known to be consumed; null: none"),
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its line where delivery began"),
+    ),
+)
+
+VIEWS: Final = Table(
+    "views",
+    "one row for each time that a member read the group, from its journal",
+    (
+        *_GROUP,
+        _c("member", "string", "consumer id"),
+        _c("start_time", "timestamp", "when it had read it, by the member's clock"),
+        _c("end_time", "timestamp", "when it read it again, left, or its journal ends"),
+        _c("members", "array<string>", "consumer ids that it saw, in order"),
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its line"),
+    ),
+)
+
+UNREADABLE: Final = Table(
+    "unreadable",
+    "one row for each line of a journal that could not be read",
+    (
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its number"),
+        _c("fault", "string", "why"),
+        _c("text", "string", "the line, at most 4,096 characters"),
+    ),
+)
+
 FINDINGS: Final = Table(
     "findings",
     "one row for each finding",
@@ -211,7 +314,11 @@ FINDINGS: Final = Table(
         _c("end_zxid", "bigint", "where it ends; null: one transaction, or it has not ended"),
         _c("time", "timestamp", "when it begins, by the leader's clock"),
         _c("end_time", "timestamp", "when it ends"),
-        _c("basis", "string", "`proven` by the log, or `inferred`"),
+        _c(
+            "basis",
+            "string",
+            "`proven` by the log, `inferred`, `measured` (journals), `modelled` (an upper bound)",
+        ),
         _c("sentence", "string", "what happened"),
         _c("evidence", EVIDENCE, "the rows it rests on"),
     ),
@@ -225,6 +332,12 @@ TABLES: Final = (
     MEMBERSHIP,
     FAILED_CLAIMS,
     REBALANCES,
+    PARTITIONS,
+    MOVES,
+    HERDS,
+    DELIVERIES,
+    VIEWS,
+    UNREADABLE,
     FINDINGS,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from zkaudit.staging import Stage
+from zkaudit.staging import Stage, text_of
 
 GROUP = ("chroot", "group")
 
@@ -124,4 +124,42 @@ def rebalances(
             f.count_if(f.col("act") == "leave").alias("leaves"),
         )
         .where("claims + ends > 0")
+    )
+
+
+def moves(stage: Stage) -> DataFrame:
+    """Table ``moves``."""
+    said = f.get_json_object(text_of(f.col("data")), "$.moved_to")
+    return stage.events.where("tree = 'migration'").select(
+        *GROUP,
+        "zxid",
+        "idx",
+        "time",
+        "session",
+        f.when((f.col("act") != "delete") & said.isin("kafka", "zookeeper"), said).alias(
+            "moved_to"
+        ),
+    )
+
+
+def partitions(stage: Stage) -> DataFrame:
+    """Table ``partitions``: what the topics' znodes told, up to each topic's last deletion."""
+    gone = stage.topics.groupBy("chroot", "topic").agg(
+        f.max(f.when(f.col("act") == "delete", f.col("zxid"))).alias("gone_zxid"),
+        f.max(f.when(f.col("act") != "delete", f.col("zxid"))).alias("told_zxid"),
+    )
+    listed = f.from_json(text_of(f.col("data")), "partitions map<string,array<int>>")
+    numbers = f.explode(f.map_keys(listed["partitions"])).alias("number")
+    told = stage.topics.where("act != 'delete'").select("chroot", "topic", "zxid", "time", numbers)
+    told = told.where(f.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
+    # A topic that was deleted and made again has the partitions of its latest life.
+    lives = told.join(gone, ["chroot", "topic"]).where(
+        "gone_zxid is null or zxid > gone_zxid or told_zxid < gone_zxid"
+    )
+    return lives.groupBy("chroot", "topic", f.col("number").cast("bigint").alias("partition")).agg(
+        f.min("zxid").alias("zxid"),
+        f.min_by("time", "zxid").alias("time"),
+        f.max(f.when(f.col("gone_zxid") > f.col("told_zxid"), f.col("gone_zxid"))).alias(
+            "gone_zxid"
+        ),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit import intervals, schema, staging, tables, tables_build
+from zkaudit import intervals, journals, schema, staging, tables, tables_build
 from zkaudit.findings import Limits, Tables, findings
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
@@ -32,12 +35,25 @@ class History:
              "path": path, **more}
         )  # fmt: skip
 
-    def join(self, group: str, member: str, session: int) -> None:
+    def join(
+        self, group: str, member: str, session: int, data: bytes = REGISTRATION, **more: Any
+    ) -> None:
         path = f"/consumers/{group}/ids/{member}"
-        self.add("create", session, path, data=REGISTRATION, ephemeral=True)
+        self.add("create", session, path, data=data, ephemeral=True, **more)
 
-    def claim(self, group: str, partition: int, member: str, session: int, **more: Any) -> None:
-        path = f"/consumers/{group}/owners/t/{partition}"
+    def topic(self, name: str, partitions: int) -> None:
+        numbers = {str(n): [0] for n in range(partitions)}
+        data = json.dumps({"version": 1, "partitions": numbers}).encode()
+        self.add("create", 7, f"/brokers/topics/{name}", data=data, ephemeral=False)
+
+    def move(self, group: str, store: str, session: int) -> None:
+        data = json.dumps({"version": 1, "moved_to": store, "at_ms": 1, "offsets": {}}).encode()
+        self.add("create", session, f"/consumers/{group}/migration", data=data, ephemeral=False)
+
+    def claim(
+        self, group: str, partition: int, member: str, session: int, topic: str = "t", **more: Any
+    ) -> None:
+        path = f"/consumers/{group}/owners/{topic}/{partition}"
         self.add("create", session, path, data=f"{member}-0".encode(), ephemeral=True, **more)
 
     def release(self, group: str, partition: int, session: int) -> None:
@@ -48,8 +64,106 @@ class History:
         self.add("setData", session, path, data=str(offset).encode())
 
 
+def registration(pattern: str, name: str, streams: int = 1) -> bytes:
+    """A registration with another subscription than topic t."""
+    return json.dumps(
+        {"version": 1, "subscription": {name: streams}, "pattern": pattern, "timestamp": "1"}
+    ).encode()
+
+
+class Journal:
+    """A member's journal; times are seconds from the history's begin."""
+
+    def __init__(self, group: str, member: str, session: int = 1) -> None:
+        self.member = member
+        self.session = session
+        settings = {"group.id": group, "zookeeper.connect": "a:2181,b:2181"}
+        self.lines: list[dict[str, Any]] = [
+            {"at": 0, "kind": "run", "schema": 1, "clock": "epoch", "settings": settings}
+        ]
+
+    def add(self, at: float, kind: str, name: str, **more: Any) -> Journal:
+        us = int((EPOCH.timestamp() + at) * 1e6)
+        entry = {"at": us, "kind": kind, "name": name, "member": self.member, **more}
+        if kind != "event":
+            entry |= {"session": hex(self.session), "attempt": 1}
+        self.lines.append(entry)
+        return self
+
+    def starts(self, at: float, offset: int) -> Journal:
+        where = {"partitions": ["t-0"], "offsets": {"t-0": offset}}
+        return self.add(at, "order", "StartFetching", **where)
+
+    def asks(self, at: float, offset: int) -> Journal:
+        return self.add(at, "fact", "CommitRequested", offsets={"t-0": offset})
+
+    def stops(self, at: float, offset: int) -> Journal:
+        self.add(at, "order", "StopFetching", partitions=["t-0"])
+        return self.add(at, "fact", "FetchingStopped", offsets={"t-0": offset})
+
+    def drops(self, at: float, offset: int) -> Journal:
+        self.add(at, "order", "Drop", partitions=["t-0"])
+        return self.add(at, "fact", "Dropped", offsets={"t-0": offset})
+
+    def sees(self, at: float, *members: str) -> Journal:
+        return self.add(at, "fact", "ViewLoaded", members=list(members))
+
+    def shut(self, at: float, since: float) -> Journal:
+        us = int((EPOCH.timestamp() + since) * 1e6)
+        return self.add(at, "event", "DeliveryShut", since=us)
+
+    def write(self, folder: Path) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in self.lines)
+        (folder / f"{self.member}.jsonl").write_text(text)
+
+
+def journals_of_members(folder: Path) -> None:
+    """What members wrote: faults, and beside each what resembles it and is none."""
+    made = [
+        # Both deliver, and both get offsets 30 to 49.
+        Journal("double", "double_a").starts(10, 0).asks(20, 50).asks(70, 50),
+        Journal("double", "double_b").starts(30, 30).stops(60, 80),
+        # One after the other, 40 to 49 twice; the session was lost in between.
+        Journal("again", "again_a").starts(10, 0).drops(20, 50),
+        Journal("again", "again_b").starts(30, 40).stops(60, 80),
+        # Frozen until 50, but its gate had shut before the other began.
+        Journal("paused", "paused_a").starts(10, 0).shut(50, 15).drops(50, 40),
+        Journal("paused", "paused_b").starts(20, 40).stops(60, 80),
+        # A clean handover, and back.
+        Journal("handed", "handed_a").starts(10, 0).stops(20, 40).starts(40, 70).stops(60, 90),
+        Journal("handed", "handed_b").starts(20.01, 40).stops(39.99, 70),
+        # After a reset it goes on elsewhere, and delivers none of what lies between.
+        Journal("reset", "reset_a").starts(10, 0).asks(11, 10)
+        .add(12, "fact", "OffsetReset", partitions=["t-0"]).asks(13, 900).stops(20, 950),
+        Journal("reset", "reset_b").starts(30, 100).stops(40, 200),
+        # One never hears of the other's coming; in the next group it does, 20 s later.
+        Journal("views", "views_a").sees(0, "views_a").asks(200, 1),
+        Journal("views", "views_b").sees(50, "views_a", "views_b").asks(200, 1),
+        Journal("late", "late_a").sees(0, "late_a").sees(70, "late_a", "late_b").asks(200, 1),
+        Journal("late", "late_b").sees(50, "late_a", "late_b").asks(200, 1),
+    ]  # fmt: skip
+    for number in range(5):
+        journal = Journal("measured", f"measured_{number}")
+        journal.sees(0)
+        if number < 4:
+            path = "/consumers/measured/ids"
+            journal.add(float(MEASURED), "fact", "Changed", path=path)
+            journal.add(float(MEASURED), "order", "LoadView")
+        made.append(journal)
+    for journal in made:
+        journal.write(folder)
+
+
+MEASURED = 2_000
+"""Seconds into the history at which a member comes to the group whose members kept journals."""
+
+
 def found(
-    spark: SparkSession, history: History, holes: tuple[tuple[int, int], ...] = ()
+    spark: SparkSession,
+    history: History,
+    holes: tuple[tuple[int, int], ...] = (),
+    journal: tuple[Path, ...] = (),
+    limits: Limits | None = None,
 ) -> dict[tuple[str, str], list[Any]]:
     """Findings by group and kind."""
     names = [c.name for c in schema.TXNLOG]
@@ -67,23 +181,35 @@ def found(
     members = kept(tables.REGISTRATIONS, registered)
     changes = kept(tables.MEMBERSHIP, tables_build.membership(members))
     refused = kept(tables.FAILED_CLAIMS, tables_build.failed_claims(stage, members))
+    read = journals.read(spark, journal)
+    lines = journals.lines(read, members)
     made = Tables(
-        members,
-        ownership,
-        kept(tables.COMMITS, intervals.commits(stage, owned)),
-        changes,
-        refused,
-        kept(tables.REBALANCES, tables_build.rebalances(ownership, changes, refused, 5_000)),
-        end,
+        registrations=members,
+        ownership=ownership,
+        commits=kept(tables.COMMITS, intervals.commits(stage, owned)),
+        membership=changes,
+        failed_claims=refused,
+        rebalances=kept(
+            tables.REBALANCES, tables_build.rebalances(ownership, changes, refused, 5_000)
+        ),
+        moves=kept(tables.MOVES, tables_build.moves(stage)),
+        partitions=kept(tables.PARTITIONS, tables_build.partitions(stage)),
+        herds=kept(tables.HERDS, journals.herds(changes, lines)),
+        deliveries=kept(tables.DELIVERIES, journals.deliveries(lines)),
+        views=kept(tables.VIEWS, journals.views(lines)),
+        end=end,
+        known_from=None if holes else 0,
     )
     by: dict[tuple[str, str], list[Any]] = {}
-    for row in findings(made, Limits()).collect():
+    for row in findings(made, limits or Limits()).collect():
         by.setdefault((row["group"], row["kind"]), []).append(row)
     return by
 
 
 @pytest.fixture(scope="module")
-def planted(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
+def planted(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], list[Any]]:
     """One history, a group for each fault."""
     h = History()
     for number, group in enumerate(("clean", "zombie", "orphan", "foreign", "twins", "lonely")):
@@ -116,7 +242,51 @@ def planted(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
     for _ in range(25):
         h.add("error", 71, error=-110, seconds=0.1)
     h.claim("clean", 0, "clean_a", 1)
-    return found(spark, h)
+    share(h)
+    h.join("moved", "moved_a", 101)
+    h.claim("moved", 0, "moved_a", 101)
+    h.commit("moved", 0, 5, 101)
+    h.join("moved", "mover", 102, registration("static", "", 0).replace(b'"": 0', b""))
+    h.move("moved", "kafka", 102)
+    h.commit("moved", 0, 6, 101)
+    h.join("back", "back_a", 103)
+    h.claim("back", 0, "back_a", 103)
+    h.move("back", "kafka", 104)
+    h.move("back", "zookeeper", 104)
+    h.commit("back", 0, 6, 103)
+    for group in ("modelled", "measured"):
+        for number in range(4):
+            h.join(group, f"{group}_{number}", 110 + number)
+    h.now = EPOCH + timedelta(seconds=MEASURED - 2)
+    for group in ("modelled", "measured"):
+        h.join(group, f"{group}_4", 120)
+    h.add("createSession", 130, timeout=1, seconds=100)
+    folder = tmp_path_factory.mktemp("journals")
+    journals_of_members(folder)
+    return found(spark, h, journal=(folder,), limits=Limits(herd_members=4))
+
+
+def share(h: History) -> None:
+    """Topics that are known: what nobody claimed, and who got less than any assignment gives."""
+    h.topic("u", 2)
+    h.topic("other", 9)
+    h.join("never", "never_a", 81, registration("white_list", "u|v"))
+    h.claim("never", 0, "never_a", 81, "u")
+    h.join("black", "black_a", 82, registration("black_list", "t|u"))
+    for number in range(9):
+        h.claim("black", number, "black_a", 82, "other")
+    h.join("broken", "broken_a", 83, registration("white_list", "("))
+    for member, session in (("a", 84), ("b", 85)):
+        h.join("unfair", f"unfair_{member}", session, registration("white_list", "u"))
+        h.join("fair", f"fair_{member}", session, registration("static", "u"))
+    for number in range(2):
+        h.claim("unfair", number, "unfair_a", 84, "u")
+        h.claim("fair", number, f"fair_{'ab'[number]}", 84 + number, "u")
+    # Of two partitions, three streams cannot all have one.
+    for member in range(3):
+        h.join("many", f"many_{member}", 86 + member, registration("static", "u"))
+    for number in range(2):
+        h.claim("many", number, f"many_{number}", 86 + number, "u")
 
 
 PLANTED = {
@@ -132,6 +302,14 @@ PLANTED = {
     ("quiet", "orphan commit"): "info",
     ("quiet", "offset regression"): "info",
     ("clean", "gap"): "medium",
+    ("never", "orphan partition"): "high",
+    ("unfair", "member without its share"): "medium",
+    ("moved", "commit past the end of a move"): "critical",
+    ("modelled", "herd"): "low",
+    ("measured", "herd"): "low",
+    ("double", "overlapping delivery"): "critical",
+    ("again", "delivered twice"): "low",
+    ("views", "members whose views disagree"): "high",
 }
 
 
@@ -149,12 +327,30 @@ def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[An
     for rows in planted.values():
         for row in rows:
             assert row["sentence"].endswith("."), row
-            assert row["zxid"], row
             assert row["evidence"], row
-            assert all(e["zxid"] for e in row["evidence"]), row
+            assert row["time"], row
+            if row["basis"] == "measured" and row["kind"] != "herd":
+                assert all(re.search(r"\.jsonl:\d+$", e["what"]) for e in row["evidence"]), row
+            else:
+                assert row["zxid"], row
+                assert all(e["zxid"] for e in row["evidence"]), row
     (zombie,) = planted["zombie", "zombie commit"]
     assert "committed 2 times, 7 to 11, for t-0 of group zombie" in zombie["sentence"]
     assert "zombie_a owned it" in zombie["sentence"]
+    (double,) = planted["double", "overlapping delivery"]
+    assert "for 30.0 s; offsets 30 to 49 went to both." in double["sentence"]
+    (again,) = planted["again", "delivered twice"]
+    assert "10 messages (offsets 40 to 49)" in again["sentence"]
+    (views,) = planted["views", "members whose views disagree"]
+    assert "views_a saw 1 (views_a)" in views["sentence"]
+    assert "views_b saw 2 (views_a, views_b)" in views["sentence"]
+    (measured,) = planted["measured", "herd"]
+    (modelled,) = planted["modelled", "herd"]
+    assert "measured_4 made 4 members" in measured["sentence"]
+    assert "modelled_4 made up to 4 members" in modelled["sentence"]
+    assert [measured["basis"], modelled["basis"]] == ["measured", "modelled"]
+    assert planted["unfair", "member without its share"][0]["basis"] == "proven"
+    assert planted["lonely", "member without its share"][0]["basis"] == "inferred"
 
 
 def test_nothing_is_said_beyond_a_hole(spark: SparkSession) -> None:
