@@ -1,19 +1,46 @@
-"""The simulated group coordinator: every member has its share, whatever happens."""
+"""The simulated group coordinator: its answers, and that every member has its share in the end."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.sim.coordinator import Answer, GroupCoordinator, GroupState, Response
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.strategies import RangeStrategy
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.journal import JournalWriter, Tally, read_journal
+from zkconsumer.journal.recorder import run_entry
+from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
 from zkconsumer.sim.herd import EVENTS, Herd
 from zkconsumer.sim.herd_coordinator import CoordinatorRun, simulate_any
 from zkconsumer.sim.kernel import Kernel
 
+SPEC = GroupSpec(
+    group="g",
+    consumer_id="c",
+    instance_id=None,
+    subscription=Subscription(Pattern.STATIC, {"t": 1}),
+    exclude_internal=True,
+    strategies=(RangeStrategy(),),
+    auto_commit=True,
+    session_timeout=10.0,
+    rebalance_timeout=60.0,
+    heartbeat_interval=3.0,
+    backoff=0.1,
+    reread=30.0,
+)
+RANGE = (("range", b"\0\0"),)
+
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
-    """After each event every partition has one live owner, and shares differ by one at most."""
+    """After each event every partition has one live owner, and shares differ by one at most; the
+    members that did it are the real machine."""
     for seed in range(5):
         run = CoordinatorRun(Herd(7, 23, event=event, profile="coordinator", seed=seed))
         figures = run.perform()
@@ -21,12 +48,17 @@ def test_all_partitions_are_owned_evenly_after_each_event(event: str) -> None:
         live = {member.name for member in run.members.values() if member.alive}
         owners = [
             run.tally.ownership.owner(TopicPartition(topic, number))
-            for topic in run._topics
+            for topic in run.topics
             for number in range(23)
         ]
         assert set(owners) == live
         counts = [owners.count(name) for name in live]
-        assert max(counts) - min(counts) <= len(run._topics)
+        assert max(counts) - min(counts) <= len(run.topics)
+        for member in run.members.values():
+            assert isinstance(member.machine, MembershipMachine)
+            if member.alive:
+                held = {run.tally.ownership.owner(tp) for tp in member.machine.held}
+                assert held == {member.name}
 
 
 def test_no_zookeeper_and_no_square() -> None:
@@ -35,8 +67,9 @@ def test_no_zookeeper_and_no_square() -> None:
     for members in (20, 200):
         found = simulate_any(Herd(members, 400, profile="coordinator"))
         assert (found.reads, found.writes, found.watches_fired) == (0, 0, 0)
+        assert found.attempts == members + 1
         per_member.append(found.requests / members)
-    assert per_member[1] < per_member[0] * 1.2 < 8
+    assert per_member[1] < per_member[0] * 1.2 < 9
 
 
 def test_a_crash_is_noticed_by_the_session_timeout() -> None:
@@ -47,23 +80,116 @@ def test_a_crash_is_noticed_by_the_session_timeout() -> None:
     assert found.unowned_longest > 7.0
 
 
+def test_the_death_of_the_coordinator_stops_nobody() -> None:
+    """Another broker knows generation and members: no member gives up a partition."""
+    found = simulate_any(Herd(10, 30, event="broker-bounce", profile="coordinator"))
+    assert (found.attempts, found.moved, found.unowned_seconds) == (0, 0, 0)
+    assert found.by_kind["find coordinator"]["requests"] >= 10
+
+
+def test_messages_flow_through_pauses_and_cuts() -> None:
+    """With pauses and broken connections everything has an owner in the end, and no member
+    delivers what another one has."""
+    for seed in range(5):
+        herd = Herd(6, 18, profile="coordinator", seed=seed, rate=5.0, pauses=4, cuts=4)
+        run = CoordinatorRun(replace(herd, event="crash"))
+        figures = run.perform()
+        assert figures.unowned_at_end == 0
+        assert figures.consumed_twice
+        assert run._observer is not None
+        assert not run._observer.violations, seed
+
+
+def test_the_journal_is_a_function_of_the_seed(tmp_path: Path) -> None:
+    """The same seed writes the same bytes; another seed writes others."""
+    texts = []
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        with JournalWriter(tmp_path / name) as sink:
+            sink.write(run_entry(0, "virtual", {}))
+            simulate_any(Herd(12, 24, event="crash", seed=seed, profile="coordinator"), sink)
+        texts.append((tmp_path / name).read_bytes())
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_the_journal_tells_the_same_as_the_counters(event: str, tmp_path: Path) -> None:
+    """Each line is as the schema says, and adding the lines up gives the run's own figures."""
+    path = tmp_path / "j"
+    run = CoordinatorRun(Herd(9, 40, event=event, profile="coordinator", seed=4))
+    with JournalWriter(path) as sink:
+        sink.write(run_entry(0, "virtual", {}))
+        run._sink = sink
+        figures = run.perform()
+    tally = Tally(start=run.tally.start)
+    for entry in read_journal(path):
+        tally.entry(entry)
+    total = tally.total
+    for name in ("requests", "bytes_out", "bytes_in", "attempts", "failed_attempts"):
+        assert getattr(total, name) == getattr(figures, name), name
+    assert figures.requests > 10
+    ends = {tp: spans[-1].member for tp, spans in tally.ownership.spans.items()}
+    assert ends == {tp: spans[-1].member for tp, spans in run.tally.ownership.spans.items()}
+
+
+def _coordinator() -> tuple[GroupCoordinator, list[Any]]:
+    kernel = Kernel(0)
+    return GroupCoordinator(kernel, lambda: {"t": 2}, 0.0), []
+
+
+def _join(group: GroupCoordinator, said: list[Any], name: str) -> str:
+    """Join with the id that the coordinator gives; returns it."""
+    spec = replace(SPEC, consumer_id=name)
+    group.handle(orders.JoinGroup(1, "", RANGE), spec, said.append)
+    assert said[-1].code == 79
+    given: str = said[-1].member_id
+    group.handle(orders.JoinGroup(2, given, RANGE), spec, said.append)
+    return given
+
+
 def test_an_old_generation_is_refused() -> None:
     """A member of an earlier generation, or a stranger, is told so and changes nothing."""
-    kernel = Kernel(0)
-    group = GroupCoordinator(kernel, 10.0, 60.0)
-    said: list[Response] = []
-    group.join("a", said.append)
-    assert (said[-1].generation, said[-1].members) == (1, ("a",))
-    group.sync("a", 1, {}, said.append)
+    group, said = _coordinator()
+    one = _join(group, said, "a")
+    assert (said[-1].generation, said[-1].leader, len(said[-1].members)) == (1, one, 1)
+    group.handle(orders.SyncGroup(3, one, 1, {}), SPEC, said.append)
     assert group.state is GroupState.STABLE
-    group.join("b", said.append)
+    _join(group, said, "b")
     assert group.state is GroupState.PREPARING
-    group.heartbeat("a", 1, said.append)
-    assert said[-1].answer is Answer.REJOIN
-    group.join("a", said.append)
+    group.handle(orders.Heartbeat(4, one, 1), SPEC, said.append)
+    assert said[-1] == facts.HeartbeatAnswered(4, 27)
+    group.handle(orders.JoinGroup(5, one, RANGE), SPEC, said.append)
     assert [found.generation for found in said[-2:]] == [2, 2]
-    group.heartbeat("a", 1, said.append)
-    assert said[-1].answer is Answer.UNKNOWN
-    group.sync("c", 2, {}, said.append)
-    assert said[-1].answer is Answer.UNKNOWN
+    group.handle(orders.Heartbeat(6, one, 1), SPEC, said.append)
+    assert said[-1] == facts.HeartbeatAnswered(6, 22)
+    tp = TopicPartition("t", 0)
+    group.handle(orders.CommitOffsets(7, one, 1, {tp: 5}), SPEC, said.append)
+    assert said[-1] == facts.OffsetsCommitted(7, {tp: 22})
+    group.handle(orders.SyncGroup(8, "c", 2, {}), SPEC, said.append)
+    assert said[-1] == facts.RequestFailed(8, 25)
+    assert group.offsets == {}
     assert group.state is GroupState.COMPLETING
+
+
+def test_a_follower_whose_answer_was_lost_disturbs_nobody() -> None:
+    """JoinGroup again with nothing new: the present generation, no rebalance."""
+    group, said = _coordinator()
+    one = _join(group, said, "a")
+    two = _join(group, said, "b")
+    group.handle(orders.SyncGroup(3, one, 1, {}), SPEC, said.append)
+    group.handle(orders.JoinGroup(4, one, RANGE), SPEC, said.append)
+    group.handle(orders.SyncGroup(5, one, 2, {one: b"x", two: b"y"}), SPEC, said.append)
+    assert group.state is GroupState.STABLE
+    group.handle(orders.JoinGroup(6, two, RANGE), SPEC, said.append)
+    assert (said[-1].generation, group.state) == (2, GroupState.STABLE)
+    group.handle(orders.SyncGroup(7, two, 2, {}), SPEC, said.append)
+    assert said[-1] == facts.Synced(7, b"y")
+
+
+def test_a_strategy_that_not_all_offer_is_refused() -> None:
+    """A newcomer without a strategy in common is told code 23."""
+    group, said = _coordinator()
+    _join(group, said, "a")
+    group.handle(orders.JoinGroup(1, "", RANGE), SPEC, said.append)
+    other = (("sticky", b""),)
+    group.handle(orders.JoinGroup(2, said[-1].member_id, other), SPEC, said.append)
+    assert said[-1] == facts.RequestFailed(2, 23)

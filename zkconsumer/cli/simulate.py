@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -44,7 +45,11 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--seeds", type=click.IntRange(min=1), default=1, help="That many seeds from --seed.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes that share seeds.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes that share the runs.  [default: as many as processors]",
+)
 @click.option(
     "--service-ms",
     type=(float, float),
@@ -66,7 +71,7 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Messages a second in each partition (scala and default): counts what is read twice.",
+    help="Messages a second in each partition: counts what is read twice.",
 )
 @click.option(
     "--lag-ms",
@@ -92,7 +97,7 @@ def simulate(
     profile: str,
     seed: int,
     seeds: int,
-    jobs: int,
+    jobs: int | None,
     service_ms: tuple[float, float],
     latency_ms: tuple[float, float],
     session_timeout: float,
@@ -109,17 +114,16 @@ def simulate(
 ) -> None:
     """Simulate one change in a group of many members, and count what it costs.
 
-    Members run the same decision core and the same ZooKeeper operations as real ones, on virtual
+    Members run the same decision core and the same operations and requests as real ones, on virtual
     time. A run is a function of its options: the same seed gives the same journal.
     """
     if scenario is not None:
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)
-    if rate or lag_ms or pauses or cuts:
+    if lag_ms:
         if profile == "coordinator":
-            text = "--rate, --lag-ms, --pauses, --cuts: not with the coordinator profile"
-            raise ConfigError([text])
+            raise ConfigError(["--lag-ms: a group has one coordinator, which is never behind"])
         profiles = tuple(name for name in profiles if name != "coordinator")
     herds = [
         Herd(
@@ -180,12 +184,13 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _runs(herds: list[Herd], jobs: int, journal: Path | None) -> list[Measures]:
+def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Measures]:
     found: list[Measures] = []
+    jobs = min(len(herds), jobs or os.cpu_count() or 1)
     with progress_bar(len(herds), "simulating") as done:
         if jobs > 1 and journal is None:
             with ProcessPoolExecutor(jobs) as pool:
-                for run in pool.map(simulate_any, herds, chunksize=4):
+                for run in pool.map(simulate_any, herds, chunksize=1 + len(herds) // 100):
                     found.append(run)
                     done(len(found))
             return found

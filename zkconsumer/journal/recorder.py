@@ -108,13 +108,13 @@ class MemberRecorder:
     def fact(self, fact: Fact, session: int, attempt: int) -> None:
         """Write a fact."""
         entry = self._entry(Kind.FACT, fact, session, attempt)
-        _describe(fact, entry)
+        describe(fact, entry)
         self._sink.write(entry)
 
     def order(self, order: Order, session: int, attempt: int) -> None:
         """Write an order."""
         entry = self._entry(Kind.ORDER, order, session, attempt)
-        _describe(order, entry)
+        describe(order, entry)
         self._sink.write(entry)
 
     def op(
@@ -150,7 +150,7 @@ def _names(partitions: Iterable[TopicPartition]) -> list[str]:
     return [str(tp) for tp in sorted(partitions)]
 
 
-def _describe(what: Fact | Order, entry: Entry) -> None:
+def describe(what: object, entry: Entry) -> None:
     """Add what the fields of a fact or an order say, under the schema's names."""
     token = getattr(what, "token", None)
     if token is not None:

@@ -27,7 +27,7 @@ KINDS: Final = {
     Kind.RUN: "first line of a file: what was run and by which clock",
     Kind.FACT: "something the member's decision core was told",
     Kind.ORDER: "something the core wants done",
-    Kind.OP: "an answered operation on ZooKeeper (or on Kafka's offset store)",
+    Kind.OP: "an answered operation on ZooKeeper, or a request to a broker",
     Kind.EVENT: "something done to the group from outside, or by a server on its own",
 }
 
@@ -90,6 +90,12 @@ FIELDS: Final = (
     _f("member", Type.TEXT, _EVENT, "consumer id, where the event is about one member"),
     _f("session", Type.TEXT, _MEMBER, "ZooKeeper session, hexadecimal; `0x0`: none", True),
     _f("session", Type.TEXT, _EVENT, "ZooKeeper session, hexadecimal"),
+    _f(
+        "generation",
+        Type.INTEGER,
+        _MEMBER,
+        "of the member, in a group on the brokers; -1: none. Others have no such field",
+    ),
     _f("attempt", Type.INTEGER, _MEMBER, "rebalance attempts begun so far by this member", True),
     _f("token", Type.INTEGER, _CORE, "joins an order and the fact that answers it"),
     _f("sent", Type.INTEGER, _OP, "microseconds on the run's clock when it was sent", True),

@@ -22,6 +22,18 @@ from zkconsumer.journal.wire import Cost, cost, watch_event_bytes
 #: Width of a bar in requests over time.
 BUCKET_US = 100_000
 
+#: Requests of members of a group on the brokers, by the name of the order.
+GROUP_KINDS = {
+    "FindCoordinator": "find coordinator",
+    "LoadTopics": "read topics",
+    "JoinGroup": "join group",
+    "SyncGroup": "sync group",
+    "Heartbeat": "heartbeat",
+    "LeaveGroup": "leave group",
+    "FetchOffsets": "fetch offsets",
+    "CommitOffsets": "commit offsets",
+}
+
 _AREAS = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}
 
 
@@ -172,12 +184,38 @@ class Tally:
         path = "" if isinstance(op, OffsetOp | Multi) else path_of(op)
         self.spend(at, member, kind_of(type(op).__name__, path), cost(op, reply), sent)
 
+    def asked(self, member: str, name: str, result: str) -> None:
+        """The request ``name`` of a member of a group on the brokers ended with ``result``."""
+        share = self.member(member)
+        if name == "JoinGroup" and not result.startswith("MEMBER_ID_REQUIRED"):
+            share.attempts += 1
+        elif name != "SyncGroup":
+            return
+        share.failed_attempts += result != "ok"
+
     # -- from a journal
+
+    def _group_entry(self, entry: Entry, name: str) -> None:
+        """A line of a member of a group on the brokers: it owns what it fetches."""
+        at, member = entry["at"], entry["member"]
+        if entry["kind"] == "op":
+            if at >= self.start:
+                spent = Cost(*(entry[field_name] for field_name in Cost.__slots__))
+                self.spend(at, member, GROUP_KINDS.get(name, name), spent, entry["sent"])
+                self.asked(member, name, entry["result"])
+        elif entry["kind"] == "order" and name in ("StartFetching", "Forget", "Drop"):
+            change = self.ownership.took if name == "StartFetching" else self.ownership.lost
+            for text in entry.get("partitions", ()):
+                topic, _, number = text.rpartition("-")
+                change(at, TopicPartition(topic, int(number)), member)
 
     def entry(self, entry: Entry, chroot: int = 0) -> None:
         """Add one line. Lines must come in the order of time."""
         at, member, name = entry["at"], entry.get("member", ""), entry.get("name", "")
         kind = entry["kind"]
+        if "generation" in entry:
+            self._group_entry(entry, name)
+            return
         if kind == "op":
             for path in entry.get("deleted", ()):
                 if tp := owner_partition(path):

@@ -1,29 +1,37 @@
-"""A broker's group coordinator and its members, in virtual time: what replaced ZooKeeper groups.
+"""A broker's group coordinator in virtual time: members, generations, sessions, offsets.
 
-Owns both sides of the protocol of Kafka 0.9 and later as far as membership goes: JoinGroup,
-SyncGroup, Heartbeat, LeaveGroup, generations, and the offsets that move with partitions; eager
-rebalancing, as the first release did it. One broker is the coordinator; requests queue there.
-Source of states and rules: Kafka's ``GroupCoordinator`` and ``AbstractCoordinator``. Runs inside
-kernel events.
+It takes the orders of ``zkconsumer.core.membership`` as requests and answers with its facts, so the
+members that speak to it are the real machine. One group. Source of states, codes and rules: Kafka
+3.9 ``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import Any, Final, Protocol
 
-from zkconsumer.core.assign import assign_range, thread_ids
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
-from zkconsumer.journal.tally import Tally
-from zkconsumer.journal.wire import Cost
-from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import GroupMember, MembershipFact
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.wire import decode_assignment, decode_subscription
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.sim.kernel import Kernel
 
-#: ``heartbeat.interval.ms`` and ``retry.backoff.ms`` of Kafka's consumer, in seconds.
-HEARTBEAT = 3.0
-RETRY = 0.1
-_HEADER = 4 + 8 + 2 + 10  # length, api key, version and correlation id, client id
+LOADING: Final = 14
+NOT_AVAILABLE: Final = 15
+ILLEGAL_GENERATION: Final = 22
+INCONSISTENT_PROTOCOL: Final = 23
+UNKNOWN_MEMBER: Final = 25
+REBALANCING: Final = 27
+ID_REQUIRED: Final = 79
+FENCED_INSTANCE: Final = 82
+
+Reply = Callable[[MembershipFact], object]
+Protocols = tuple[tuple[str, bytes], ...]
 
 
 class GroupState(Enum):
@@ -35,369 +43,464 @@ class GroupState(Enum):
     STABLE = "all have their assignment"
 
 
-class Answer(Enum):
-    """How a request ended."""
+class GroupWatch(Protocol):
+    """Told what the coordinator decides, for those who judge a group. ``name`` is a member id."""
 
-    OK = "ok"
-    REJOIN = "rebalance in progress"
-    UNKNOWN = "unknown member or generation"
-    UNAVAILABLE = "no coordinator here"
+    def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
+        """JoinGroup has come: the member has given up all but ``owned``."""
 
+    def assigned(self, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """The leader's assignment holds from now on."""
 
-Assignment = Mapping[TopicPartition, ConsumerThreadId]
+    def removed(self, name: str, left: bool) -> None:
+        """The member left (``left``), was expelled, or another process took its instance id."""
 
+    def passed_over(self, name: str, generation: int) -> None:
+        """``generation`` began without this static member, which may join again."""
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """``members`` only for the leader; ``partitions`` only in answer to SyncGroup."""
-
-    answer: Answer
-    generation: int = 0
-    members: tuple[str, ...] = ()
-    partitions: tuple[TopicPartition, ...] = ()
-
-
-Reply = Callable[[Response], None]
+    def committed(self, name: str, tp: TopicPartition, before: int | None, after: int) -> None:
+        """An offset was stored."""
 
 
 @dataclass(slots=True)
 class _Seat:
     """A member as the coordinator knows it."""
 
+    spec: GroupSpec
+    protocols: Protocols
+    heard_us: int
     joining: Reply | None = None
     syncing: Reply | None = None
-    expiry: Handle | None = None
+    gone: bool = False
 
 
-@dataclass(slots=True)
-class GroupCoordinator:
-    """One group at its coordinator. ``up`` is False while the broker is away."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What survives the broker: written when a group becomes stable, or empty."""
 
-    kernel: Kernel
-    session_timeout: float
-    rebalance_timeout: float
-    state: GroupState = GroupState.EMPTY
     generation: int = 0
-    up: bool = True
-    seats: dict[str, _Seat] = field(default_factory=dict)
-    parts: dict[str, list[TopicPartition]] = field(default_factory=dict)
-    _deadline: Handle | None = None
+    protocol: str = ""
+    leader: str = ""
+    seats: Mapping[str, tuple[GroupSpec, Protocols]] = field(default_factory=dict)
+    parts: Mapping[str, bytes] = field(default_factory=dict)
 
-    def join(self, member: str, reply: Reply) -> None:
-        """JoinGroup: answered when the others have joined as well."""
-        seat = self.seats.setdefault(member, _Seat())
-        seat.joining = reply
-        self._heard(member)
-        if self.state is not GroupState.PREPARING:
-            self._prepare()
-        self._complete_if_all_joined()
 
-    def sync(self, member: str, generation: int, given: Assignment | None, reply: Reply) -> None:
-        """SyncGroup: the leader's brings the assignment, and all are answered then."""
-        if not self._known(member, generation, reply):
+class GroupCoordinator:
+    """One group. ``topics`` tells how many partitions each topic has now.
+
+    Args:
+        initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
+            waits for more members.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        topics: Callable[[], Mapping[str, int]],
+        initial_delay: float = 3.0,
+        watch: GroupWatch | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.seats: dict[str, _Seat] = {}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.loading = False
+        self._topics = topics
+        self._initial_delay = initial_delay
+        self._watch = watch
+        self._protocol = ""
+        self._leader = ""
+        self._parts: Mapping[str, bytes] = {}
+        self._instances: dict[str, str] = {}
+        self._pending: set[str] = set()
+        self._awaited: set[str] = set()
+        self._offers: Counter[frozenset[str]] = Counter()
+        self._not_before_us = 0
+        self._phase = 0  # of rebalances: a deadline of an earlier one says nothing
+        self._ids = 0
+        self._stored = _Stored()
+        self._life = 0
+
+    # -- requests
+
+    def handle(self, order: Any, spec: GroupSpec, reply: Reply) -> None:
+        """One request arrives from the member with ``spec``; ``reply`` is called once, or never
+        when the broker dies before."""
+        life = self._life
+
+        def answer(fact: MembershipFact) -> None:
+            if self._life == life:
+                reply(fact)
+
+        if self.loading and not isinstance(order, orders.LoadTopics):
+            answer(failure(order, LOADING))
             return
-        if self.state is GroupState.PREPARING:
-            reply(Response(Answer.REJOIN))
-            return
-        self.seats[member].syncing = reply
-        if given is not None:
-            self.parts = {}
-            for tp, thread in given.items():
-                self.parts.setdefault(thread.consumer, []).append(tp)
-            self.state = GroupState.STABLE
-        if self.state is GroupState.STABLE:
-            for name, seat in self.seats.items():
-                waiting, seat.syncing = seat.syncing, None
-                if waiting is not None:
-                    mine = tuple(self.parts.get(name, ()))
-                    waiting(Response(Answer.OK, self.generation, partitions=mine))
+        match order:
+            case orders.LoadTopics(token, wanted):
+                known = self._topics()
+                names = known if wanted is None else [name for name in wanted if name in known]
+                answer(facts.TopicsLoaded(token, {name: known[name] for name in names}))
+            case orders.JoinGroup():
+                self._join(order, spec, answer)
+            case orders.SyncGroup():
+                self._sync(order, spec, answer)
+            case orders.Heartbeat(token, name, generation):
+                code = self._known(name, generation, spec)
+                if not code and self.state is GroupState.PREPARING:
+                    code = REBALANCING
+                answer(facts.HeartbeatAnswered(token, code))
+            case orders.LeaveGroup(token, name):
+                self._pending.discard(name)
+                self._remove(name, left=True)
+                self._complete_join()
+                answer(facts.Left(token))
+            case orders.FetchOffsets(token, wanted):
+                answer(facts.OffsetsFetched(token, {tp: self.offsets.get(tp) for tp in wanted}))
+            case orders.CommitOffsets(token, name, generation, positions):
+                code = self._known(name, generation, spec)
+                if not code and self.state is GroupState.COMPLETING:
+                    code = REBALANCING
+                if not code:
+                    self._store_offsets(name, positions)
+                answer(facts.OffsetsCommitted(token, dict.fromkeys(positions, code)))
 
-    def heartbeat(self, member: str, generation: int, reply: Reply) -> None:
-        """Heartbeat: this is how a member learns of a rebalance."""
-        if self._known(member, generation, reply):
-            rejoin = self.state is GroupState.PREPARING
-            reply(Response(Answer.REJOIN if rejoin else Answer.OK))
-
-    def leave(self, member: str) -> None:
-        """LeaveGroup, or the end of a member's session."""
-        seat = self.seats.pop(member, None)
+    def _known(self, name: str, generation: int, spec: GroupSpec) -> int:
+        """Why a member of ``generation`` is refused, or 0; who is not counts as heard."""
+        if spec.instance_id is not None:
+            holder = self._instances.get(spec.instance_id)
+            if holder is not None and holder != name:
+                return FENCED_INSTANCE
+        seat = self.seats.get(name)
         if seat is None:
+            return UNKNOWN_MEMBER
+        if generation != self.generation:
+            return ILLEGAL_GENERATION
+        seat.heard_us = self.kernel.now_us
+        return 0
+
+    def _store_offsets(self, name: str, positions: Mapping[TopicPartition, int]) -> None:
+        for tp, offset in positions.items():
+            before = self.offsets.get(tp)
+            self.offsets[tp] = offset
+            if self._watch is not None:
+                self._watch.committed(name, tp, before, offset)
+
+    # -- joining
+
+    def _join(self, order: orders.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
+        name, replaces = order.member_id, ""
+        if not name:
+            self._ids += 1
+            name = f"{spec.consumer_id}-{self._ids}"
+            if spec.instance_id is None:
+                self._pending.add(name)
+                self.kernel.schedule(spec.session_timeout, partial(self._forget_pending, name))
+                reply(facts.RequestFailed(order.token, ID_REQUIRED, "", name))
+                return
+            replaces = self._instances.get(spec.instance_id, "")
+        elif name not in self.seats and name not in self._pending:
+            fenced = spec.instance_id is not None and spec.instance_id in self._instances
+            reply(failure(order, FENCED_INSTANCE if fenced else UNKNOWN_MEMBER))
             return
-        if seat.expiry is not None:
-            self.kernel.cancel(seat.expiry)
-        if not self.seats:
-            self.state = GroupState.EMPTY
+        if not self._in_common(order.protocols, self.seats.get(replaces or name)):
+            reply(failure(order, INCONSISTENT_PROTOCOL))
+            return
+        self._pending.discard(name)
+        self._seat(order, spec, name, replaces, reply)
+
+    def _in_common(self, protocols: Protocols, without: _Seat | None) -> bool:
+        """Whether all members but ``without`` offer one of ``protocols``."""
+        others = self._offers.copy()
+        if without is not None:
+            others[_names(without.protocols)] -= 1
+        sets = [names for names, count in others.items() if count > 0]
+        return bool(_names(protocols).intersection(*sets))
+
+    def _seat(
+        self, order: orders.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
+    ) -> None:
+        metadata = dict(order.protocols)
+        if self._watch is not None and name in self.seats:
+            self._watch.joins(name, _owned(metadata.get(self._protocol, b"")))
+        before = self.seats.get(replaces or name)
+        same = before is not None and before.protocols == order.protocols
+        if replaces:
+            self._replace(replaces, name, order, spec)
+            if self.state is GroupState.STABLE and same:
+                self._tell_assigned({name: self._parts.get(name, b"")})
+                leader = replaces if self._leader == name else self._leader
+                reply(facts.Joined(order.token, name, self.generation, leader, self._protocol))
+                self._store()
+                return
+        elif before is None:
+            if spec.instance_id is not None:
+                self._instances[spec.instance_id] = name
+            self._add(name, spec, order.protocols)
+        seat = self.seats[name]
+        self._offers[_names(seat.protocols)] -= 1
+        self._offers[_names(order.protocols)] += 1
+        seat.protocols, seat.heard_us = order.protocols, self.kernel.now_us
+        settled = (
+            self.state is GroupState.COMPLETING
+            or (self.state is GroupState.STABLE and name != self._leader)
+        ) and same
+        if settled and not replaces:  # nothing new: the answer was lost on its way
+            reply(self._joined(order.token, name))
+            return
+        self._refuse(seat, UNKNOWN_MEMBER)  # a request of an earlier connection
+        seat.joining = partial(_with_token, reply, order.token)
+        self._awaited.discard(name)
+        if self.state is GroupState.EMPTY:
+            self._prepare(self._initial_delay)
         elif self.state is not GroupState.PREPARING:
             self._prepare()
-        self._complete_if_all_joined()
+        elif before is None and self.kernel.now_us < self._not_before_us:
+            self._wait_for_more()
+        self._complete_join()
 
-    def _known(self, member: str, generation: int, reply: Reply) -> bool:
-        if member not in self.seats or generation != self.generation:
-            reply(Response(Answer.UNKNOWN))
-            return False
-        self._heard(member)
-        return True
+    def _replace(self, old: str, new: str, order: orders.JoinGroup, spec: GroupSpec) -> None:
+        """A process has started with the instance id of another: that one is fenced."""
+        self._take_away(old, FENCED_INSTANCE)
+        self._add(new, spec, order.protocols)
+        assert spec.instance_id is not None
+        self._instances[spec.instance_id] = new
+        self._parts = {new if name == old else name: part for name, part in self._parts.items()}
+        if self._leader == old:
+            self._leader = new
+        if self._watch is not None:
+            self._watch.removed(old, False)
 
-    def _heard(self, member: str) -> None:
-        seat = self.seats[member]
-        if seat.expiry is not None:
-            self.kernel.cancel(seat.expiry)
-        seat.expiry = self.kernel.schedule(self.session_timeout, partial(self._expired, member))
+    def _joined(self, token: int, name: str) -> facts.Joined:
+        members: tuple[GroupMember, ...] = ()
+        if name == self._leader:
+            members = tuple(
+                GroupMember(one, seat.spec.instance_id, dict(seat.protocols)[self._protocol])
+                for one, seat in self.seats.items()
+            )
+        return facts.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
-    def _expired(self, member: str) -> None:
-        seat = self.seats.get(member)
-        if seat is None:
-            return
-        if not self.up or seat.joining is not None:
-            self._heard(member)  # who waits for an answer is not late
-        else:
-            self.leave(member)
-
-    def _prepare(self) -> None:
+    def _prepare(self, delay: float = 0.0) -> None:
+        """All shall join again, within the longest of their rebalance timeouts."""
         self.state = GroupState.PREPARING
         for seat in self.seats.values():
             waiting, seat.syncing = seat.syncing, None
             if waiting is not None:
-                waiting(Response(Answer.REJOIN))
-        if self._deadline is not None:
-            self.kernel.cancel(self._deadline)
-        self._deadline = self.kernel.schedule(self.rebalance_timeout, self._drop_the_late)
+                waiting(facts.RequestFailed(0, REBALANCING))
+        self._awaited = {name for name, seat in self.seats.items() if seat.joining is None}
+        self._not_before_us = self.kernel.now_us + round(delay * 1e6)
+        self._arm(self._late_join)
+        if delay:
+            self.kernel.schedule(delay, self._complete_join)
 
-    def _drop_the_late(self) -> None:
+    def _wait_for_more(self) -> None:
+        self._not_before_us = self.kernel.now_us + round(self._initial_delay * 1e6)
+        self.kernel.schedule(self._initial_delay, self._complete_join)
+
+    def _arm(self, late: Callable[[], None]) -> None:
+        self._phase += 1
+        phase, life = self._phase, self._life
+        patience = max(seat.spec.rebalance_timeout for seat in self.seats.values())
+
+        def due() -> None:
+            if (self._phase, self._life) == (phase, life):
+                late()
+
+        self.kernel.schedule(patience, due)
+
+    def _late_join(self) -> None:
         if self.state is GroupState.PREPARING:
-            for name in [name for name, seat in self.seats.items() if seat.joining is None]:
-                self.leave(name)
+            self._pending.clear()
+            self._not_before_us = 0
+            for name, seat in list(self.seats.items()):
+                if seat.joining is None and seat.spec.instance_id is None:
+                    self._remove(name)
+            self._complete_join(late=True)
 
-    def _complete_if_all_joined(self) -> None:
-        if self.state is not GroupState.PREPARING:
+    def _late_sync(self) -> None:
+        if self.state is GroupState.COMPLETING:
+            for name in [name for name, seat in self.seats.items() if seat.syncing is None]:
+                self._remove(name)
+            self._complete_join()
+
+    def _complete_join(self, late: bool = False) -> None:
+        """Begin the next generation if all have joined; static members may be late."""
+        if self.state is not GroupState.PREPARING or self.kernel.now_us < self._not_before_us:
             return
-        if any(seat.joining is None for seat in self.seats.values()):
+        if not late and (self._pending or self._awaited):
+            return
+        joined = [name for name, seat in self.seats.items() if seat.joining is not None]
+        if not joined:
+            if self.seats:
+                self._arm(self._late_join)
             return
         self.generation += 1
         self.state = GroupState.COMPLETING
-        names = tuple(self.seats)
-        for index, seat in enumerate(self.seats.values()):
+        self._parts = {}
+        self._protocol = self._vote()
+        if self._leader not in joined:
+            self._leader = joined[0]
+        self._arm(self._late_sync)
+        if self._watch is not None:
+            for name in self.seats.keys() - set(joined):
+                self._watch.passed_over(name, self.generation)
+        for name in joined:
+            seat = self.seats[name]
             reply, seat.joining = seat.joining, None
+            seat.heard_us = self.kernel.now_us
             assert reply is not None
-            reply(Response(Answer.OK, self.generation, names if index == 0 else ()))
+            reply(self._joined(0, name))
 
+    def _vote(self) -> str:
+        """Each member votes for the first of its strategies that all others offer too."""
+        offered = [[name for name, _ in seat.protocols] for seat in self.seats.values()]
+        common = set.intersection(*map(set, offered))
+        votes = Counter(next(name for name in names if name in common) for names in offered)
+        return max(votes, key=lambda name: votes[name])
 
-class Broker:
-    """The way to the coordinator and back: latency, a queue, and what it costs."""
+    # -- the assignment
 
-    def __init__(
-        self, kernel: Kernel, tally: Tally, group: GroupCoordinator, service: float
-    ) -> None:
-        self.kernel = kernel
-        self.tally = tally
-        self.group = group
-        self.service = service
-        self._free_us = 0
-
-    def ask(
-        self,
-        member: CoordinatorMember,
-        kind: str,
-        sizes: tuple[int, Callable[[Response], int]],
-        handle: Callable[[Reply], None],
-        then: Reply,
-    ) -> None:
-        """Send a request of ``sizes[0]`` bytes; ``then`` gets the response."""
-        sent, trip = self.kernel.now_us, member.trip_us
-        epoch = member.epoch
-
-        def respond(response: Response) -> None:
-            self.kernel.schedule_at_us(self.kernel.now_us + trip, partial(arrive, response))
-
-        def arrive(response: Response) -> None:
-            out, back = sizes[0], sizes[1](response)
-            now = self.kernel.now_us
-            self.tally.spend(now, member.name, kind, Cost(1, 0, 0, 0, out, back), sent)
-            if member.alive and member.epoch == epoch:
-                then(response)
-
-        def serve() -> None:
-            if self.group.up:
-                handle(respond)
-            else:
-                respond(Response(Answer.UNAVAILABLE))
-
-        def received() -> None:
-            self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
-            self.kernel.schedule_at_us(self._free_us, serve)
-
-        self.kernel.schedule_at_us(sent + trip, received)
-
-
-class CoordinatorMember:
-    """One member: joins, syncs, reads offsets, consumes, sends heartbeats."""
-
-    def __init__(
-        self, broker: Broker, name: str, topics: Callable[[], Mapping[str, int]], trip_us: int
-    ) -> None:
-        self.name = name
-        self.alive = True
-        self.stable = False
-        self.trip_us = trip_us
-        self.epoch = 0  # of joins: answers to requests of an earlier one are dropped
-        self._broker = broker
-        self._kernel = broker.kernel
-        self._topics = topics
-        self._generation = -1
-        self._held: tuple[TopicPartition, ...] = ()
-        self._beat: Handle | None = None
-
-    def start(self) -> None:
-        """Join the group."""
-        self._join()
-
-    def close(self) -> None:
-        """Leave: commit, tell the coordinator."""
-        self._give_up()
-        self.alive = False
-        self._broker.ask(
-            self,
-            "leave group",
-            (_HEADER + 40, lambda response: 10),
-            self._leave,
-            lambda response: None,
-        )
-
-    def _leave(self, reply: Reply) -> None:
-        self._broker.group.leave(self.name)
-        reply(Response(Answer.OK))
-
-    def crash(self) -> None:
-        """The process dies; the coordinator finds out by the session timeout."""
-        self.alive = False
-        self._broker.tally.ownership.gone(self._kernel.now_us, self.name)
-        if self._beat is not None:
-            self._kernel.cancel(self._beat)
-
-    def rejoin(self) -> None:
-        """Something else than a heartbeat calls for a rebalance (new partitions)."""
-        if self.alive:
-            self._give_up()
-            self._join()
-
-    def _give_up(self) -> None:
-        """Stop fetching everything, as the eager protocol asks."""
-        self.stable = False
-        if self._beat is not None:
-            self._kernel.cancel(self._beat)
-            self._beat = None
-        for tp in self._held:
-            self._broker.tally.ownership.lost(self._kernel.now_us, tp, self.name)
-        self._held = ()
-
-    def _join(self) -> None:
-        self.epoch += 1
-        self._broker.tally.member(self.name).attempts += 1
-        topics = sum(2 + len(topic) for topic in self._topics())
-        size = _HEADER + 2 + 1 + 4 + 4 + 2 + len(self.name) + 10 + 4 + 5 + 4 + 6 + topics
-        self._broker.ask(
-            self,
-            "join group",
-            (size, lambda r: 40 + len(self.name) + len(r.members) * (len(self.name) + 16 + topics)),
-            partial(self._broker.group.join, self.name),
-            self._joined,
-        )
-
-    def _joined(self, response: Response) -> None:
-        if self._again(response):
+    def _sync(self, order: orders.SyncGroup, spec: GroupSpec, reply: Reply) -> None:
+        code = self._known(order.member_id, order.generation, spec)
+        if not code and self.state is GroupState.PREPARING:
+            code = REBALANCING
+        if code:
+            reply(failure(order, code))
             return
-        self._generation = response.generation
-        given = self._assign(response.members) if response.members else None
-        per = 4 + 2 + len(self.name) + 4 + 14
-        size = _HEADER + 30 + len(self.name)
-        if given is not None:
-            size += len(response.members) * per + len(given) * 4
-        self._broker.ask(
-            self,
-            "sync group",
-            (size, lambda r: 20 + 4 * len(r.partitions)),
-            partial(self._broker.group.sync, self.name, response.generation, given),
-            self._synced,
-        )
+        seat = self.seats[order.member_id]
+        seat.syncing = partial(_with_token, reply, order.token)
+        if self.state is GroupState.COMPLETING and order.member_id == self._leader:
+            self._parts = {name: order.assignments.get(name, b"") for name in self.seats}
+            self.state = GroupState.STABLE
+            self._phase += 1
+            self._store()
+            self._tell_assigned(self._parts)
+        elif self.state is GroupState.STABLE:  # it has missed the answer before
+            self._tell_assigned({order.member_id: self._parts.get(order.member_id, b"")})
+        if self.state is GroupState.STABLE:
+            for name, one in self.seats.items():
+                waiting, one.syncing = one.syncing, None
+                if waiting is not None:
+                    one.heard_us = self.kernel.now_us
+                    waiting(facts.Synced(0, self._parts.get(name, b"")))
 
-    def _assign(self, members: tuple[str, ...]) -> Assignment:
-        topics = self._topics()
-        threads: dict[str, list[ConsumerThreadId]] = {}
-        for member in members:
-            for topic, ids in thread_ids(member, dict.fromkeys(topics, 1)).items():
-                threads.setdefault(topic, []).extend(ids)
-        return assign_range(threads, {topic: tuple(range(n)) for topic, n in topics.items()})
+    def _tell_assigned(self, parts: Mapping[str, bytes]) -> None:
+        if self._watch is not None:
+            self._watch.assigned({n: decode_assignment(raw).partitions for n, raw in parts.items()})
 
-    def _synced(self, response: Response) -> None:
-        if self._again(response):
+    # -- the end of members
+
+    def _add(self, name: str, spec: GroupSpec, protocols: Protocols) -> None:
+        seat = self.seats[name] = _Seat(spec, protocols, self.kernel.now_us)
+        self._offers[_names(protocols)] += 1
+        self._expire_later(name, seat)
+
+    def _take_away(self, name: str, code: int) -> _Seat | None:
+        seat = self.seats.pop(name, None)
+        if seat is not None:
+            seat.gone = True
+            self._offers[_names(seat.protocols)] -= 1
+            self._awaited.discard(name)
+            self._refuse(seat, code)
+        return seat
+
+    def _forget_pending(self, name: str) -> None:
+        if name in self._pending:
+            self._pending.discard(name)
+            self._complete_join()
+
+    def _expire_later(self, name: str, seat: _Seat) -> None:
+        due = seat.heard_us + round(seat.spec.session_timeout * 1e6)
+        self.kernel.schedule_at_us(due, partial(self._look, name, seat))
+
+    def _look(self, name: str, seat: _Seat) -> None:
+        """Has the member been silent for its session timeout? Who waits for an answer has not."""
+        if seat.gone or self.seats.get(name) is not seat:
             return
-        self._next_beat()
-        if not response.partitions:
-            self.stable = True
-            return
-        self._broker.ask(
-            self,
-            "fetch offsets",
-            (_HEADER + 20 + 4 * len(response.partitions), lambda r: 8 + 18 * len(r.partitions)),
-            lambda reply: reply(Response(Answer.OK, partitions=response.partitions)),
-            self._own,
-        )
-
-    def _own(self, response: Response) -> None:
-        if self._again(response):
-            return
-        self._held = response.partitions
-        for tp in self._held:
-            self._broker.tally.ownership.took(self._kernel.now_us, tp, self.name)
-        self.stable = True
-
-    def _again(self, response: Response) -> bool:
-        """Deal with an answer that is not ok; whether it was none."""
-        if response.answer is Answer.OK:
-            return False
-        self._give_up()
-        self._broker.tally.member(self.name).failed_attempts += 1
-        wait = RETRY if response.answer is Answer.UNAVAILABLE else 0.0
-        self.epoch += 1
-        self._kernel.schedule(wait, self._join_if_alive)
-        return True
-
-    def _join_if_alive(self) -> None:
-        if self.alive:
-            self._join()
-
-    def _next_beat(self, wait: float = HEARTBEAT) -> None:
-        self._beat = self._kernel.schedule(wait, self._heartbeat)
-
-    def spread(self) -> None:
-        """Beat at a moment of one's own, as members that joined one after the other do."""
-        if self._beat is not None:
-            self._kernel.cancel(self._beat)
-            self._next_beat(HEARTBEAT * self._kernel.rng.random())
-
-    def _heartbeat(self) -> None:
-        if not self.alive:
-            return
-        self._broker.ask(
-            self,
-            "heartbeat",
-            (_HEADER + 2 + 1 + 4 + 2 + len(self.name), lambda response: 10),
-            partial(self._broker.group.heartbeat, self.name, self._generation),
-            self._beaten,
-        )
-
-    def _beaten(self, response: Response) -> None:
-        if response.answer is Answer.OK:
-            self._next_beat()
-        elif response.answer is Answer.UNAVAILABLE:
-            # Look for the coordinator, and beat again when it is back.
-            self._broker.tally.spend(
-                self._kernel.now_us, self.name, "find coordinator", Cost(1, 0, 0, 0, 40, 40)
-            )
-            self._next_beat(RETRY)
+        if seat.joining is not None or seat.syncing is not None:
+            seat.heard_us = self.kernel.now_us
+        if seat.heard_us + round(seat.spec.session_timeout * 1e6) > self.kernel.now_us:
+            self._expire_later(name, seat)
         else:
-            self._give_up()
-            self._join()
+            self._remove(name)
+            self._complete_join()
+
+    def _remove(self, name: str, left: bool = False) -> None:
+        seat = self._take_away(name, UNKNOWN_MEMBER)
+        if seat is None:
+            return
+        if seat.spec.instance_id is not None:
+            self._instances.pop(seat.spec.instance_id, None)
+        if self._watch is not None:
+            self._watch.removed(name, left)
+        if not self.seats:
+            self.state, self._phase = GroupState.EMPTY, self._phase + 1
+            self._parts = {}
+            self._store()
+        elif self.state is not GroupState.PREPARING:
+            self._prepare()
+
+    def _refuse(self, seat: _Seat, code: int) -> None:
+        for waiting in (seat.joining, seat.syncing):
+            if waiting is not None:
+                waiting(facts.RequestFailed(0, code))
+        seat.joining = seat.syncing = None
+
+    # -- the end of brokers
+
+    def _store(self) -> None:
+        self._stored = _Stored(
+            self.generation,
+            self._protocol,
+            self._leader,
+            {name: (seat.spec, seat.protocols) for name, seat in self.seats.items()},
+            dict(self._parts),
+        )
+
+    def resign(self, code: int) -> None:
+        """The broker hands the group over: who waits for an answer gets ``code``."""
+        for seat in self.seats.values():
+            self._refuse(seat, code)
+
+    def restart(self) -> None:
+        """The broker has died: another one, or itself, knows what was stored and no more."""
+        for seat in self.seats.values():
+            seat.gone = True
+        stored = self._stored
+        self._life += 1
+        self._pending.clear()
+        self._awaited.clear()
+        self.generation, self._protocol = stored.generation, stored.protocol
+        self._leader, self._parts = stored.leader, stored.parts
+        self.seats = {}
+        self._offers.clear()
+        for name, (spec, protocols) in stored.seats.items():
+            self._add(name, spec, protocols)
+        self._instances = {
+            seat.spec.instance_id: name
+            for name, seat in self.seats.items()
+            if seat.spec.instance_id is not None
+        }
+        self.state = GroupState.STABLE if self.seats else GroupState.EMPTY
 
 
-__all__ = ["Broker", "CoordinatorMember", "GroupCoordinator", "GroupState"]
+def _with_token(reply: Reply, token: int, fact: Any) -> None:
+    reply(replace(fact, token=token))
+
+
+def _names(protocols: Protocols) -> frozenset[str]:
+    return frozenset(name for name, _ in protocols)
+
+
+def failure(order: Any, code: int) -> MembershipFact:
+    """The answer to ``order`` that says ``code``."""
+    if isinstance(order, orders.Heartbeat):
+        return facts.HeartbeatAnswered(order.token, code)
+    return facts.RequestFailed(order.token, code)
+
+
+def _owned(metadata: bytes) -> frozenset[TopicPartition]:
+    try:
+        return decode_subscription(metadata).owned
+    except ValueError:
+        return frozenset()

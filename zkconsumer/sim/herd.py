@@ -328,7 +328,7 @@ class HerdRun:
             members=herd.members,
             topics=herd.topics,
             seed=herd.seed,
-            consumed_twice=None if self._observer is None else _repeated(self._observer),
+            consumed_twice=None if self._observer is None else repeated(self._observer),
             notes=[f"{self.bulk.bulk_reads} reads in bulk"] if self.bulk is not None else [],
         )
 
@@ -337,7 +337,7 @@ def _member_of(owner: bytes) -> str:
     return owner.decode().rpartition("-")[0]
 
 
-def _repeated(observer: Observer) -> int:
+def repeated(observer: Observer) -> int:
     """Messages delivered more than once."""
     seen: Mapping[TopicPartition, int] = observer.delivered_below
     return max(0, observer.deliveries - sum(seen.values()))

@@ -1,61 +1,100 @@
-"""The events of ``zkconsumer.sim.herd`` in a group that a broker coordinates, in virtual time."""
+"""The events of ``zkconsumer.sim.herd`` in a group that a broker coordinates, in virtual time.
+
+The members are the real machine of ``zkconsumer.core.membership``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
+from zkconsumer.core.invariants import Observer
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import State
+from zkconsumer.core.membership.strategies import RangeStrategy, Strategy
 from zkconsumer.core.types import TopicPartition
+from zkconsumer.journal.group import GroupCounter, GroupObserver, GroupRecorder
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Sink, event_entry
 from zkconsumer.journal.tally import Tally
-from zkconsumer.sim.coordinator import Broker, CoordinatorMember, GroupCoordinator, GroupState
-from zkconsumer.sim.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd, member_name, simulate
+from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
+from zkconsumer.sim.group_judge import GroupJudge
+from zkconsumer.sim.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.herd import (
+    BOUNCE_SECONDS,
+    GROUP,
+    OBSERVE_SECONDS,
+    RESTART_SECONDS,
+    TROUBLE_SECONDS,
+    Herd,
+    member_name,
+    repeated,
+    simulate,
+)
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.process import Habits, SimLog
 
-#: ``metadata.max.age.ms`` of Kafka's consumer: how long a new topic may go unnoticed (seconds).
-METADATA_AGE = 300.0
-#: ``max.poll.interval.ms``: how long a rebalance waits for members (seconds).
+#: Defaults of the connector's configuration, in seconds.
+HEARTBEAT = 3.0
+REREAD = 30.0
 REBALANCE_TIMEOUT = 300.0
+BACKOFF = 0.1
+DEFAULT_STRATEGY: Strategy = RangeStrategy()
+#: How long a new coordinator reads the group (seconds).
+LOADING_SECONDS = 0.1
 _STEP = 0.05
 _QUIET_STEPS = 4
 _LONGEST = 3600.0
 
 
 class CoordinatorRun:
-    """One run."""
+    """One run. ``perform`` does everything; what is readable afterwards is public."""
 
-    def __init__(self, herd: Herd, sink: Sink | None = None) -> None:
+    def __init__(
+        self, herd: Herd, sink: Sink | None = None, strategy: Strategy = DEFAULT_STRATEGY
+    ) -> None:
         herd.check()
         self.herd = herd
         self.kernel = Kernel(herd.seed)
         self.tally = Tally()
-        self.members: dict[int, CoordinatorMember] = {}
-        self.group = GroupCoordinator(self.kernel, herd.session_timeout, REBALANCE_TIMEOUT)
-        self.broker = Broker(self.kernel, self.tally, self.group, 0.0)
-        self._topics = dict.fromkeys(herd.topic_names(), herd.partitions)
+        self.members: dict[int, SimGroupMember] = {}
+        self.topics = dict.fromkeys(herd.topic_names(), herd.partitions)
+        self._observer = Observer() if herd.rate else None
+        self._log = SimLog(self.kernel, herd.rate) if herd.rate else None
+        judge = GroupJudge(self.kernel, self._observer) if self._observer is not None else None
+        self._identify = judge.session if judge is not None else lambda name, generation: 1
+        self.group = GroupCoordinator(self.kernel, lambda: self.topics, watch=judge)
+        self.brokers = Brokers(self.kernel, self.group)
+        self._strategy = strategy
         self._sink = sink
         self._restarts: dict[int, int] = {}
         self._busy_until = 0.0
+        self._add_to_log()
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
         """Settle, trigger the event, wait for rest, measure."""
         herd, kernel = self.herd, self.kernel
         progress("settling")
         for number in range(herd.members):
-            self._start(number)
+            # Not all at once: each looks at the topics again at a moment of its own.
+            kernel.schedule(REREAD * kernel.rng.random(), partial(self._start, number))
+        kernel.run(until=REREAD)
         self._rest()
         for member in self.members.values():
             member.trip_us = self._trip()
-            member.spread()
-        self.broker.service = herd.service[0]
-        kernel.run(until=kernel.now + 1.0)
+            member.pause(HEARTBEAT * kernel.rng.random())  # and beats at one
+        self.brokers.service = herd.service[0]
+        kernel.run(until=kernel.now + HEARTBEAT + 1.0)
+        self._rest()
         self.tally.reset(kernel.now_us)
         progress(herd.event)
         self._event()
+        self._trouble()
+        if self._log is not None:
+            kernel.run(until=kernel.now + OBSERVE_SECONDS)
         self._rest()
         partitions = [
-            TopicPartition(t, n) for t, count in self._topics.items() for n in range(count)
+            TopicPartition(t, n) for t, count in self.topics.items() for n in range(count)
         ]
         return measure(
             self.tally,
@@ -67,17 +106,44 @@ class CoordinatorRun:
             members=herd.members,
             topics=herd.topics,
             seed=herd.seed,
-            notes=[f"generation {self.group.generation}"],
+            consumed_twice=None if self._observer is None else repeated(self._observer),
+            notes=[f"generation {self.group.generation}, {self._strategy.name}"],
         )
 
     def _trip(self) -> int:
         low, high = self.herd.latency
         return round((low + (high - low) * self.kernel.rng.random()) * 1e6)
 
+    def _add_to_log(self) -> None:
+        if self._log is not None:
+            self._log.add(TopicPartition(t, n) for t, c in self.topics.items() for n in range(c))
+
     def _start(self, number: int) -> None:
+        herd, now_us = self.herd, lambda: self.kernel.now_us
         name = member_name(number, self._restarts.get(number, 0))
-        trip = self._trip() if self.broker.service else 1000
-        member = CoordinatorMember(self.broker, name, lambda: self._topics, trip)
+        spec = GroupSpec(
+            group=GROUP,
+            consumer_id=name,
+            instance_id=None,
+            subscription=herd.subscription(),
+            exclude_internal=True,
+            strategies=(self._strategy,),
+            auto_commit=True,
+            session_timeout=herd.session_timeout,
+            rebalance_timeout=REBALANCE_TIMEOUT,
+            heartbeat_interval=min(HEARTBEAT, herd.session_timeout / 3),
+            backoff=BACKOFF,
+            reread=REREAD,
+        )
+        watchers: list[GroupObserver] = [GroupCounter(self.tally, name, now_us, GROUP)]
+        if self._sink is not None:
+            watchers.append(GroupRecorder(self._sink, name, now_us, GROUP))
+        habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
+        member = SimGroupMember(
+            self.brokers, spec, self._log, self._observer, habits, None, watchers, self._identify
+        )
+        if self.brokers.service:
+            member.trip_us = self._trip()
         self.members[number] = member
         member.start()
 
@@ -86,15 +152,19 @@ class CoordinatorRun:
         quiet, end = 0, self.kernel.now + _LONGEST
         while quiet < _QUIET_STEPS and self.kernel.now < end:
             self.kernel.run(until=self.kernel.now + _STEP)
-            live = [member for member in self.members.values() if member.alive]
-            settled = (
-                self.group.state is GroupState.STABLE
-                and self.group.up
-                and len(self.group.seats) == len(live)
-                and self.kernel.now > self._busy_until
-                and all(member.stable for member in live)
-            )
-            quiet = quiet + 1 if settled else 0
+            quiet = quiet + 1 if self._settled() else 0
+
+    def _settled(self) -> bool:
+        group = self.group
+        if group.state is not GroupState.STABLE or self.kernel.now < self._busy_until:
+            return False
+        live = [member for member in self.members.values() if member.alive]
+        return len(group.seats) == len(live) and all(
+            member.machine.state is State.STABLE and member.machine.generation == group.generation
+            for member in live
+        )
+
+    # -- what happens
 
     def _note(self, name: str, member: str = "") -> None:
         if self._sink is not None:
@@ -102,33 +172,58 @@ class CoordinatorRun:
 
     def _event(self) -> None:
         number = self.herd.members // 2
-        self._note(self.herd.event)
+        member = self.members[number]
         match self.herd.event:
             case "join":
+                self._note("join", member_name(self.herd.members))
                 self._start(self.herd.members)
             case "leave":
-                self.members[number].close()
+                self._note("leave", member.name)
+                member.close()
             case "crash":
-                self.members[number].crash()
+                self._note("crash", member.name)
+                self.tally.ownership.gone(self.kernel.now_us, member.name)
+                member.crash()
             case "rolling-restart":
+                self._note("rolling-restart")
                 self._busy_until = self.kernel.now + 2 * RESTART_SECONDS * self.herd.members
                 self._restart(0)
             case "broker-bounce":
-                self.group.up = False
+                self._note("broker-bounce")
                 self._busy_until = self.kernel.now + BOUNCE_SECONDS + 4.0
-                self.kernel.schedule(BOUNCE_SECONDS, partial(setattr, self.group, "up", True))
+                self.brokers.fail_over(BOUNCE_SECONDS, LOADING_SECONDS)
             case "topic-create":
-                wait = METADATA_AGE * self.kernel.rng.random()
-                self._busy_until = self.kernel.now + wait
-                self.kernel.schedule(wait, self._new_topic)
+                self._note("topic-create")
+                self.topics["t-new"] = self.herd.partitions
+                self._add_to_log()
                 self.tally.ownership.changed_at = self.kernel.now_us
+                self._busy_until = self.kernel.now + REREAD + HEARTBEAT
 
-    def _new_topic(self) -> None:
-        """The leader's metadata show the new topic."""
-        self._topics["t-new"] = self.herd.partitions
-        self.members[0].rejoin()
+    def _trouble(self) -> None:
+        """Pauses and cuts, at random times soon after the event."""
+        rng, timeout = self.kernel.rng, self.herd.session_timeout
+        for count, strike in ((self.herd.pauses, self._pause), (self.herd.cuts, self._cut)):
+            for _ in range(count):
+                seconds = 1.5 * timeout * rng.random()
+                self.kernel.schedule(TROUBLE_SECONDS * rng.random(), partial(strike, seconds))
+                over = self.kernel.now + TROUBLE_SECONDS + 2.5 * timeout
+                self._busy_until = max(self._busy_until, over)
+
+    def _any(self) -> SimGroupMember:
+        return self.kernel.rng.choice([m for m in self.members.values() if m.alive])
+
+    def _pause(self, seconds: float) -> None:
+        member = self._any()
+        self._note("pause", member.name)
+        member.pause(seconds)
+
+    def _cut(self, seconds: float) -> None:
+        member = self._any()
+        self._note("cut-off", member.name)
+        member.cut(seconds)
 
     def _restart(self, number: int) -> None:
+        """Members leave and come back one after the other, at a fixed pace."""
         if number >= self.herd.members:
             return
         self.members[number].close()
@@ -142,9 +237,12 @@ class CoordinatorRun:
 
 
 def simulate_any(
-    herd: Herd, sink: Sink | None = None, progress: Callable[[str], object] = lambda text: None
+    herd: Herd,
+    sink: Sink | None = None,
+    progress: Callable[[str], object] = lambda text: None,
+    strategy: Strategy = DEFAULT_STRATEGY,
 ) -> Measures:
     """Simulate one change in whichever style of coordination ``herd`` names. Raises ConfigError."""
     if herd.profile == "coordinator":
-        return CoordinatorRun(herd, sink).perform(progress)
+        return CoordinatorRun(herd, sink, strategy).perform(progress)
     return simulate(herd, sink, progress)

@@ -1,0 +1,199 @@
+"""The suite finds bugs planted in the coordinator's machine: each breaks an invariant somewhere.
+
+All seeds here are among the thousand of ``test_coordinator_members``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import commits, facts
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.reactions import Reaction, Request, reaction
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.sim import group_member
+from zkconsumer.sim.group_scenario import STRATEGIES, run
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+COOPERATIVE = (StickyStrategy(True),)
+
+
+def found_within(seeds: range, rule: str, strategies: Any) -> bool:
+    """Whether one of the runs breaks the rule."""
+    return any(
+        violation.rule == rule
+        for seed in seeds
+        for violation in run(seed, strategies=strategies).violations
+    )
+
+
+def without(kind: type, name: str) -> Patch:
+    """Orders of ``kind`` that a handler gives are forgotten."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(MembershipMachine, name)
+
+        def handler(self: MembershipMachine, *args: Any) -> Any:
+            found = right(self, *args)
+            self._orders[:] = [order for order in self._orders if not isinstance(order, kind)]
+            return found
+
+        patch.setattr(MembershipMachine, name, handler)
+
+    plant.__name__ = f"no_{kind.__name__}_after{name}"
+    return plant
+
+
+def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
+    """An eager member goes on reading while it joins."""
+    patch.setattr(MembershipMachine, "_rejoin", MembershipMachine._load)
+
+
+def has_no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Delivery goes on however long the coordinator is silent."""
+    patch.setattr(group_member, "LEASE", 100.0)
+
+
+def trusts_a_rebalance_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats that ask to join again keep the fence open beyond the rebalance timeout."""
+
+    def answered(self: group_member.SimGroupMember, *args: Any) -> None:
+        self._settled_at = 1e9
+        right(self, *args)
+
+    right = group_member.SimGroupMember.answered
+    patch.setattr(group_member.SimGroupMember, "answered", answered)
+
+
+def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
+    """The leader looks again at the topics that exist, not at those that members want."""
+
+    def to_reread(self: MembershipMachine) -> tuple[str, ...] | None:
+        own = self.spec.topics_to_load
+        return None if own is None else tuple(sorted({*own, *self._group_topics}))
+
+    patch.setattr(MembershipMachine, "_topics_to_reread", to_reread)
+
+
+def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
+    """The committed offset is not used."""
+    right = MembershipMachine._offsets_fetched
+
+    def fetched(self: MembershipMachine, fact: facts.OffsetsFetched) -> None:
+        nothing: Mapping[TopicPartition, int | None] = dict.fromkeys(fact.offsets)
+        right(self, facts.OffsetsFetched(fact.token, nothing))
+
+    patch.setattr(MembershipMachine, "_offsets_fetched", fetched)
+
+
+def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A cooperative member that gave partitions up does not join again for their new owner."""
+    right = MembershipMachine._synced
+
+    def synced(self: MembershipMachine, fact: facts.Synced) -> None:
+        right(self, fact)
+        self._rejoin_wanted = False
+
+    patch.setattr(MembershipMachine, "_synced", synced)
+
+
+def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
+    """A cooperative member says that it has nothing, and goes on."""
+    right = MembershipMachine._join
+
+    def join(self: MembershipMachine) -> None:
+        held, self.held = self.held, {}
+        right(self)
+        self.held = held
+
+    patch.setattr(MembershipMachine, "_join", join)
+
+
+def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator is looked for once in a life."""
+    patch.setattr(MembershipMachine, "_coordinator_lost", lambda self: None)
+
+
+def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
+    """A commit that waits is sent, though a later one of the same partitions went before."""
+    patch.setattr(commits.CommitDesk, "forget", lambda self, partitions: None)
+
+
+def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:
+    """An expelled member joins under its former id."""
+    right = MembershipMachine._lose
+    patch.setattr(MembershipMachine, "_lose", lambda self, expelled: right(self, False))
+
+
+def never_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """A member that left for a slow application stays outside."""
+    patch.setattr(MembershipMachine, "_poll_resumed", lambda self, fact: None)
+
+
+def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """UNKNOWN_MEMBER_ID in answer to a heartbeat means nothing."""
+
+    def react(request: Request, code: int) -> Reaction:
+        refused = request is Request.HEARTBEAT and code in (22, 25)
+        return Reaction.PROCEED if refused else reaction(request, code)
+
+    from zkconsumer.core.membership import machine
+
+    patch.setattr(machine, "reaction", react)
+
+
+def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
+    """An answer to an earlier request counts as the answer to the present one."""
+    right = MembershipMachine.on
+
+    def on(self: MembershipMachine, fact: Any) -> Any:
+        if isinstance(fact, facts.TopicsLoaded | facts.Synced | facts.Joined):
+            self._awaited = fact.token
+        return right(self, fact)
+
+    patch.setattr(MembershipMachine, "on", on)
+
+
+def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
+    """The leader deals out only the topics that it subscribes to itself."""
+    right = MembershipMachine._group_loaded
+
+    def loaded(self: MembershipMachine, fact: facts.TopicsLoaded) -> None:
+        own = {t: n for t, n in fact.partitions.items() if t in self._topics}
+        right(self, facts.TopicsLoaded(fact.token, own))
+
+    patch.setattr(MembershipMachine, "_group_loaded", loaded)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seeds", "rule", "strategies"),
+    [
+        (joins_without_stopping, range(20), "stopped_before_release", STRATEGIES),
+        (without(common_orders.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
+        (has_no_fence, range(60), "single_delivery", STRATEGIES),
+        (trusts_a_rebalance_for_ever, range(280, 300), "single_delivery", COOPERATIVE),
+        (forgets_topics_that_are_not_there, range(300, 320), "no_orphan_at_rest", STRATEGIES),
+        (starts_at_zero, range(20), "starts_at_committed", STRATEGIES),
+        (lets_go_and_tells_nobody, range(60), "no_orphan_at_rest", COOPERATIVE),
+        (keeps_what_was_taken, range(60), "stopped_before_release", COOPERATIVE),
+        (asks_no_second_time, range(60), "stable_at_rest", STRATEGIES),
+        (commits_out_of_date, range(400), "offsets_never_lowered", STRATEGIES),
+        (keeps_an_unknown_id, range(60), "stable_at_rest", STRATEGIES),
+        (never_comes_back, range(60), "stable_at_rest", STRATEGIES),
+        (believes_a_refused_heartbeat, range(60), "stable_at_rest", STRATEGIES),
+        (takes_any_answer, range(400), "stable_at_rest", STRATEGIES),
+        (leads_with_its_own_topics, range(60), "no_orphan_at_rest", STRATEGIES),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Patch, seeds: range, rule: str, strategies: Any
+) -> None:
+    """Each of these bugs, alone, breaks the invariant that is there to catch it."""
+    plant(monkeypatch)
+    assert found_within(seeds, rule, strategies)

@@ -1,0 +1,251 @@
+"""Journal and counts of members of a group on the brokers: the same lines, the same tally.
+
+Requests to brokers are operations; what they cost follows from the fields of order and answer, as
+``zkconsumer.journal.wire`` does it for ZooKeeper. Called by the thread that runs the member.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.facts import MembershipFact
+from zkconsumer.core.membership.orders import MembershipOrder
+from zkconsumer.core.membership.reactions import name_of
+from zkconsumer.core.membership.wire import by_topic
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.journal.recorder import Entry, Sink, describe, session_text
+from zkconsumer.journal.schema import Kind
+from zkconsumer.journal.tally import GROUP_KINDS, Tally
+from zkconsumer.journal.wire import Cost
+
+_ANSWER: Final = 8  # length, correlation id
+_BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
+
+
+class GroupObserver(Protocol):
+    """Told of everything a member does, in order. Must be quick, and must not raise."""
+
+    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
+        """The core is about to be told ``fact``."""
+
+    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
+        """The core wants ``order``."""
+
+    def request(
+        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+    ) -> None:
+        """The request that ``order`` asks for, sent at ``sent_us``, was answered or given up."""
+
+
+class GroupRecorder:
+    """Writes the entries of one member.
+
+    Args:
+        sink: takes the entries.
+        member: its consumer id.
+        now_us: microseconds on the run's clock.
+        group, client_id, instance_id: for sizes on the wire.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        member: str,
+        now_us: Callable[[], int],
+        group: str,
+        client_id: str = "",
+        instance_id: str | None = None,
+    ) -> None:
+        self._sink = sink
+        self._member = member
+        self._now_us = now_us
+        self._wire = Wire(group, client_id, instance_id)
+
+    def _entry(self, kind: Kind, what: object, generation: int, attempt: int) -> Entry:
+        return {
+            "at": self._now_us(),
+            "kind": kind.value,
+            "name": type(what).__name__,
+            "member": self._member,
+            "session": session_text(0),
+            "generation": generation,
+            "attempt": attempt,
+        }
+
+    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
+        """Write a fact."""
+        entry = self._entry(Kind.FACT, fact, generation, attempt)
+        describe(fact, entry)
+        _describe(fact, entry)
+        self._sink.write(entry)
+
+    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
+        """Write an order."""
+        entry = self._entry(Kind.ORDER, order, generation, attempt)
+        describe(order, entry)
+        _describe(order, entry)
+        self._sink.write(entry)
+
+    def request(
+        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+    ) -> None:
+        """Write an operation."""
+        entry = self._entry(Kind.OP, order, generation, attempt)
+        entry |= {"sent": sent_us, "result": result_of(answer)}
+        self._sink.write(entry | dataclasses.asdict(self._wire.cost(order, answer)))
+
+
+class GroupCounter:
+    """Feeds a tally with one member of a simulation. Arguments as of ``GroupRecorder``."""
+
+    def __init__(
+        self, tally: Tally, member: str, now_us: Callable[[], int], group: str, client_id: str = ""
+    ) -> None:
+        self._tally = tally
+        self._member = member
+        self._now_us = now_us
+        self._wire = Wire(group, client_id, None)
+
+    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
+        """Costs nothing."""
+
+    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
+        """Follow ownership."""
+        now, ownership = self._now_us(), self._tally.ownership
+        match order:
+            case common_orders.StartFetching(_, partitions):
+                for tp in partitions:
+                    ownership.took(now, tp, self._member)
+            case orders.Forget(gone) | common_orders.Drop(gone):
+                for tp in gone:
+                    ownership.lost(now, tp, self._member)
+
+    def request(
+        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+    ) -> None:
+        """Count an operation."""
+        name, spent = type(order).__name__, self._wire.cost(order, answer)
+        self._tally.spend(self._now_us(), self._member, GROUP_KINDS[name], spent, sent_us)
+        self._tally.asked(self._member, name, result_of(answer))
+
+
+def result_of(answer: MembershipFact) -> str:
+    """``ok``, or the code's name."""
+    match answer:
+        case facts.RequestFailed(_, code) | facts.HeartbeatAnswered(_, code) if code:
+            return name_of(code)
+        case facts.OffsetsCommitted(_, codes):
+            return next((name_of(code) for code in codes.values() if code), "ok")
+    return "ok"
+
+
+class Wire:
+    """Sizes of requests in the versions that a member uses with brokers since 2.3.
+
+    Of topics' metadata, one replica each is counted: an answer does not tell more.
+    """
+
+    def __init__(self, group: str, client_id: str, instance_id: str | None) -> None:
+        self._head = 4 + 8 + 2 + len(client_id.encode())
+        self._group = _text(group)
+        self._instance = 2 + len((instance_id or "").encode())
+
+    def cost(self, order: Any, answer: MembershipFact) -> Cost:
+        """What ``order`` and its ``answer`` cost."""
+        out = self._head + self._out(order)
+        return Cost(1, 0, 0, 0, out, 0 if _unanswered(answer) else _ANSWER + _in(order, answer))
+
+    def _out(self, order: Any) -> int:
+        match order:
+            case orders.FindCoordinator():
+                return self._group
+            case orders.LoadTopics(_, topics):
+                return 4 + sum(map(_text, topics or ())) + 1
+            case orders.JoinGroup(_, name, protocols):
+                size = self._group + 8 + _text(name) + self._instance + _text("consumer") + 4
+                return size + sum(_text(n) + 4 + len(raw) for n, raw in protocols)
+            case orders.SyncGroup(_, name, _, given):
+                size = self._group + 4 + _text(name) + self._instance + 4
+                return size + sum(_text(n) + 4 + len(raw) for n, raw in given.items())
+            case orders.Heartbeat(_, name):
+                return self._group + 4 + _text(name) + self._instance
+            case orders.LeaveGroup(_, name):
+                return self._group + _text(name)
+            case orders.FetchOffsets(_, partitions):
+                return self._group + _partitions(partitions, 4)
+            case orders.CommitOffsets(_, name, _, positions):
+                size = self._group + 4 + _text(name) + self._instance
+                return size + _partitions(positions, 4 + 8 + 4 + 2)
+        raise TypeError(type(order).__name__)
+
+
+def _in(order: Any, answer: MembershipFact) -> int:
+    match answer:
+        case facts.CoordinatorFound():
+            return 2 + _BROKER - 2
+        case facts.TopicsLoaded(_, partitions, brokers):
+            size = 4 + 4 + len(brokers) * _BROKER + 2 + 22 + 4 + 4
+            return size + sum(
+                2 + _text(topic) + 1 + 4 + count * (2 + 4 + 4 + 8 + 8)
+                for topic, count in partitions.items()
+            )
+        case facts.Joined(_, name, _, leader, protocol, members):
+            size = 4 + 2 + 4 + _text(protocol) + _text(leader) + _text(name) + 4
+            return size + sum(
+                _text(one.member_id) + 2 + len(one.instance_id or "") + 4 + len(one.metadata)
+                for one in members
+            )
+        case facts.Synced(_, assignment):
+            return 4 + 2 + 4 + len(assignment)
+        case facts.OffsetsFetched(_, offsets):
+            return _partitions(offsets, 4 + 8 + 2 + 2)
+        case facts.OffsetsCommitted(_, codes):
+            return 4 + _partitions(codes, 4 + 2)
+        case facts.RequestFailed():
+            empty = facts.Joined(0, answer.member_id, -1, "", "")
+            return _in(order, empty) if isinstance(order, orders.JoinGroup) else 6
+    return 4 + 2
+
+
+def _unanswered(answer: MembershipFact) -> bool:
+    return isinstance(answer, facts.RequestFailed | facts.HeartbeatAnswered) and answer.code < 0
+
+
+def _text(text: str) -> int:
+    return 2 + len(text.encode())
+
+
+def _partitions(partitions: Iterable[TopicPartition], each: int) -> int:
+    return 4 + sum(_text(t) + 4 + each * len(found) for t, found in by_topic(partitions).items())
+
+
+def _describe(what: MembershipFact | MembershipOrder, entry: Entry) -> None:
+    """Add what the fields say that members in ZooKeeper do not know."""
+    more: dict[str, Any] = {}
+    match what:
+        case facts.TopicsLoaded(_, partitions):
+            more["detail"] = " ".join(f"{topic}:{n}" for topic, n in sorted(partitions.items()))
+        case facts.Joined(_, _, generation, leader, protocol, members):
+            more["members"] = [member.member_id for member in members]
+            more["detail"] = f"generation {generation}, {protocol}, led by {leader}"
+        case facts.OffsetsFetched(_, offsets) | orders.CommitOffsets(_, _, _, offsets):
+            more["offsets"] = {str(tp): n for tp, n in sorted(offsets.items()) if n is not None}
+        case facts.OffsetsCommitted() | facts.HeartbeatAnswered():
+            more["result"] = result_of(what)
+        case facts.RequestFailed(_, code, detail):
+            more |= {"result": name_of(code), "detail": detail}
+        case orders.FetchOffsets(_, partitions) | orders.NotifyLost(_, partitions):
+            more["partitions"] = [str(tp) for tp in sorted(partitions)]
+        case orders.Forget(partitions):
+            more["partitions"] = [str(tp) for tp in sorted(partitions)]
+        case orders.JoinGroup(_, name, protocols):
+            more["detail"] = f"{name or 'no member id'}: {', '.join(n for n, _ in protocols)}"
+        case orders.Fail(code, text):
+            more |= {"result": name_of(code), "detail": text}
+        case orders.Close(faults):
+            more["detail"] = "; ".join(faults)
+    entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -1,0 +1,351 @@
+"""A whole group on a simulated coordinator under random faults, from one seed, and the verdict.
+
+``run(seed)`` builds a group, troubles it, lets it come to rest and returns what the invariants say.
+The result is a pure function of the seed. Single-threaded, in virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zkconsumer.core.invariants import Observer, Violation, no_loss, no_orphan
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import State
+from zkconsumer.core.membership.strategies import (
+    LegacyStrategy,
+    RangeStrategy,
+    RoundRobinStrategy,
+    Strategy,
+)
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.sim.coordinator import GroupCoordinator
+from zkconsumer.sim.group_judge import GroupJudge
+from zkconsumer.sim.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.process import Habits, SimLog
+
+#: How long a group is troubled (seconds).
+TROUBLED = 40.0
+#: What members may need in peace, besides their timeouts, until each has its share (seconds).
+SETTLE = 10.0
+STRATEGIES: tuple[Strategy, ...] = (
+    RangeStrategy(),
+    RoundRobinStrategy(),
+    LegacyStrategy("legacy-range"),
+    LegacyStrategy("legacy-roundrobin"),
+)
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run ended. ``faults`` counts what was done to the group, by kind."""
+
+    seed: int
+    violations: list[Violation]
+    faults: dict[str, int]
+    deliveries: int
+    generations: int
+    strategy: str
+    history: list[str] | None
+    states: set[State]
+
+
+class World:
+    """The brokers with their topics, the messages, the members of one group, and its troubles."""
+
+    def __init__(self, seed: int, strategies: Sequence[Strategy], record: bool) -> None:
+        self.kernel = Kernel(seed)
+        self.rng = rng = random.Random(seed)
+        self.log = SimLog(self.kernel, 4.0)
+        self.observer = Observer()
+        self.judge = GroupJudge(self.kernel, self.observer)
+        self.topics: dict[str, int] = {}
+        self.group = GroupCoordinator(self.kernel, lambda: self.topics, 1.0, self.judge)
+        self.brokers = Brokers(self.kernel, self.group, 0.0005)
+        self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
+        self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
+        self.members: list[SimGroupMember] = []
+        self.states: set[State] = set()
+        self.history: list[str] | None = [] if record else None
+        self.counts: dict[str, int] = {}
+        self.quiet_from = 0.0
+        self.session = rng.choice([6.0, 10.0])
+        self.rebalance = rng.choice([8.0, 20.0])
+        self.reread = rng.choice([3.0, 8.0])
+        own = rng.choice(strategies)
+        others = [one for one in strategies if one.cooperative == own.cooperative and one != own]
+        self.offered = (own, *rng.sample(others, min(len(others), rng.choice([0, 0, 1]))))
+        self.habits = Habits(
+            stop=(0.0, rng.choice([0.1, 0.1, 1.5])),
+            listener=(0.0, rng.choice([0.01, 0.3, 3.0])),
+            listener_error=rng.choice([0.0, 0.0, 0.1]),
+        )
+        self.statics = 0
+        moves = rng.random() < 0.5  # a coordinator that dies forgets who took over an instance id
+        self.kinds: list[tuple[int, str, Callable[[], None]]] = [
+            (5, "join", self.join),
+            (3, "leave", self.leave),
+            (3, "crash", self.crash),
+            (5, "pause", self.pause),
+            (5, "cut", self.cut),
+            (4, "slow application", self.stall),
+            (2 * moves, "coordinator dies", self.kill_coordinator),
+            (2 * moves, "coordinator moves", self.move_coordinator),
+            (3 * (not moves), "static restart", self.restart_static),
+            (3, "add partitions", self.add_partitions),
+            (2, "create topic", self.create_topic),
+            (2, "delete topic", self.delete_topic),
+            (4, "commit asked for", self.commit),
+        ]
+
+    @property
+    def live(self) -> list[SimGroupMember]:
+        """Members that have neither left nor crashed."""
+        return [member for member in self.members if member.alive]
+
+    def set_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic, or give it more partitions."""
+        self.topics[topic] = partitions
+        self.log.add(TopicPartition(topic, number) for number in range(partitions))
+
+    def strike(self) -> None:
+        """One trouble, drawn at random."""
+        weights = [weight for weight, _, _ in self.kinds]
+        _, name, action = self.rng.choices(self.kinds, weights)[0]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self.history is not None:
+            self.history.append(f"{self.kernel.now_us} trouble: {name}")
+        action()
+
+    def lasts(self, seconds: float) -> None:
+        """The trouble of now is over in ``seconds``."""
+        self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
+
+    # -- troubles
+
+    def join(self) -> None:
+        """A member starts."""
+        if len(self.live) < 5:
+            number = len(self.members)
+            instance = f"i{number}" if self.rng.random() < 0.25 else None
+            names = self.rng.sample(["t0", "t1"], self.rng.choice([1, 2, 2]))
+            streams = self.rng.choice([1, 1, 2])
+            subscription = Subscription(Pattern.STATIC, dict.fromkeys(names, streams))
+            if self.rng.random() < 0.4:
+                subscription = Subscription(Pattern.WHITE_LIST, {"t.*": streams})
+            self._start(f"m{number}", instance, subscription)
+
+    def _start(self, name: str, instance: str | None, subscription: Subscription) -> None:
+        rng = self.rng
+        spec = GroupSpec(
+            group="g",
+            consumer_id=name,
+            instance_id=instance,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=self.offered if rng.random() < 0.7 else self.offered[:1],
+            auto_commit=rng.random() < 0.85,
+            session_timeout=self.session,
+            rebalance_timeout=self.rebalance,
+            heartbeat_interval=min(3.0, self.session / 3),
+            backoff=rng.choice([0.1, 0.5]),
+            reread=self.reread,
+            commit_attempts=rng.choice([3, 9]),
+        )
+        note = None if self.history is None else self.history.append
+        member = SimGroupMember(
+            self.brokers, spec, self.log, self.observer, self.habits, note, (_Seen(self),)
+        )
+        member.identify = self.judge.session
+        member.home = rng.choice([0, 1])
+        self.members.append(member)
+        member.start()
+
+    def _any(self) -> SimGroupMember | None:
+        return self.rng.choice(self.live) if self.live else None
+
+    def leave(self) -> None:
+        """A member leaves in order."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.close()
+
+    def crash(self) -> None:
+        """A member's process dies."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.crash()
+
+    def pause(self) -> None:
+        """A process stands still for a while."""
+        member = self._any()
+        if member is not None:
+            seconds = self.session * self.rng.choice([0.2, 0.9, 1.5, 2.5])
+            member.pause(seconds)
+            self.lasts(seconds)
+
+    def cut(self) -> None:
+        """Connections break, with requests and answers under way."""
+        member = self._any()
+        if member is not None:
+            seconds = self.rng.choice([0.01, 0.3, self.session * 0.8, self.session * 1.5])
+            member.cut(seconds)
+            self.lasts(seconds)
+
+    def stall(self) -> None:
+        """An application works on one message for long."""
+        member = self._any()
+        if member is not None:
+            seconds = self.rebalance * self.rng.choice([0.5, 1.2, 2.0])
+            member.stall(seconds)
+            self.lasts(seconds)
+
+    def kill_coordinator(self) -> None:
+        """The coordinator's broker dies; the other one takes over."""
+        seconds = self.rng.choice([0.5, 4.0])
+        self.brokers.fail_over(seconds, self.rng.choice([0.05, 2.0]))
+        self.lasts(seconds + 2.0)
+
+    def move_coordinator(self) -> None:
+        """Another broker becomes coordinator; the former one goes on."""
+        self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
+        self.lasts(2.1)
+
+    def restart_static(self) -> None:
+        """A static member's process dies and is there again within its session timeout."""
+        members = [member for member in self.live if member.spec.instance_id is not None]
+        if members:
+            member = self.rng.choice(members)
+            member.crash()
+            self.statics += 1
+            name = f"{member.spec.instance_id}r{self.statics}"
+            subscription, instance = member.spec.subscription, member.spec.instance_id
+            seconds = self.session * self.rng.choice([0.1, 0.5])
+            self.kernel.schedule(seconds, lambda: self._start(name, instance, subscription))
+            self.lasts(seconds)
+
+    def add_partitions(self) -> None:
+        """A topic gets more partitions."""
+        if self.topics:
+            topic = self.rng.choice(sorted(self.topics))
+            self.set_topic(topic, min(8, self.topics[topic] + self.rng.randint(1, 2)))
+
+    def create_topic(self) -> None:
+        """A topic appears."""
+        topic = self.rng.choice(["t0", "t1", "t2", "u0"])
+        if topic not in self.topics:
+            self.set_topic(topic, self.rng.randint(1, 5))
+
+    def delete_topic(self) -> None:
+        """A topic disappears."""
+        self.topics.pop(self.rng.choice(["t1", "t2", "u0"]), None)
+
+    def commit(self) -> None:
+        """An application commits what it has consumed."""
+        member = self._any()
+        if member is not None and not member.paused:
+            member.commit()
+
+    # -- at rest
+
+    def at_rest(self) -> list[Violation]:
+        """Judge who owns and fetches what. Call it when everybody had the time to settle."""
+        now, live = self.kernel.now, self.live
+        found = [
+            Violation("stable_at_rest", now, f"{m.name}: {m.machine.state.name} {m.failed}")
+            for m in live
+            if m.machine.state is not State.STABLE
+            or m.machine.generation != self.group.generation
+            or not m.cluster.group.seats.get(m.machine.member_id)
+        ]
+        found += [
+            Violation("commits_answered", now, f"{m.name}: {m.unanswered} unanswered")
+            for m in live
+            if m.unanswered
+        ]
+        if len(self.group.seats) != len(live):
+            found.append(Violation("no_ghosts_at_rest", now, f"{list(self.group.seats)}"))
+        wanted = {topic for member in live for topic in member.spec.topics(self.topics)}
+        wanted &= self.topics.keys()
+        every = [TopicPartition(t, n) for t in sorted(wanted) for n in range(self.topics[t])]
+        owners = {tp: who for tp, who in self.observer.owners.items() if tp.topic in wanted}
+        found += no_orphan(now, every, owners, [member.at_rest() for member in live])
+        known = set(every)
+        for member in live:
+            topics = member.spec.topics(self.topics)
+            streams = member.machine.held
+            wrong = [
+                tp for tp, of in streams.items() if tp in known and of.stream >= topics[tp.topic]
+            ]
+            if wrong or set(streams) - known:
+                text = f"{member.name}: holds {sorted(set(streams) - known) + wrong}"
+                found.append(Violation("holds_what_is_there", now, text))
+        return found
+
+    def lost(self) -> list[Violation]:
+        """Judge whether everything was delivered, in partitions that have an owner."""
+        owned = {tp for member in self.live for tp in member.fetching}
+        ends = {tp: self.log.end(tp) for tp in owned}
+        return no_loss(self.kernel.now, ends, self.observer.delivered_below)
+
+
+class _Seen:
+    """Notes which states the members came through."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def fact(self, *_: object) -> None:
+        """Look."""
+        self._world.states.update(member.machine.state for member in self._world.members)
+
+    def order(self, *_: object) -> None:
+        """Nothing."""
+
+    def request(self, *_: object) -> None:
+        """Nothing."""
+
+
+def run(
+    seed: int,
+    *,
+    strategies: Sequence[Strategy] = STRATEGIES,
+    record: bool = False,
+    troubles: int | None = None,
+) -> Result:
+    """One group, ``troubles`` troubles within 40 seconds, lost and late answers, then rest.
+
+    A pure function of its arguments. One of ``strategies`` is drawn; the number of troubles where
+    it is ``None``.
+    """
+    world = World(seed, strategies, record)
+    kernel, rng = world.kernel, world.rng
+    for topic in rng.sample(["t0", "t1", "t2", "u0"], rng.choice([2, 3, 4])):
+        world.set_topic(topic, rng.randint(1, 5))
+    for _ in range(rng.randint(2, 3)):
+        kernel.schedule(3 * rng.random(), world.join)
+    for _ in range(rng.choice([4, 8, 16, 30]) if troubles is None else troubles):
+        kernel.schedule(TROUBLED * rng.random(), world.strike)
+    kernel.run(until=TROUBLED)
+    world.brokers.loss = world.brokers.delay = 0.0
+    world.log.stop()
+    patience = 5.0 + world.session + world.rebalance + world.reread + SETTLE
+    kernel.run(until=max(TROUBLED, world.quiet_from) + patience)
+    violations = world.at_rest()
+    kernel.run(until=kernel.now + 10.0)
+    violations += world.lost()
+    return Result(
+        seed,
+        world.observer.violations + violations,
+        world.counts,
+        world.observer.deliveries,
+        world.group.generation,
+        world.offered[0].name,
+        world.history,
+        world.states,
+    )
+
+
+__all__ = ["STRATEGIES", "Result", "World", "run"]
