@@ -10,10 +10,10 @@ COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
     tests/integration/test_acceptance.py tests/sim/test_split_brain.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-audit interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: setup ## start real servers and show a group at work
 	$(BIN)/zkconsumer demo
@@ -40,6 +40,10 @@ test-coordinator: setup ## the tests on the broker's group coordinator, and of h
 
 test-migrate: setup ## all tests of zkmigrate
 	$(BIN)/pytest tests/migrate
+
+test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trips (half an hour)
+	CRASH_POINTS=all ROUND_TRIP_GROUPS=1000 $(BIN)/pytest tests/migrate/test_crash.py \
+	    tests/migrate/test_round_trip.py
 
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest tests/audit

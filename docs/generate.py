@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 from zkaudit.cli_commands import cli as audit_cli
+from zkmigrate.commands import cli as migrate_cli
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
@@ -46,6 +47,17 @@ def audit_cli_page() -> str:
         "options or inputs that are not there, 3 findings as bad as `--fail-on`, 130 Ctrl-C.\n",
     ]
     return _commands(head, audit_cli, "zkaudit")
+
+
+def migrate_cli_page() -> str:
+    """Every command of zkmigrate with its help."""
+    head = [
+        "# Command line of zkmigrate\n",
+        NOTE,
+        "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 a failure or a",
+        "group left to do, 2 wrong options or files, 130 Ctrl-C, 141 a reader that went away.\n",
+    ]
+    return _commands(head, migrate_cli, "zkmigrate")
 
 
 def _commands(parts: list[str], root: click.Command, program: str) -> str:
@@ -273,6 +285,7 @@ PAGES = {
     "errors.md": errors_page,
     "journal.md": journal_page,
     "metrics.md": metrics_page,
+    "migrate-cli.md": migrate_cli_page,
     "states.md": states_page,
 }
 

@@ -21,9 +21,9 @@ def selection(command: F) -> F:
     command = click.option(
         "--groups-regex", metavar="RE", help="Every group whose whole name matches."
     )(command)
-    return click.option("--group", "groups", multiple=True, help="May be given repeatedly.")(
-        command
-    )
+    return click.option(
+        "--group", "groups", metavar="GROUP", multiple=True, help="One group; may be repeated."
+    )(command)
 
 
 def decisions(command: F) -> F:
@@ -68,6 +68,7 @@ def decisions(command: F) -> F:
             type=click.Choice([one.value for one in Direction]),
             default=Direction.ZK_TO_KAFKA.value,
             show_default=True,
+            help="From which store to which.",
         ),
     ):
         command = option(command)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,7 +17,6 @@ from zkconsumer.cli.tables import (
     How,
     format_options,
     no_collector,
-    print_notes,
     print_rows,
     zookeeper_options,
 )
@@ -28,7 +25,6 @@ from zkmigrate.command_files import (
     given_offsets,
     offsets_in_kafka,
     offsets_in_zookeeper,
-    read_file,
     write_new,
 )
 from zkmigrate.command_options import (
@@ -38,6 +34,7 @@ from zkmigrate.command_options import (
     decisions,
     selection,
 )
+from zkmigrate.command_output import Summary, progress, tell
 from zkmigrate.config_map import CLIENTS, map_file
 from zkmigrate.errors import MigrationError
 from zkmigrate.journal import Journal
@@ -50,16 +47,13 @@ from zkmigrate.model import (
     Store,
     Verdict,
 )
-from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan import plan_group
-from zkmigrate.plan_file import PlanFile
 
 if TYPE_CHECKING:
     from zkmigrate.mover import Mover
     from zkmigrate.snapshot import Stores
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -105,44 +99,6 @@ def _sources(
     return chosen_groups(partial(stores.group_names, way.source), way.source, groups, regex)
 
 
-class _Summary:
-    """Rows, notes and counts of plans that pass by."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[object, ...]] = []
-        self.notes: Counter[str] = Counter()
-        self.verdicts: Counter[Verdict] = Counter()
-
-    def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        for plan in plans:
-            self.verdicts[plan.verdict] += 1
-            self.notes.update(plan.notes)
-            head = (
-                plan.group,
-                plan.verdict.value,
-                len(plan.entries),
-                sum(entry.write for entry in plan.entries),
-            )
-            for problem in plan.problems or (None,):
-                tail = (problem.kind.value, problem.what, problem.fix) if problem else ("",) * 3
-                self.rows.append((*head, *tail, "; ".join(plan.notes)))
-            yield plan
-
-    def tell(self, how: How) -> None:
-        if how == "table":  # the notes of many groups are alike: once below it, not in each row
-            print_rows(_COLUMNS[:-1], [row[:-1] for row in self.rows], how)
-            for note, count in self.notes.items():
-                print_notes([note + (f" ({count} groups)" if count > 1 else "")])
-        else:
-            print_rows(_COLUMNS, self.rows, how)
-        counts = [f"{self.verdicts[one]} {one.value}" for one in Verdict]
-        click.echo(", ".join(counts), err=True)
-
-    @property
-    def status(self) -> int:
-        return 0 if set(self.verdicts) <= {Verdict.READY} else 1
-
-
 @cli.command()
 @selection
 @decisions
@@ -164,7 +120,7 @@ def assess(
     """
     way = Direction(direction)
     check_selection(groups, groups_regex, everything)
-    summary = _Summary()
+    summary = Summary()
     with no_collector(), _open(zookeeper, timeout) as stores:
         chosen = chosen_groups(
             lambda: stores.group_names(way.source), way.source, groups, groups_regex
@@ -204,7 +160,7 @@ def plan(
     applied. Exit status 1 when there are such groups.
     """
     way = Direction(direction)
-    summary = _Summary()
+    summary = Summary()
     given = given_offsets(from_file, groups) if from_file else None
     if given is None:
         check_selection(groups, groups_regex, everything)
@@ -222,11 +178,6 @@ def plan(
     click.get_current_context().exit(summary.status)
 
 
-def _load(path: str) -> PlanFile:
-    with no_collector():
-        return plan_file.parse(path, read_file(path))
-
-
 def _journal(plan_path: str, journal: str | None, digest: str) -> Journal:
     return Journal(Path(journal or f"{plan_path}.journal"), digest)
 
@@ -235,46 +186,6 @@ def _journal_option(command: F) -> F:
     return click.option(
         "--journal", metavar="FILE", help="Where the journal is; PLAN.journal without it."
     )(command)
-
-
-@contextmanager
-def _progress(verb: str, plan: PlanFile) -> Iterator[Callable[[Result], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("groups, {task.fields[rate]} offsets/s, {task.fields[failed]} failed"),
-    )
-    started = time.monotonic()
-    offsets = failed = 0
-    disable = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task(verb, total=len(plan.groups), rate=0, failed=0)
-
-        def on_group(result: Result) -> None:
-            nonlocal offsets, failed
-            offsets += result.offsets
-            failed += not result.outcome.good
-            rate = round(offsets / max(time.monotonic() - started, 0.001))
-            bar.update(task, advance=1, rate=rate, failed=failed)
-
-        yield on_group
-
-
-def _tell(results: list[Result], how: How) -> None:
-    """Print what became of each group; exit with 1 when something is left to do."""
-    rows = [(one.group, one.outcome.value, one.offsets, one.why) for one in results]
-    print_rows(("group", "outcome", "offsets", "why"), rows, how)
-    counts = Counter(one.outcome for one in results)
-    offsets = sum(one.offsets for one in results)
-    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
-    click.echo(f"{offsets} offsets; groups: {', '.join(parts) or 'none'}", err=True)
-    good = all(one.outcome.good for one in results)
-    click.get_current_context().exit(0 if good else 1)
 
 
 @cli.command()
@@ -292,10 +203,10 @@ def apply(
     the same command again: it goes on where it was. Exit status 0 only when every group of the plan
     is moved and read back.
     """
-    loaded = _load(plan)
+    loaded = plan_file.load(plan)
     with _open(zookeeper, timeout) as stores:
         mover = _mover(stores)
-        with _progress("moving", loaded) as on_group:
+        with progress("moving", len(loaded.groups)) as on_group:
             if execute:
                 with _journal(plan, journal, loaded.digest) as opened:
                     results = mover.apply(loaded, opened, on_group)
@@ -303,7 +214,7 @@ def apply(
                 results = mover.apply(loaded, None, on_group)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)
-    _tell(results, how)
+    tell(results, how)
 
 
 @cli.command()
@@ -326,19 +237,19 @@ def rollback(
 
     Refuses a group whose offsets somebody has changed since, unless --force is given.
     """
-    loaded = _load(plan)
+    loaded = plan_file.load(plan)
     where = journal or f"{plan}.journal"
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
     with (
         _open(zookeeper, timeout) as stores,
         _journal(plan, journal, loaded.digest) as opened,
-        _progress("restoring", loaded) as on_group,
+        progress("restoring", len(loaded.groups)) as on_group,
     ):
         results = _mover(stores, force).rollback(loaded, opened, execute, on_group)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
-    _tell(results, how)
+    tell(results, how)
 
 
 @cli.command("verify")
@@ -350,18 +261,19 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
 
     Exit status 0 only when all groups of the plan are there and every offset is as planned.
     """
-    loaded = _load(plan)
+    loaded = plan_file.load(plan)
     differences: list[verify.Difference] = []
-    ready = [group for group in loaded.groups if group.verdict is Verdict.READY]
-    with no_collector(), _open(zookeeper, timeout) as stores:
-        held = stores.offsets(loaded.direction.target, ready)
-        for group, offsets in zip(ready, held, strict=True):
+    groups = compared = 0
+    ready = (group for group in loaded.groups if group.verdict is Verdict.READY)
+    with _open(zookeeper, timeout) as stores:
+        for group, offsets in stores.offsets(loaded.direction.target, ready):
             differences += verify.compare(group, offsets)
+            groups += 1
+            compared += len(group.entries)
     print_rows(verify.Difference._fields, differences, how)
-    compared = sum(len(group.entries) for group in ready)
-    skipped = len(loaded.groups) - len(ready)
+    skipped = len(loaded.groups) - groups
     click.echo(
-        f"{compared} partitions of {len(ready)} groups compared, {len(differences)} differ"
+        f"{compared} partitions of {groups} groups compared, {len(differences)} differ"
         + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
         err=True,
     )

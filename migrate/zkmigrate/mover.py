@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from zkconsumer.admin.text import printable
-from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import read_many
 from zkconsumer.core.types import TopicPartition

@@ -1,17 +1,20 @@
-"""The plan file: JSON Lines that a person can review and ``apply`` carries out. Pure.
+"""The plan file: JSON Lines that a person can review and ``apply`` carries out.
 
 The first line says what the plan is, then each group has a line of its own, followed by one line
 for each of its partitions; the last line holds the totals, so that a file that was cut off is
-noticed. Everything that a reader does not know exactly is refused.
+noticed. Everything that a reader does not know exactly is refused. A plan may be large: ``load``
+checks all of it, then its groups are read again one by one as they are needed. One thread.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import is_legal_topic
@@ -19,8 +22,15 @@ from zkmigrate.errors import PlanFileError
 from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem
 
 FORMAT: Final = 1
-MAX_FILE_BYTES: Final = 1024 * 1024 * 1024
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _INT64: Final = 2**63 - 1
+
+
+class Groups(Protocol):
+    """The groups of a plan, in its order, as often as wanted."""
+
+    def __iter__(self) -> Iterator[GroupPlan]: ...
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class PlanFile:
 
     direction: Direction
     made_ms: int
-    groups: tuple[GroupPlan, ...]
+    groups: Groups
     digest: str
 
 
@@ -75,50 +85,102 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
 
 
 def parse(name: str, data: bytes) -> PlanFile:
-    """Return the plan in a file. ``name`` is for messages. Raises PlanFileError."""
-    if len(data) > MAX_FILE_BYTES:
-        raise PlanFileError(f"{name}: {len(data)} bytes are more than {MAX_FILE_BYTES}")
-    if not data.endswith(b"\n"):
-        raise PlanFileError(f"{name}: is cut off: make the plan again")
-    reader = _Reader(name, data)
-    head = reader.line()
-    if head.get("zkmigrate") != FORMAT:
-        reader.refuse(f"is no plan of zkmigrate, format {FORMAT}")
+    """Return the plan in a file's content. ``name`` is for messages. Raises PlanFileError."""
+    reader = _Reader(name, io.BytesIO(data))
+    groups = tuple(reader.groups())
+    return PlanFile(reader.direction, reader.made_ms, groups, reader.digest)
+
+
+def load(path: str) -> PlanFile:
+    """Return the plan in a file, checked whole. Raises PlanFileError, also while its groups are
+    read later, when the file was changed meanwhile.
+    """
+    with _open(path) as file:
+        stamp = _stamp(file)
+        reader = _Reader(path, file)
+        count = sum(1 for _ in reader.groups())
+    groups = _StoredGroups(path, stamp, count)
+    return PlanFile(reader.direction, reader.made_ms, groups, reader.digest)
+
+
+def _open(path: str) -> BinaryIO:
     try:
-        direction = Direction(head.get("direction"))
-    except ValueError:
-        reader.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
-    made_ms = reader.number(head, "made_ms")
-    groups: list[GroupPlan] = []
-    names: set[str] = set()
-    while "group" in (line := reader.line()):
-        plan = reader.group(line)
-        if plan.group in names:
-            reader.refuse(f"group {plan.group!a} occurs twice")
-        names.add(plan.group)
-        groups.append(plan)
-    partitions = sum(len(plan.entries) for plan in groups)
-    if line.get("groups") != len(groups) or line.get("partitions") != partitions:
-        reader.refuse("the totals at the end do not agree: the file was cut or edited")
-    reader.end()
-    return PlanFile(direction, made_ms, tuple(groups), hashlib.sha256(data).hexdigest())
+        return open(path, "rb")
+    except OSError as error:
+        raise PlanFileError(f"{path}: {error.strerror}") from None
+
+
+def _stamp(file: BinaryIO) -> tuple[int, ...]:
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredGroups:
+    """Groups that are read from the file each time, so that they need no memory."""
+
+    path: str
+    stamp: tuple[int, ...]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[GroupPlan]:
+        with _open(self.path) as file:
+            for group in _Reader(self.path, file).groups():
+                if _stamp(file) != self.stamp:
+                    raise PlanFileError(f"{self.path}: was changed while it was read")
+                yield group
 
 
 class _Reader:
-    """Takes a file apart line by line."""
+    """Takes a file apart line by line; ``digest`` counts when all groups are read."""
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name
-        self._lines = iter(data.split(b"\n"))
+        self._file = file
         self._number = 0
+        self._hash = hashlib.sha256()
+        head = self.line()
+        if head.get("zkmigrate") != FORMAT:
+            self.refuse(f"is no plan of zkmigrate, format {FORMAT}")
+        try:
+            self.direction = Direction(head.get("direction"))
+        except ValueError:
+            self.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
+        self.made_ms = self.number(head, "made_ms")
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def groups(self) -> Iterator[GroupPlan]:
+        names: set[str] = set()
+        partitions = 0
+        while "group" in (line := self.line()):
+            plan = self.group(line)
+            if plan.group in names:
+                self.refuse(f"group {plan.group!a} occurs twice")
+            names.add(plan.group)
+            partitions += len(plan.entries)
+            yield plan
+        if line.get("groups") != len(names) or line.get("partitions") != partitions:
+            self.refuse("the totals at the end do not agree: the file was cut or edited")
+        if self._file.readline(1):
+            self._number += 1
+            self.refuse("something follows the totals")
 
     def refuse(self, reason: str) -> Any:
         raise PlanFileError(f"{self._name}:{self._number}: {reason}")
 
     def line(self) -> dict[str, Any]:
         self._number += 1
-        raw = next(self._lines, b"")
-        if not raw:
+        raw = self._file.readline(MAX_LINE_BYTES)
+        self._hash.update(raw)
+        if not raw.endswith(b"\n"):
+            if len(raw) == MAX_LINE_BYTES:
+                self.refuse(f"is longer than {MAX_LINE_BYTES} bytes")
             self.refuse("the file ends too early: make the plan again")
         try:
             found = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
@@ -127,11 +189,6 @@ class _Reader:
         if not isinstance(found, dict):
             self.refuse("is not a JSON object")
         return found  # type: ignore[no-any-return]
-
-    def end(self) -> None:
-        if next(self._lines, b"") or next(self._lines, None) is not None:
-            self._number += 1
-            self.refuse("something follows the totals")
 
     def number(self, line: dict[str, Any], key: str, low: int = 0) -> int:
         value = line.get(key)

@@ -154,17 +154,18 @@ class Stores:
 
     def offsets(
         self, store: Store, plans: Iterable[GroupPlan]
-    ) -> Iterator[dict[TopicPartition, int | None]]:
-        """Yield what a store holds of each planned group's topics now."""
+    ) -> Iterator[tuple[GroupPlan, dict[TopicPartition, int | None]]]:
+        """Yield each planned group with what a store holds of its topics now."""
         if store is Store.ZOOKEEPER:
-            trees = self.zk.run_all(_read_offsets(plan) for plan in plans)
-            for tree in trees:
-                yield {tp: _zk_offset("", node).offset for tp, node in tree.items()}
+            for plan, nodes in self.zk.run_all(map(_read_offsets, plans)):
+                yield plan, {tp: _zk_offset("", node).offset for tp, node in nodes.items()}
             return
         for plan in plans:
             topics = {entry.tp.topic for entry in plan.entries}
             found = self.kafka.fetch(plan.group, [entry.tp for entry in plan.entries])
-            yield {tp: stored.offset for tp, stored in found.items() if tp.topic in topics}
+            held: dict[TopicPartition, int | None]
+            held = {tp: stored.offset for tp, stored in found.items() if tp.topic in topics}
+            yield plan, held
 
     def _learn(self, topics: Iterable[Iterable[str]]) -> None:
         """Find out about the topics of many groups at once."""
@@ -243,7 +244,7 @@ def bad_name(name: str) -> Problem:
     )
 
 
-def _read_offsets(plan: GroupPlan) -> Script[dict[TopicPartition, Node]]:
+def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, dict[TopicPartition, Node]]]:
     """Read the offset znodes of the plan's topics, also those that the plan does not name."""
     paths = GroupPaths(plan.group)
     wanted: list[TopicPartition] = []
@@ -253,7 +254,8 @@ def _read_offsets(plan: GroupPlan) -> Script[dict[TopicPartition, Node]]:
             if number is not None:
                 wanted.append(TopicPartition(topic, number))
     nodes = yield from read_many([paths.offset(tp) for tp in wanted])
-    return {tp: node for tp, node in zip(wanted, nodes, strict=True) if node is not None}
+    pairs = zip(wanted, nodes, strict=True)
+    return plan, {tp: node for tp, node in pairs if node is not None}
 
 
 def _numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:

@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from zkmigrate.journal import Effect, Journal, no_effect
-from zkmigrate.model import Direction, GroupPlan, GroupState, Options
+from zkmigrate.model import Direction, GroupPlan, GroupState, OnConflict, Options
 from zkmigrate.mover import Mover
 from zkmigrate.outcome import Result
 from zkmigrate.plan import plan_group
@@ -20,7 +20,8 @@ from zkmigrate.plan_file import PlanFile, parse, render
 from zkmigrate.snapshot import Stores
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.group_coordinators import GroupCoordinators, StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.testing import LocalCluster
 
@@ -92,19 +93,20 @@ class Bench:
     def znodes(self, group: str) -> Zk:
         """All znodes of a group that matter to its consumers: not empty parents."""
         found: Zk = {}
-
-        def visit(path: str) -> None:
-            try:
-                data = self.client.get(path)[0]
-                names = self.client.get_children(path)
-            except NoNodeError:
-                return
-            if data:
-                found[path] = data
-            for name in names:
-                visit(f"{path}/{name}")
-
-        visit(f"/consumers/{group}")
+        level = [f"/consumers/{group}"]
+        while level:  # all of a level at once: tests look often
+            asked = [
+                (path, self.client.get_async(path), self.client.get_children_async(path))
+                for path in level
+            ]
+            level = []
+            for path, data, names in asked:
+                try:
+                    if content := data.get()[0]:
+                        found[path] = content
+                    level += [f"{path}/{name}" for name in names.get()]
+                except NoNodeError:
+                    pass
         return found
 
     def committed(self, group: str, topics: Mapping[str, int]) -> Mapping[TopicPartition, object]:
@@ -132,12 +134,12 @@ class Bench:
         now: int = NOW,
     ) -> tuple[PlanFile, Path]:
         """Make a plan, through its file; return it and where its journal is to be."""
+        chosen = options or Options(max_idle_days=10**6)
         with self.stores() as stores:
             plans: list[GroupPlan] = []
-            for found in stores.states(groups, {}, True):
+            retention = stores.retention()
+            for found in stores.states(groups, {}, chosen.on_conflict is OnConflict.NEWEST):
                 if isinstance(found, GroupState):
-                    retention = stores.retention()
-                    chosen = options or Options(max_idle_days=10**6)
                     plans.append(plan_group(found, direction, chosen, now, retention))
                 else:
                     plans.append(GroupPlan(found[0], (found[1],)))

@@ -20,7 +20,7 @@ from zkmigrate.model import Direction, OnConflict, Options
 from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan_file import PlanFile, render
 
-from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -185,3 +185,21 @@ def test_changed_files_of_offsets_never_crash() -> None:
             assert all(0 <= offset < 2**63 for offset in found.values())
     assert refused
     assert not any("\n" in text for text in refused)
+
+
+def test_a_plan_on_disk_is_checked_whole_and_not_changed_meanwhile(tmp_path: Path) -> None:
+    """A stored plan is what its bytes say, as often as it is read; one that is cut, or is edited
+    while it is carried out, is refused."""
+    path = tmp_path / "plan"
+    path.write_bytes(whole())
+    loaded = plan_file.load(str(path))
+    assert (len(loaded.groups), loaded.digest) == (2, plan_file.parse("", whole()).digest)
+    assert tuple(loaded.groups) == tuple(loaded.groups) == PLANS
+    reading = iter(loaded.groups)
+    next(reading)
+    path.write_bytes(whole() + b" ")
+    with pytest.raises(PlanFileError, match="was changed while it was read"):
+        next(reading)
+    path.write_bytes(whole()[:-3])
+    with pytest.raises(PlanFileError, match="ends too early"):
+        plan_file.load(str(path))

@@ -10,7 +10,7 @@ import pytest
 from zkmigrate.model import Direction, OnConflict, Options, Verdict
 from zkmigrate.outcome import Outcome
 
-from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.testing import wait_until
 

@@ -23,7 +23,7 @@ from zkmigrate.outcome import Outcome
 from zkmigrate.plan_file import render
 
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import GroupWatch
 

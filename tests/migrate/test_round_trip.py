@@ -14,7 +14,7 @@ import pytest
 from zkmigrate.model import Direction, Kind, OnConflict, Options, Verdict
 from zkmigrate.outcome import Outcome
 
-from zkconsumer.broker.group_coordinators import StoredOffset
+from zkconsumer.broker.coordinator_calls import StoredOffset
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

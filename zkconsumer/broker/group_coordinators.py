@@ -1,18 +1,16 @@
 """Offsets and members of many groups at their coordinators, for tools that are no members.
 
 One thread uses a ``GroupCoordinators``. It keeps one connection to each broker, looks each group's
-coordinator up when it needs it, and tries again until a deadline when the coordinator moves (16),
-loads (14) or is away (15, or the connection breaks).
+coordinator up when it needs it, and tries again until a deadline.
 """
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -23,23 +21,28 @@ from kafka.protocol.admin import (
     ListGroupsResponse,
 )
 from kafka.protocol.consumer import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
-from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.broker.offset_coordinator import AGAIN
+from zkconsumer.broker.coordinator_calls import (
+    UNKNOWN_TOPIC,
+    StoredOffset,
+    by_topic,
+    check,
+    commit,
+    find_coordinator,
+    settle,
+    until,
+)
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
-    CommitFailedError,
     GroupActiveError,
     UnsupportedBrokerError,
 )
@@ -51,29 +54,12 @@ OFFSET_DELETE: Final = 47
 _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
-_UNKNOWN_TOPIC: Final = 3
 _UNKNOWN_MEMBER: Final = 25
 _NO_SUCH_GROUP: Final = 69
 _NONE: Final = -1
 _BATCH: Final = 2000
 
 T = TypeVar("T")
-
-
-class StoredOffset(NamedTuple):
-    """A committed offset. ``leader_epoch`` -1: none."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
-class _AgainError(Exception):
-    """This attempt found the coordinator away or not ready."""
-
-    def __init__(self, error: BrokerError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class GroupCoordinators:
@@ -104,6 +90,7 @@ class GroupCoordinators:
         self._backoff = backoff
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._coordinators: dict[str, BrokerEndpoint] = {}
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -118,13 +105,18 @@ class GroupCoordinators:
 
     def close(self) -> None:
         """Close all connections."""
+        self._closed.set()
+        self._forget()
+
+    def _forget(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._coordinators.clear()
 
     def coordinator(self, group: str) -> BrokerEndpoint:
         """Return where the group's coordinator is, as far as it was found already."""
-        return self._until(lambda: self._find(group), f"offset coordinator of group {group}")
+        return self._until(lambda: self._find(group), f"the offset coordinator of group {group}")
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -136,12 +128,12 @@ class GroupCoordinators:
             version = connection.version(LIST_GROUPS, 0)
             answer = connection.call(ListGroupsRequest(), ListGroupsResponse, version)
             with mapped_errors(endpoint):
-                _check(answer.error_code, f"groups of broker {endpoint.broker_id}")
+                check(answer.error_code, f"groups of broker {endpoint.broker_id}")
                 return [group.group_id for group in answer.groups]
 
         found: set[str] = set()
         for broker in self._brokers():
-            found.update(self._until(partial(ask, broker), "list of groups"))
+            found.update(self._until(partial(ask, broker), f"broker {broker.broker_id}"))
         return sorted(found)
 
     def members(self, group: str) -> tuple[str, ...]:
@@ -159,7 +151,7 @@ class GroupCoordinators:
             answer = connection.call(request, DescribeGroupsResponse, version)
             with mapped_errors(connection.endpoint):
                 (found,) = answer.groups
-                _check(found.error_code, f"members of group {group}")
+                check(found.error_code, f"members of group {group}")
                 return tuple(
                     f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
                     for member in found.members
@@ -184,7 +176,7 @@ class GroupCoordinators:
             if version == 1:
                 topics = [
                     topic(name=name, partition_indexes=indexes, version=version)
-                    for name, indexes in _by_topic(partitions).items()
+                    for name, indexes in by_topic(partitions).items()
                 ]
                 if not topics:
                     return {}
@@ -193,12 +185,12 @@ class GroupCoordinators:
             offsets: dict[TopicPartition, StoredOffset] = {}
             with mapped_errors(connection.endpoint):
                 if version > 1:
-                    _check(answer.error_code, f"stored offsets of group {group}")
+                    check(answer.error_code, f"stored offsets of group {group}")
                 for entry in answer.topics:
                     for part in entry.partitions:
                         tp = TopicPartition(entry.name, part.partition_index)
-                        if part.error_code != _UNKNOWN_TOPIC:
-                            _check(part.error_code, f"stored offset of {tp}")
+                        if part.error_code != UNKNOWN_TOPIC:
+                            check(part.error_code, f"stored offset of {tp}")
                             if part.committed_offset >= 0:
                                 epoch = part.committed_leader_epoch if version == 5 else -1
                                 offsets[tp] = StoredOffset(
@@ -221,73 +213,18 @@ class GroupCoordinators:
 
         def tell(connection: BrokerConnection) -> None:
             for batch in _batches(left):
-                again: BrokerError | None = None
-                codes = self._commit(connection, group, {tp: left[tp] for tp in batch})
-                for tp in batch:
-                    code = codes.get(tp, 15)
-                    if code == _UNKNOWN_MEMBER:
-                        raise GroupActiveError(
-                            f"the coordinator refuses commits to group {group} because consumers "
-                            "have joined it: stop them first"
-                        )
-                    error = error_from_code(code, f"commit of {tp}") if code else None
-                    if error is not None and code in AGAIN:
-                        again = error
-                        continue
-                    del left[tp]
-                    if error is not None:
-                        refused[tp] = error
-                if again is not None:
-                    raise _AgainError(again)
+                some = {tp: left[tp] for tp in batch}
+                codes = commit(connection, group, some, 6, 2, 1)
+                if _UNKNOWN_MEMBER in codes.values():
+                    raise GroupActiveError(
+                        f"the coordinator refuses commits to group {group} because consumers "
+                        "have joined it: stop them first"
+                    )
+                settle(codes, left, refused)
 
         if left:
             self._at_coordinator(group, tell)
         return refused
-
-    def _commit(
-        self,
-        connection: BrokerConnection,
-        group: str,
-        offsets: Mapping[TopicPartition, StoredOffset],
-    ) -> dict[TopicPartition, int]:
-        version = connection.version(OFFSET_COMMIT, 6, 2, 1)
-        topic = OffsetCommitRequest.OffsetCommitRequestTopic
-        partition = topic.OffsetCommitRequestPartition
-
-        def part(tp: TopicPartition) -> Any:
-            stored = offsets[tp]
-            extra: dict[str, Any] = {"commit_timestamp": -1} if version == 1 else {}
-            if version == 6:
-                extra["committed_leader_epoch"] = stored.leader_epoch
-            return partition(
-                partition_index=tp.partition,
-                committed_offset=stored.offset,
-                committed_metadata=stored.metadata,
-                version=version,
-                **extra,
-            )
-
-        request = OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[
-                topic(
-                    name=name,
-                    partitions=[part(TopicPartition(name, index)) for index in indexes],
-                    version=version,
-                )
-                for name, indexes in _by_topic(offsets).items()
-            ],
-            **({"retention_time_ms": -1} if version == 2 else {}),
-        )
-        answer = connection.call(request, OffsetCommitResponse, version)
-        with mapped_errors(connection.endpoint):
-            return {
-                TopicPartition(entry.name, one.partition_index): one.error_code
-                for entry in answer.topics
-                for one in entry.partitions
-            }
 
     def delete(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -309,14 +246,14 @@ class GroupCoordinators:
                 group_id=group,
                 topics=[
                     topic(name=name, partitions=[partition(partition_index=i) for i in indexes])
-                    for name, indexes in _by_topic(wanted).items()
+                    for name, indexes in by_topic(wanted).items()
                 ],
             )
             answer = connection.call(request, OffsetDeleteResponse, version)
             with mapped_errors(connection.endpoint):
                 if answer.error_code == _NO_SUCH_GROUP:
                     return {}
-                _check(answer.error_code, f"deletion of offsets of group {group}")
+                check(answer.error_code, f"deletion of offsets of group {group}")
                 return {
                     TopicPartition(entry.name, one.partition_index): error_from_code(
                         one.error_code, f"deletion of the offset of {entry.name}"
@@ -371,7 +308,7 @@ class GroupCoordinators:
                 return _DAY_MINUTES, False
             return 7 * _DAY_MINUTES, False
 
-        return self._until(ask, "retention of offsets")
+        return self._until(ask, "the broker")
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -397,57 +334,18 @@ class GroupCoordinators:
     def _find(self, group: str) -> BrokerEndpoint:
         if group in self._coordinators:
             return self._coordinators[group]
-        connection = self._connection(self._any_broker())
-        version = connection.version(FIND_COORDINATOR, 0)
-        answer = connection.call(
-            FindCoordinatorRequest(key=group), FindCoordinatorResponse, version
-        )
-        with mapped_errors(connection.endpoint):
-            _check(answer.error_code, f"coordinator of group {group}")
-            found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+        found = find_coordinator(self._connection(self._any_broker()), group)
         self._coordinators[group] = found
         return found
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
-        def attempt() -> T:
-            try:
-                return once(self._connection(self._find(group)))
-            except (BrokerUnavailableError, _AgainError):
-                self._coordinators.pop(group, None)
-                raise
-
-        return self._until(attempt, f"offset coordinator of group {group}")
+        return self._until(
+            lambda: once(self._connection(self._find(group))),
+            f"the offset coordinator of group {group}",
+        )
 
     def _until(self, once: Callable[[], T], what: str) -> T:
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                return once()
-            except _AgainError as again:
-                error = again.error
-            except BrokerUnavailableError as unavailable:
-                error = unavailable
-                self.close()
-            wait = min(self._backoff, deadline - time.monotonic())
-            if wait <= 0:
-                raise CommitFailedError(
-                    f"{what}: no answer within {self._patience:g} s: {error}"
-                ) from error
-            time.sleep(wait)
-
-
-def _check(code: int, what: str) -> None:
-    """Raise for a code that is not 0; one after which the request may be repeated: _AgainError."""
-    if code:
-        error = error_from_code(code, what)
-        raise _AgainError(error) if code in AGAIN else error
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        topics[topic].append(index)
-    return topics
+        return until(once, self._forget, self._patience, self._backoff, self._closed, what)
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

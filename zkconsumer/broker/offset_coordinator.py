@@ -2,51 +2,37 @@
 consumer, ``offsets.storage=kafka``).
 
 An ``OffsetCoordinator`` is used by one thread at a time. It looks for the coordinator through any
-registered broker, keeps one connection to it, and tries again until a deadline, never for ever:
-the coordinator moves (16), is loading (14) or not available (15), or the connection breaks.
+registered broker, keeps one connection to it, and tries again until a deadline.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from kafka.protocol.consumer import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
+
+from zkconsumer.broker.api_versions import OFFSET_FETCH
+from zkconsumer.broker.connection import BrokerConnection, mapped_errors
+from zkconsumer.broker.coordinator_calls import (
+    UNKNOWN_TOPIC,
+    StoredOffset,
+    TryAgainError,
+    by_topic,
+    check,
+    commit,
+    find_coordinator,
+    settle,
+    until,
 )
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-
-from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
-from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
-_LOADING: Final = 14
-_NOT_AVAILABLE: Final = 15
-_NOT_COORDINATOR: Final = 16
-_UNKNOWN_TOPIC: Final = 3
 _NO_SUCH_BROKER: Final = "no broker is registered in ZooKeeper"
-#: Codes after which another coordinator is looked for.
-MOVED: Final = frozenset({_NOT_AVAILABLE, _NOT_COORDINATOR})
-#: Codes after which the same request is sent again.
-AGAIN: Final = MOVED | {_LOADING}
 
 T = TypeVar("T")
-
-
-class _TryAgainError(Exception):
-    """This attempt found the coordinator away or not ready."""
-
-    def __init__(self, error: BrokerError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class OffsetCoordinator:
@@ -109,24 +95,13 @@ class OffsetCoordinator:
         Partitions that the coordinator asks to try again are sent again until ``patience`` seconds
         are over. Raises BrokerError when no coordinator answered at all by then.
         """
-        left = dict(positions)
+        left = {tp: StoredOffset(offset) for tp, offset in positions.items()}
         refused: dict[TopicPartition, BrokerError] = {}
         if not left:
             return refused
 
         def once(connection: BrokerConnection) -> None:
-            codes = self._commit_once(connection, left)
-            again: BrokerError | None = None
-            for tp in list(left):
-                code = codes.get(tp, _NOT_AVAILABLE)
-                if code in AGAIN:
-                    again = error_from_code(code, f"commit of {tp}")
-                    continue
-                del left[tp]
-                if code:
-                    refused[tp] = error_from_code(code, f"commit of {tp}")
-            if again is not None:
-                raise _TryAgainError(again)
+            settle(commit(connection, self._group, left, 2, 1), left, refused)
 
         try:
             self._until(patience, once)
@@ -137,22 +112,14 @@ class OffsetCoordinator:
         return refused
 
     def _until(self, patience: float, once: Callable[[BrokerConnection], T]) -> T:
-        # DEVIATION-28: the JVM searches and reads for ever, and retries only some commits.
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                return once(self._coordinator())
-            except _TryAgainError as again:
-                error = again.error
-            except BrokerUnavailableError as unavailable:
-                error = unavailable
-            self._disconnect()
-            wait = min(self._backoff, deadline - time.monotonic())
-            if wait <= 0 or self._closed.wait(wait):
-                raise CommitFailedError(
-                    f"the offset coordinator of group {self._group} did not answer within "
-                    f"{patience:g} s: {error}"
-                ) from error
+        return until(
+            lambda: once(self._coordinator()),
+            self._disconnect,
+            patience,
+            self._backoff,
+            self._closed,
+            f"the offset coordinator of group {self._group}",
+        )
 
     def _coordinator(self) -> BrokerConnection:
         """The connection to the coordinator; looks for it through the brokers in random order."""
@@ -164,9 +131,9 @@ class OffsetCoordinator:
         for broker in brokers:
             connection = self._connect(broker)
             try:
-                found = self._find(connection)
-            except (BrokerUnavailableError, _TryAgainError) as failure:
-                error = failure.error if isinstance(failure, _TryAgainError) else failure
+                found = find_coordinator(connection, self._group)
+            except (BrokerUnavailableError, TryAgainError) as failure:
+                error = failure.error if isinstance(failure, TryAgainError) else failure
                 continue
             finally:
                 connection.close()
@@ -174,7 +141,7 @@ class OffsetCoordinator:
             if self._closed.is_set():
                 self._connection.abort()
             return self._connection
-        raise _TryAgainError(error)
+        raise TryAgainError(error)
 
     def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         return BrokerConnection(endpoint, self._client_id, self._timeout, 0)
@@ -183,18 +150,6 @@ class OffsetCoordinator:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _find(self, connection: BrokerConnection) -> BrokerEndpoint:
-        version = connection.version(FIND_COORDINATOR, 0)
-        request = FindCoordinatorRequest(key=self._group)
-        answer = connection.call(request, FindCoordinatorResponse, version)
-        with mapped_errors(connection.endpoint):
-            if answer.error_code:
-                error = error_from_code(answer.error_code, f"coordinator of group {self._group}")
-                if answer.error_code in AGAIN:
-                    raise _TryAgainError(error)
-                raise error
-            return BrokerEndpoint(answer.node_id, answer.host, answer.port)
 
     def _fetch_once(
         self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
@@ -207,7 +162,7 @@ class OffsetCoordinator:
             group_id=self._group,
             topics=[
                 topic(name=name, partition_indexes=indexes, version=version)
-                for name, indexes in _by_topic(partitions).items()
+                for name, indexes in by_topic(partitions).items()
             ],
         )
         answer = connection.call(request, OffsetFetchResponse, version)
@@ -217,54 +172,8 @@ class OffsetCoordinator:
                 for part in entry.partitions:
                     tp = TopicPartition(entry.name, part.partition_index)
                     code = part.error_code
-                    if code and code != _UNKNOWN_TOPIC:
-                        error = error_from_code(code, f"stored offset of {tp}")
-                        raise _TryAgainError(error) if code in AGAIN else error
+                    if code != UNKNOWN_TOPIC:
+                        check(code, f"stored offset of {tp}")
                     found = part.committed_offset
                     offsets[tp] = found if found >= 0 and not code else None
         return {tp: offsets.get(tp) for tp in partitions}
-
-    def _commit_once(
-        self, connection: BrokerConnection, positions: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        version = connection.version(OFFSET_COMMIT, 2, 1)
-        topic = OffsetCommitRequest.OffsetCommitRequestTopic
-        partition = topic.OffsetCommitRequestPartition
-        extra: dict[str, Any] = {"commit_timestamp": -1} if version == 1 else {}
-        request = OffsetCommitRequest(
-            group_id=self._group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            topics=[
-                topic(
-                    name=name,
-                    partitions=[
-                        partition(
-                            partition_index=index,
-                            committed_offset=positions[TopicPartition(name, index)],
-                            committed_metadata="",
-                            version=version,
-                            **extra,
-                        )
-                        for index in indexes
-                    ],
-                    version=version,
-                )
-                for name, indexes in _by_topic(positions).items()
-            ],
-            **({"retention_time_ms": -1} if version == 2 else {}),
-        )
-        answer = connection.call(request, OffsetCommitResponse, version)
-        with mapped_errors(connection.endpoint):
-            return {
-                TopicPartition(entry.name, part.partition_index): part.error_code
-                for entry in answer.topics
-                for part in entry.partitions
-            }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        topics[topic].append(index)
-    return topics

@@ -18,7 +18,7 @@ from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
 
-AT_ONCE: Final = 8
+AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""
 
 T = TypeVar("T")

@@ -1,0 +1,167 @@
+"""What all talk with offset coordinators shares: finding one, committing, trying again in time.
+
+A coordinator moves (16), loads (14) or is not available (15), or the connection breaks: then it is
+looked for again until a deadline, never for ever. Any thread; state belongs to the callers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+
+from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT
+from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
+
+UNKNOWN_TOPIC: Final = 3
+_NOT_AVAILABLE: Final = 15
+_AGAIN: Final = frozenset({14, _NOT_AVAILABLE, 16})
+
+T = TypeVar("T")
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset. ``leader_epoch`` -1: none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class TryAgainError(Exception):
+    """This attempt found the coordinator away or not ready."""
+
+    def __init__(self, error: BrokerError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def until(
+    once: Callable[[], T],
+    forget: Callable[[], object],
+    patience: float,
+    backoff: float,
+    closed: threading.Event,
+    what: str,
+) -> T:
+    """Return what ``once`` returns, tried again until ``patience`` seconds are over.
+
+    ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
+    when the time is over or ``closed`` is set, and any other error of ``once``.
+    """
+    # DEVIATION-28: the JVM searches and reads for ever, and retries only some commits.
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return once()
+        except TryAgainError as again:
+            error = again.error
+        except BrokerUnavailableError as unavailable:
+            error = unavailable
+        forget()
+        wait = min(backoff, deadline - time.monotonic())
+        if wait <= 0 or closed.wait(wait):
+            raise CommitFailedError(
+                f"{what} did not answer within {patience:g} s: {error}"
+            ) from error
+
+
+def check(code: int, what: str) -> None:
+    """Raise for a code that is not 0; TryAgainError when the request may be repeated."""
+    if code:
+        error = error_from_code(code, what)
+        raise TryAgainError(error) if code in _AGAIN else error
+
+
+def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
+    """Ask any broker where a group's coordinator is. Raises TryAgainError, BrokerError."""
+    version = connection.version(FIND_COORDINATOR, 0)
+    answer = connection.call(FindCoordinatorRequest(key=group), FindCoordinatorResponse, version)
+    with mapped_errors(connection.endpoint):
+        check(answer.error_code, f"coordinator of group {group}")
+        return BrokerEndpoint(answer.node_id, answer.host, answer.port)
+
+
+def commit(
+    connection: BrokerConnection,
+    group: str,
+    offsets: Mapping[TopicPartition, StoredOffset],
+    *versions: int,
+) -> dict[TopicPartition, int]:
+    """Commit without being a member; return the coordinator's code for each partition.
+
+    ``versions`` of the request, best first, among 1, 2 and 6; version 6 has leader epochs.
+    """
+    version = connection.version(OFFSET_COMMIT, *versions)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition
+
+    def part(tp: TopicPartition) -> Any:
+        stored = offsets[tp]
+        extra: dict[str, Any] = {"commit_timestamp": -1} if version == 1 else {}
+        if version == 6:
+            extra["committed_leader_epoch"] = stored.leader_epoch
+        return partition(
+            partition_index=tp.partition,
+            committed_offset=stored.offset,
+            committed_metadata=stored.metadata,
+            version=version,
+            **extra,
+        )
+
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[
+            topic(
+                name=name,
+                partitions=[part(TopicPartition(name, index)) for index in indexes],
+                version=version,
+            )
+            for name, indexes in by_topic(offsets).items()
+        ],
+        **({"retention_time_ms": -1} if version == 2 else {}),
+    )
+    answer = connection.call(request, OffsetCommitResponse, version)
+    with mapped_errors(connection.endpoint):
+        codes = {
+            TopicPartition(entry.name, one.partition_index): one.error_code
+            for entry in answer.topics
+            for one in entry.partitions
+        }
+    return {tp: codes.get(tp, _NOT_AVAILABLE) for tp in offsets}
+
+
+def settle(
+    codes: Mapping[TopicPartition, int],
+    left: dict[TopicPartition, StoredOffset],
+    refused: dict[TopicPartition, BrokerError],
+) -> None:
+    """Take out of ``left`` what is stored or refused. Raises TryAgainError for the others."""
+    again: BrokerError | None = None
+    for tp, code in codes.items():
+        error = error_from_code(code, f"commit of {tp}") if code else None
+        if error is not None and code in _AGAIN:
+            again = error
+            continue
+        del left[tp]
+        if error is not None:
+            refused[tp] = error
+    if again is not None:
+        raise TryAgainError(again)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions' numbers by topic, sorted."""
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(partitions):
+        topics[topic].append(index)
+    return topics
