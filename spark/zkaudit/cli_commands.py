@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,47 +77,73 @@ def _spark(master: str | None) -> SparkSession:
     return session(master)
 
 
+def _inputs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of the commands that audit."""
+    for option in reversed(
+        (
+            click.option(
+                "--zookeeper-logs",
+                "logs",
+                metavar="DIR",
+                multiple=True,
+                required=True,
+                help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' "
+                "directories.",
+            ),
+            click.option(
+                "--journals",
+                metavar="DIR",
+                multiple=True,
+                help="Members' journals: a file, or a directory of *.jsonl "
+                "(zkconsumer.journal.dir).",
+            ),
+            click.option(
+                "--bootstrap-server",
+                "bootstrap",
+                metavar="HOST:PORT,...",
+                help="Brokers: read offsets that are stored in Kafka too.",
+            ),
+            click.option(
+                "--out", metavar="DIR", required=True, help="Where tables and the report go."
+            ),
+            click.option(
+                "--group", metavar="REGEX", callback=_regex, help="Only groups with such a name."
+            ),
+            click.option(
+                "--gap-seconds",
+                type=float,
+                default=30.0,
+                show_default=True,
+                help="From when on a partition without owner is a finding.",
+            ),
+            click.option(
+                "--master",
+                default="local[*]",
+                show_default=True,
+                help="Spark master; `submit`: as submitted.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @cli.command("run")
-@click.option(
-    "--zookeeper-logs",
-    "logs",
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' directories.",
-)
-@click.option(
-    "--journals",
-    metavar="DIR",
-    multiple=True,
-    help="Members' journals: a file, or a directory of *.jsonl (zkconsumer.journal.dir).",
-)
-@click.option(
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT,...",
-    help="Brokers: read offsets that are stored in Kafka too.",
-)
-@click.option("--out", metavar="DIR", required=True, help="Where tables and the report go.")
-@click.option("--group", metavar="REGEX", callback=_regex, help="Only groups with such a name.")
+@_inputs
 @click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
 @click.option("--to", "end", metavar="TIME", callback=_iso, help="Only findings before (UTC).")
 @click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit 3 for such findings or worse.")
-@click.option("--gap-seconds", type=float, default=30.0, show_default=True)
-@click.option(
-    "--master", default="local[*]", show_default=True, help="Spark master; `submit`: as submitted."
-)
 def run_command(
     logs: tuple[str, ...],
     journals: tuple[str, ...],
     bootstrap: str | None,
     out: str,
     group: str | None,
+    gap_seconds: float,
+    master: str,
     start: str | None,
     end: str | None,
     fail_on: str | None,
-    gap_seconds: float,
-    master: str,
 ) -> int:
     """Audit the logs of an ensemble; write tables, summary and report to --out."""
     from zkaudit.findings import Limits
@@ -138,6 +166,64 @@ def run_command(
     tell(summary)
     click.echo(f"report: {page}")
     return status_of(summary, fail_on)
+
+
+@cli.command("stream")
+@_inputs
+@click.option(
+    "--every",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds between two looks at the logs.",
+)
+@click.option("--once", is_flag=True, help="Look once, then exit; the next run goes on from there.")
+def stream_command(
+    logs: tuple[str, ...],
+    journals: tuple[str, ...],
+    bootstrap: str | None,
+    out: str,
+    group: str | None,
+    gap_seconds: float,
+    master: str,
+    every: float,
+    once: bool,
+) -> int:
+    """Follow the logs of an ensemble that is running, and keep tables and report up to date.
+
+    What was read stays in --out, also when ZooKeeper deletes its logs. Stop it with Ctrl-C or
+    SIGTERM: it ends what it has begun. Started again with the same --out it goes on from there.
+    """
+    from zkaudit.findings import Limits
+    from zkaudit.job import Options
+    from zkaudit.job_input import find
+    from zkaudit.job_stream import stream
+    from zkaudit.report import write
+
+    find(logs)
+    limits = Limits(gap_seconds=gap_seconds)
+    options = Options(logs, out, group, None, None, limits, journals, bootstrap)
+    spark = _spark(None if master == "submit" else master)
+    stop = threading.Event()
+    caught: list[int] = []
+
+    def asked(number: int, _: object) -> None:
+        caught.append(number)
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, asked)
+
+    def told(summary: dict[str, Any]) -> None:
+        tell(summary)
+        click.echo(f"report: {write(spark, out)}")
+
+    try:
+        stream(spark, options, every, stop, told, once)
+    finally:
+        spark.stop()
+    return 130 if signal.SIGINT in caught else 0
 
 
 def tell(summary: dict[str, Any]) -> None:

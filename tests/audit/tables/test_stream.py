@@ -1,0 +1,194 @@
+"""A stream over logs that grow gives the tables of one run over the whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import SparkSession
+from zkaudit import job, job_stream, tables
+from zkaudit.errors import AuditError
+
+from zkconsumer.testing import LocalZooKeeper, wait_until
+
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+
+
+class Writer:
+    """A thread that is a member of a group and commits until it is closed."""
+
+    def __init__(self, zookeeper: str, group: str) -> None:
+        self.client = KazooClient(zookeeper, timeout=20)
+        self.client.start(timeout=20)
+        self.group = f"/consumers/{group}"
+        self.client.create(f"{self.group}/ids/m", REGISTRATION, ephemeral=True, makepath=True)
+        self.client.create(f"{self.group}/owners/t/0", b"m-0", ephemeral=True, makepath=True)
+        self.client.create(f"{self.group}/offsets/t/0", b"0", makepath=True)
+        self.offset = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            self.offset += 1
+            self.client.set(f"{self.group}/offsets/t/0", str(self.offset).encode())
+
+    def close(self) -> None:
+        self.ended.set()
+        self.thread.join(30)
+        self.client.stop()
+        self.client.close()
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """All tables of two audits have the same rows."""
+    for spec in tables.TABLES:
+        rows = [
+            sorted(map(str, found[spec.name].select([c.name for c in spec.columns]).collect()))
+            for found in (first, second)
+        ]
+        assert rows[0] == rows[1], spec.name
+
+
+@pytest.fixture(scope="module")
+def grown(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, job.Options]:
+    """A server's directory, and a stream that looked three times while it was written.
+
+    In between the server was started again, which begins a new log.
+    """
+    folder = tmp_path_factory.mktemp("live")
+    logs = folder / "data" / "zookeeper"
+    options = job.Options([str(logs)], str(folder / "stream"))
+    job_stream.prepare(options.out)
+    news = []
+    with LocalZooKeeper(dir=folder) as server:
+        writer = Writer(server.zookeeper, "first")
+        for seen in (50, 100):
+            wait_until(lambda seen=seen: writer.offset > seen, 60, "the member commits")
+            news.append(job_stream.record(spark, options))
+        writer.close()
+        news.append(job_stream.record(spark, options))
+        news.append(job_stream.record(spark, options))
+        server.zookeeper_server.stop()
+        server.zookeeper_server.start()
+        server.zookeeper_server.wait_ready()
+        Writer(server.zookeeper, "second").close()
+    news.append(job_stream.record(spark, options))
+    assert news == [True, True, True, False, True]
+    assert len(list((logs / "version-2").glob("log.*"))) == 2
+    return logs, options
+
+
+def test_a_stream_gives_the_tables_of_a_run(
+    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """Whatever was cut into batches, also at a new file: all tables are those of one run.
+
+    It stays so when batches are put together, and when a batch is written a second time.
+    """
+    logs, options = grown
+    summary = job_stream.refresh(spark, options)
+    whole = job.run(spark, job.Options([str(logs)], str(tmp_path / "run")))
+    assert summary == whole
+    assert summary["commits"] > 100
+    assert (summary["holes"], summary["findings"]) == ([], whole["findings"])
+    same(job.load(spark, options.out)[1], job.load(spark, tmp_path / "run")[1])
+    recorder = job_stream._Recorder(Path(options.out) / "recorded")
+    before = job_stream.recorded(recorder.folder)
+    assert len(before) > 3
+    rows = spark.read.parquet(*[str(place) for place in before]).count()
+    last = spark.read.parquet(str(before[-1])).localCheckpoint()
+    number = job_stream._number(before[-1])
+    recorder.write(last, number)
+    recorder.merge(spark, before, number)
+    recorder.write(last, number)  # as after a crash behind the merge
+    (base,) = job_stream.recorded(recorder.folder)
+    assert spark.read.parquet(str(base)).count() == rows
+
+
+def test_a_torn_tail_is_waited_for(
+    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """A record that is half written counts once it is whole, and only once."""
+    logs, _ = grown
+    (log, _) = sorted((logs / "version-2").glob("log.*"), key=lambda p: int(p.name[4:], 16))
+    content = log.read_bytes().rstrip(b"\0")
+    server, out = tmp_path / "server", tmp_path / "out"
+    server.mkdir()
+    options = job.Options([str(server)], str(out))
+    out.mkdir()
+    counts = []
+    for end in (len(content) // 2, len(content) // 2 + 1, len(content) - 1, len(content)):
+        (server / log.name).write_bytes(content[:end] + bytes(4096))
+        job_stream.record(spark, options)
+        places = [str(place) for place in job_stream.recorded(out / "recorded")]
+        rows = spark.read.parquet(*places).where("path is not null")
+        counts.append((rows.count(), rows.select("zxid", "idx").distinct().count()))
+    assert all(count == distinct for count, distinct in counts)
+    assert counts[0][0] < counts[2][0] <= counts[3][0]
+    shutil.rmtree(tmp_path / "again", ignore_errors=True)
+    (tmp_path / "again").mkdir()
+    job_stream.record(spark, job.Options([str(server)], str(tmp_path / "again")))
+    places = [str(p) for p in job_stream.recorded(tmp_path / "again" / "recorded")]
+    assert spark.read.parquet(*places).where("path is not null").count() == counts[3][0]
+
+
+def test_a_stream_keeps_to_its_directories(
+    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """--out of a stream over other logs, or of a run, is refused before anything is written."""
+    logs, options = grown
+    ended = threading.Event()
+    ended.set()
+    shutil.copytree(logs, tmp_path / "other")
+    (Path(options.out) / "stream.json").write_text('{"logs": ["/elsewhere"]}')
+    with pytest.raises(AuditError, match="names other directories"):
+        job_stream.stream(spark, options, 1, ended, print)
+    out = tmp_path / "run"
+    (out / "tables").mkdir(parents=True)
+    (out / "summary.json").write_text("{}")
+    with pytest.raises(AuditError, match="is no stream"):
+        job_stream.stream(spark, job.Options([str(logs)], str(out)), 1, ended, print)
+
+
+def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
+    grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """Status 130 and no traceback; tables are whole; started again, nothing is read twice."""
+    logs, _ = grown
+    argv = [sys.executable, "-m", "zkaudit.cli", "stream", "--zookeeper-logs", str(logs)]
+    argv += ["--out", str(tmp_path / "out"), "--every", "1000", "--master", "local[1]"]
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.decode())
+            if line.startswith(b"report: "):
+                break
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors.decode()
+    assert b"Traceback" not in errors
+    assert (tmp_path / "out" / "report.html").exists()
+    batches = job_stream.recorded(tmp_path / "out" / "recorded")
+    again = subprocess.run([*argv, "--once"], capture_output=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stderr.decode()
+    assert b"report:" not in again.stdout
+    assert job_stream.recorded(tmp_path / "out" / "recorded") == batches
