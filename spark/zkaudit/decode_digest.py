@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from zkaudit.errors import DigestMismatchError
 from zkaudit.schema import CREATES, DELETES
+from zkaudit.snapshot import open_snapshot, snapshot_zxid
 from zkaudit.txnlog import Operation, read_transactions
 
 _STAT: Final = struct.Struct(">qqqqqiiiq")
@@ -67,6 +69,34 @@ class Tree:
         for path in ("", "/zookeeper"):
             self._put(path, _Node())
 
+    @classmethod
+    def of_snapshot(cls, path: str | Path) -> tuple[Tree, int | None]:
+        """The tree in a snapshot, and the zxid from which on it is exact once all transactions
+        behind the one in its name were applied; ``None``: the snapshot does not tell (to 3.5).
+
+        Raises ``LogFormatError``, ``OSError``.
+        """
+        snapshot = open_snapshot(path)
+        tree = cls()
+        for found in snapshot.nodes():
+            name = "" if found.path == "/" else found.path
+            tree._take(name)
+            node = _Node(
+                found.data,
+                found.czxid,
+                found.mzxid,
+                found.pzxid,
+                found.ctime_ms,
+                found.mtime_ms,
+                found.version,
+                found.cversion,
+                found.aversion,
+                found.ephemeral_owner,
+            )
+            tree._put(name, node)
+            tree.ephemerals.setdefault(node.owner, set()).add(name)
+        return tree, snapshot.complete_zxid
+
     def apply(self, op: Operation) -> None:
         """Do what an operation did."""
         path = op.path
@@ -105,17 +135,21 @@ class Tree:
         self._put(path, node)
 
     def _delete(self, path: str, zxid: int) -> None:
-        if path not in self.nodes:
+        if path in self.nodes:
+            node = self._take(path)
+            del self.nodes[path]
+            self.ephemerals.get(node.owner, set()).discard(path)
+        elif _parent(path) not in self.nodes:
             return
-        node = self._take(path)
-        del self.nodes[path]
-        self.ephemerals.get(node.owner, set()).discard(path)
+        # Where a snapshot lacks a znode that was there, its parent may be from before.
         parent = self._take(_parent(path))
         parent.pzxid = max(parent.pzxid, zxid)
         self._put(_parent(path), parent)
 
     def _take(self, path: str) -> _Node:
-        node = self.nodes.setdefault(path, _Node())
+        node = self.nodes.get(path)
+        if node is None:
+            return _Node()  # a snapshot may lack what was deleted while it was written
         if not path.startswith(_UNCOUNTED):
             self.digest = (self.digest - node.digest(path)) & _WORD
         return node
@@ -130,30 +164,91 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def verify_digests(logs: Iterable[str | Path]) -> int:
-    """Replay a server's logs from its first transaction on; return how many digests were equal.
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How many transactions carried the digest that the replay gives (``equal``), and how many
+    carried one that nothing can be compared with (``unknown``): logs and snapshots do not reach
+    back far enough."""
 
-    Logs in order of their zxids. Raises ``DigestMismatchError`` at the first other digest, and what
-    reading them raises.
+    equal: int = 0
+    unknown: int = 0
+
+    def __add__(self, other: Verified) -> Verified:
+        """Both together."""
+        return Verified(self.equal + other.equal, self.unknown + other.unknown)
+
+
+def verify_digests(
+    logs: Iterable[str | Path],
+    snapshots: Iterable[str | Path] = (),
+    without: Sequence[tuple[int, int]] = (),
+) -> Verified:
+    """Replay one server's logs, in order of their zxids, and compare all digests.
+
+    The replay begins with the first transaction there ever was, or with a snapshot; behind a hole,
+    with the next snapshot. ``without``: first and last zxid of proposals that never were committed.
+    Raises ``DigestMismatchError`` at the first other digest, and what reading them raises.
     """
-    tree = Tree()
-    equal = 0
+    replay = _Replay({snapshot_zxid(path) or 0: path for path in snapshots})
     for log in logs:
-        last: Operation | None = None
-        for op in read_transactions(log):
-            if last is not None and last.zxid != op.zxid:
-                equal += _check(tree, last, log)
-            tree.apply(op)
-            last = op
-        if last is not None:
-            equal += _check(tree, last, log)
-    return equal
+        for zxid, ops in groupby(read_transactions(log), key=lambda op: op.zxid):
+            if not any(first <= zxid <= last for first, last in without):
+                replay.apply(log, zxid, list(ops))
+    return Verified(replay.equal, replay.unknown)
 
 
-def _check(tree: Tree, op: Operation, log: str | Path) -> int:
-    if op.digest is None:
-        return 0
-    if op.digest & _WORD != tree.digest:
-        reason = f"the log says digest {op.digest & _WORD:#x}, replaying it gives {tree.digest:#x}"
-        raise DigestMismatchError(str(log), op.zxid, reason)
-    return 1
+class _Replay:
+    def __init__(self, snapshots: dict[int, str | Path]) -> None:
+        self.snapshots = snapshots
+        self.tree: Tree | None = None
+        self.sure = 0
+        self.last = 0
+        self.equal = 0
+        self.unknown = 0
+
+    def apply(self, log: str | Path, zxid: int, ops: list[Operation]) -> None:
+        """Go on with one transaction."""
+        gone_on = zxid == self.last + 1 or _is_first(zxid)
+        begun_anew = zxid >> 32 != self.last >> 32 and self._between(zxid) is not None
+        if self.tree is None or not gone_on or begun_anew:
+            self._begin(zxid)
+        self.last = zxid
+        digest = next((op.digest for op in ops if op.digest is not None), None)
+        if self.tree is None:
+            self.unknown += digest is not None
+            return
+        for op in ops:
+            self.tree.apply(op)
+        if digest is None:
+            return
+        if zxid < self.sure:
+            self.unknown += 1
+        elif digest & _WORD == self.tree.digest:
+            self.equal += 1
+        else:
+            reason = (
+                f"the log says digest {digest & _WORD:#x}, replaying it gives {self.tree.digest:#x}"
+            )
+            raise DigestMismatchError(str(log), zxid, reason)
+
+    def _between(self, zxid: int) -> int | None:
+        """The latest snapshot since the last transaction: a server that was away got one."""
+        return max((at for at in self.snapshots if self.last <= at < zxid), default=None)
+
+    def _begin(self, zxid: int) -> None:
+        """Find the tree before a transaction, if it is the first one or follows a snapshot."""
+        self.tree, self.sure = None, 0
+        if self.last == 0 and zxid in (1, 1 << 32 | 1):
+            self.tree = Tree()
+            return
+        at = self._between(zxid)
+        if at is None or not (zxid == at + 1 or (_is_first(zxid) and at >> 32 < zxid >> 32)):
+            return
+        tree, sure = Tree.of_snapshot(self.snapshots[at])
+        if sure is not None:
+            self.tree, self.sure = tree, sure
+
+
+def _is_first(zxid: int) -> bool:
+    """Whether a transaction is its epoch's first."""
+    return zxid & 0xFFFFFFFF == 1

@@ -14,7 +14,7 @@ import pytest
 from zkaudit.decode import LogReader, read_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode_arrow import operations_batch
 from zkaudit.decode_columns import Filters
-from zkaudit.decode_digest import verify_digests
+from zkaudit.decode_digest import Verified, verify_digests
 from zkaudit.errors import DigestMismatchError
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
 from zkaudit.snapshot import open_snapshot
@@ -259,7 +259,7 @@ def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Pat
     """
     ops = [op for log in recording.logs for op in read_transactions(log)]
     carried = len({op.zxid for op in ops if op.digest is not None})
-    assert verify_digests(recording.logs) == carried
+    assert verify_digests(recording.logs) == Verified(carried)
     assert (carried > 300) == (recording.version > "3.6")
     if not carried:
         return
@@ -273,3 +273,33 @@ def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Pat
     log.write_bytes(content)
     with pytest.raises(DigestMismatchError, match=f"{log.name}: zxid {victim.zxid:#x}: "):
         verify_digests([log])
+
+
+@pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])
+def test_digests_behind_a_hole_are_compared_from_a_snapshot_on(
+    recordings: Any, version: str
+) -> None:
+    """Logs that were purged in front or are missing in the middle: where a snapshot follows, all
+    digests behind it are compared; what lies before it is counted as unknown, never as wrong."""
+    recording = recordings(version)
+    logs, snapshots = recording.logs, recording.snapshots
+    carried = [
+        len({op.zxid for op in read_transactions(log) if op.digest is not None}) for log in logs
+    ]
+    bases = {open_snapshot(path).zxid for path in snapshots}
+    starts = [next(read_transactions(log)).zxid - 1 in bases for log in logs]
+    assert sum(starts[1:])
+    compared = 0
+    for missing in range(len(logs)):
+        rest = [log for number, log in enumerate(logs) if number != missing]
+        counts = [number for place, number in enumerate(carried) if place != missing]
+        found = verify_digests(rest, snapshots)
+        assert found.equal + found.unknown == sum(counts)
+        if missing + 1 < len(logs) and starts[missing + 1]:
+            compared += 1
+            before = 0 if missing == 0 else sum(carried[:missing])
+            assert found.equal - before > sum(carried[missing + 1 :]) * 0.5
+        without = verify_digests(rest)
+        assert without.equal == sum(carried[:missing])
+        assert without.unknown == sum(carried[missing + 1 :])
+    assert compared
