@@ -19,7 +19,7 @@ from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import read_many
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import GroupPaths, decode_offset
-from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate import ownership, tombstone
 from zkmigrate.errors import GroupRefusedError, JournalError
 from zkmigrate.journal import Effect, Journal, no_effect
@@ -96,12 +96,12 @@ class Mover:
         one: Callable[[GroupPlan], Result],
         on_group: Callable[[Result], object],
     ) -> list[Result]:
-        """One bad group does not stop the rest; a damaged journal does."""
+        """One bad group does not stop the rest; a damaged journal or no ZooKeeper does."""
         results: list[Result] = []
         for group in groups:
             try:
                 result = one(group)
-            except JournalError:
+            except (JournalError, ZkUnavailableError):
                 raise
             except ZkConsumerError as error:
                 result = Result(group.group, Outcome.FAILED, 0, str(error))
@@ -130,8 +130,8 @@ class Mover:
         zk = self._stores.zk
         partitions = {*work.zk, *work.kafka}
         accept = self._acceptor(work, resumed)
-        zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
         try:
+            zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             self._look(work, resumed, held=True)
             journal.write(group=work.group, step=f"{prefix}write")
             written = self._write(work, hold)
@@ -139,6 +139,8 @@ class Mover:
             journal.write(group=work.group, step=f"{prefix}mark")
             stone = ownership.write_tombstone(hold, work.before, work.after)
             zk.run(ownership.counted(stone, self._effect))
+        except ZkUnavailableError:
+            raise  # the claims end with the session
         except ZkConsumerError as error:
             self._give_back_after(error, hold)
             raise

@@ -99,16 +99,12 @@ def list_members(group: str) -> Script[list[str]]:
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
     """Register, see that nobody else is there, and claim all partitions.
 
-    On refusal everything is given back. Raises GroupRefusedError.
+    Raises GroupRefusedError; then, as after any error, ``give_back`` is due.
     """
     yield from _register(hold)
-    try:
-        yield from _nobody_else(hold)
-        yield from _claim(hold, sorted(partitions), accept)
-        hold.complete = True
-    except GroupRefusedError:
-        yield from give_back(hold)
-        raise
+    yield from _nobody_else(hold)
+    yield from _claim(hold, sorted(partitions), accept)
+    hold.complete = True
 
 
 def _register(hold: Hold) -> Script[None]:
@@ -298,7 +294,7 @@ def give_back(hold: Hold) -> Script[list[str]]:
 
 def _release_what_is_there(hold: Hold) -> Script[None]:
     """Look for owner znodes of this session and delete them."""
-    while True:
+    while hold.session_id:
         found: list[str] = []
         for topic in (yield from children(hold.paths.owners)) or []:
             where = f"{hold.paths.owners}/{topic}"

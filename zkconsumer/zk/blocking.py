@@ -8,6 +8,7 @@ answer is worked on while ZooKeeper prepares the next one's.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -16,7 +17,7 @@ from zkconsumer.config.addresses import split_connect
 from zkconsumer.core.ops import Code, Reply, ZkOp
 from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
-from zkconsumer.zk.driver import ZkDriver
+from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""
@@ -41,8 +42,9 @@ class BlockingZk:
         except ValueError as error:
             raise ConfigError([f"zookeeper: {error}"]) from None
         self._timeout = timeout
+        self._opened = threading.Event()
         self._driver = ZkDriver(
-            self._hosts, chroot, timeout, lambda _event, _session: None, lambda _path: None
+            self._hosts, chroot, timeout, self._session_changed, lambda _path: None
         )
 
     def __enter__(self) -> Self:
@@ -57,6 +59,13 @@ class BlockingZk:
         traceback: TracebackType | None,
     ) -> None:
         self._driver.close()
+
+    def _session_changed(self, event: SessionEvent, _session_id: int) -> None:
+        """kazoo's connection thread."""
+        if event is SessionEvent.LOST:
+            self._opened.clear()
+        elif event is SessionEvent.OPENED:
+            self._opened.set()
 
     def do(self, op: ZkOp) -> Reply:
         """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""
@@ -79,6 +88,8 @@ class BlockingZk:
         Raises what ``run`` raises, and then the scripts not ended yet are given up.
         """
         mailbox: queue.SimpleQueue[tuple[int, Reply]] = queue.SimpleQueue()
+        if not self._opened.wait(self._timeout):  # the one before has ended
+            raise self._silent()
         session = self._driver.session_id
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
@@ -108,10 +119,7 @@ class BlockingZk:
                 elif not done:
                     return
         except queue.Empty:
-            raise ZkUnavailableError(
-                f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the "
-                "ensemble in order? --timeout sets how long to wait"
-            ) from None
+            raise self._silent() from None
         except SessionGone:
             raise SessionExpiredError(
                 f"the session with ZooKeeper at {self._hosts} ended in the middle: run it again"
@@ -127,3 +135,9 @@ class BlockingZk:
         finally:
             for script in active.values():
                 script.close()
+
+    def _silent(self) -> ZkUnavailableError:
+        return ZkUnavailableError(
+            f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the ensemble "
+            "in order? --timeout sets how long to wait"
+        )
