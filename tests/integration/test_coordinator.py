@@ -8,7 +8,7 @@ import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
@@ -67,6 +67,11 @@ def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: 
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(30)
         assert member.metrics().owned_partitions == 3
+        assert member._plane is not None
+        host, port = cluster.broker_servers[0].address.split(":")
+        load = member._plane._manager.requests_to
+        assert load(BrokerEndpoint(-1, host, int(port))) == 1, "one fetcher reads from the broker"
+        assert load(BrokerEndpoint(0, host, int(port) + 1)) == 0
         member.shutdown()
         assert member.metrics().kafka_commits >= 3
         producer.send(6)
