@@ -174,7 +174,9 @@ def plan(
         plans = summary.watch(_plans(stores, way, chosen_options(raw), chosen, given))
         write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
     summary.tell(how)
-    click.echo(f"the plan is in {out}; carry it out with zkmigrate apply {out} --execute", err=True)
+    ready = summary.verdicts[Verdict.READY]
+    then = f"carry it out with zkmigrate apply {out} --execute" if ready else "no group is ready"
+    click.echo(f"the plan is in {out}; {then}", err=True)
     click.get_current_context().exit(summary.status)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.text import printable
 from zkconsumer.core.ops import (
     Check,
@@ -295,10 +295,12 @@ def give_back(hold: Hold) -> Script[list[str]]:
 def _release_what_is_there(hold: Hold) -> Script[None]:
     """Look for owner znodes of this session and delete them."""
     while hold.session_id:
-        found: list[str] = []
-        for topic in (yield from children(hold.paths.owners)) or []:
-            where = f"{hold.paths.owners}/{topic}"
-            found += [f"{where}/{name}" for name in (yield from children(where)) or []]
+        topics = (yield from children(hold.paths.owners)) or []
+        where = [f"{hold.paths.owners}/{topic}" for topic in topics]
+        lists = yield from children_of(where)
+        found = [
+            f"{path}/{name}" for path, names in zip(where, lists, strict=True) for name in names
+        ]
         nodes = yield from read_many(found)
         mine = [
             path

@@ -10,7 +10,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children_of
 from zkconsumer.admin.snapshot import (
     GroupSnapshot,
     interpret,
@@ -248,9 +248,10 @@ def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, dict[TopicPartitio
     """Read the offset znodes of the plan's topics, also those that the plan does not name."""
     paths = GroupPaths(plan.group)
     wanted: list[TopicPartition] = []
-    for topic in sorted({entry.tp.topic for entry in plan.entries}):
-        for name in (yield from children(paths.offsets_topic(topic))) or []:
-            number = partition_number(name)
+    topics = sorted({entry.tp.topic for entry in plan.entries})
+    lists = yield from children_of(map(paths.offsets_topic, topics))
+    for topic, names in zip(topics, lists, strict=True):
+        for number in map(partition_number, names):
             if number is not None:
                 wanted.append(TopicPartition(topic, number))
     nodes = yield from read_many([paths.offset(tp) for tp in wanted])

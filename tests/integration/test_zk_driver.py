@@ -150,6 +150,16 @@ def test_many_reads_equal_single_reads(driven: Driven) -> None:
     assert driven.value(GetMany(("/n0",))) == many[:1]
 
 
+def test_many_lists_of_children(driven: Driven) -> None:
+    """One request lists the children of many znodes, with holes where there is none."""
+    driven.value(Multi((Create("/a"), Create("/a/b"), Create("/a/c"), Create("/d"))))
+    before = driven.driver.operations
+    some, none, missing = driven.value(GetMany(("/a", "/d", "/missing"), children=True))
+    assert driven.driver.operations == before + 1
+    assert (sorted(some), none, missing) == (["b", "c"], (), None)
+    assert driven.value(GetMany(("/d",), children=True)) == ((),)
+
+
 def test_many_reads_with_watches(driven: Driven, zookeeper: str, chroot: str) -> None:
     """Reads that leave watches do so on each znode that exists."""
     driven.value(Multi((Create("/a"), Create("/b"))))
@@ -191,6 +201,8 @@ def test_many_reads_on_an_old_server(line: str) -> None:
                 many = driven.value(GetMany(paths))
                 assert [node is not None for node in many] == [True, False] * 150
                 assert all(node.data == b"x" for node in many if isinstance(node, Node))
+                lists = driven.value(GetMany(paths, children=True))
+                assert lists == tuple(() if node else None for node in many)
             assert not driven.driver._has_multiread
             assert driven.events.empty(), "it was asked once, at the start"
         finally:

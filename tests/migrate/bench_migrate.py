@@ -69,15 +69,18 @@ def beside_the_jvm(zookeeper: str, folder: Path) -> None:
     times: dict[str, list[float]] = {}
     for number in range(-1, 3):  # the first round only fills the caches of bytecode and pages
         theirs, mine = str(folder / f"jvm{number}"), str(folder / f"ours{number}")
+        changed = folder / f"changed{number}"  # ours writes what differs: here all
         words = {
             "JVM export": [*jvm, "kafka.tools.ExportZkOffsets", "--zkconnect", zookeeper,
                            "--output-file", theirs],
             "zkmigrate export": [*ours, "--out", mine, "--zookeeper", zookeeper],
+            "zkconsumer import": [*imports, str(changed), "--zookeeper", zookeeper],
             "JVM import": [*jvm, "kafka.tools.ImportZkOffsets", "--zkconnect", zookeeper,
                            "--input-file", theirs],
-            "zkconsumer import": [*imports, mine, "--zookeeper", zookeeper],
         }  # fmt: skip
         for name, arguments in words.items():
+            if name == "zkconsumer import":
+                changed.write_text(Path(mine).read_text().replace(":0\n", f":{number + 5}\n"))
             seconds = measure(name, arguments, 20_000)
             if number >= 0:
                 times.setdefault(name, []).append(seconds)

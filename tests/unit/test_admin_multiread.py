@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
+from kazoo.protocol.serialization import (
+    GetChildren,
+    GetData,
+    int_struct,
+    multiheader_struct,
+    stat_struct,
+)
 
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
 
@@ -14,7 +20,7 @@ def test_the_request_is_made_of_reads() -> None:
         multiheader_struct.pack(GetData.type, False, -1) + bytes(GetData(path, None).serialize())
         for path in paths
     )
-    assert MultiRead(paths).serialize() == wanted + multiheader_struct.pack(-1, True, -1)
+    assert MultiRead(paths, False).serialize() == wanted + multiheader_struct.pack(-1, True, -1)
 
 
 def test_an_answer_with_data_nothing_and_an_error() -> None:
@@ -41,3 +47,25 @@ def test_an_answer_with_data_nothing_and_an_error() -> None:
         assert not isinstance(results[0], int)
         assert tuple(results[0][1]) == tuple(range(11))
     assert MultiRead.deserialize(multiheader_struct.pack(-1, True, -1), 0) == []
+
+
+def test_lists_of_children() -> None:
+    """Asked for children, each path is such a read; the answer's names are told apart from errors,
+    also when there are none."""
+    request = MultiRead(("/a",), True).serialize()
+    assert request == (
+        multiheader_struct.pack(GetChildren.type, False, -1)
+        + bytes(GetChildren("/a", None).serialize())
+        + multiheader_struct.pack(-1, True, -1)
+    )
+    found = multiheader_struct.pack(GetChildren.type, False, 0)
+    name = "\u00fc".encode()
+    answer = b"".join(
+        (
+            found + int_struct.pack(2) + int_struct.pack(1) + b"b" + int_struct.pack(2) + name,
+            multiheader_struct.pack(-1, False, NO_NODE) + int_struct.pack(NO_NODE),
+            found + int_struct.pack(0),
+            multiheader_struct.pack(-1, True, -1),
+        )
+    )
+    assert MultiRead.deserialize(answer, 0) == [["b", "\u00fc"], NO_NODE, []]

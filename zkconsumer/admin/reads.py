@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
 
-from zkconsumer.core.ops import GetChildren, Ok
+from zkconsumer.core.ops import GetChildren, GetMany, Ok
 from zkconsumer.core.scripts.common import Script, read
 from zkconsumer.core.znodes import MAX_TOPIC_ZNODE_BYTES
 from zkconsumer.errors import ZnodeFormatError
+
+_LISTS: Final = 200
+"""Lists of children in one request: each may be long."""
 
 
 def children(path: str) -> Script[list[str] | None]:
@@ -18,6 +22,20 @@ def children(path: str) -> Script[list[str] | None]:
         return None
     assert isinstance(reply.value, tuple)
     return sorted(str(name) for name in reply.value)
+
+
+def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
+    """Return the sorted names of many znodes' children, none where there is no such znode."""
+    wanted = list(paths)
+    found: list[list[str]] = []
+    for start in range(0, len(wanted), _LISTS):
+        reply = yield from read(GetMany(tuple(wanted[start : start + _LISTS]), children=True))
+        assert isinstance(reply, Ok)
+        assert isinstance(reply.value, tuple)
+        found += [
+            sorted(map(str, names)) if isinstance(names, tuple) else [] for names in reply.value
+        ]
+    return found
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS, expand
@@ -118,10 +118,8 @@ def _read_below(parent: str, names: list[str]) -> Script[dict[str, Node]]:
 
 def _read_tree(root: str, there: bool) -> Script[Nodes]:
     topics = ((yield from children(root)) if there else None) or []
-    names: list[tuple[str, str]] = []
-    for topic in topics:
-        below = (yield from children(f"{root}/{topic}")) or []
-        names += [(topic, name) for name in below]
+    lists = yield from children_of(f"{root}/{topic}" for topic in topics)
+    names = [(topic, name) for topic, found in zip(topics, lists, strict=True) for name in found]
     nodes = yield from read_many([f"{root}/{topic}/{name}" for topic, name in names])
     tree: dict[str, dict[str, Node]] = {topic: {} for topic in topics}
     for (topic, name), node in zip(names, nodes, strict=True):

@@ -96,11 +96,14 @@ class GetMany:
     """Many independent reads, pipelined. Not a snapshot: each path is read at its own moment.
 
     Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` where there is no znode.
-    With ``watch`` each znode that exists gets a data watch; a missing one gets none.
+    With ``watch`` each znode that exists gets a data watch; a missing one gets none. With
+    ``children``, which goes without a watch and only tools use: the names of each znode's children
+    in place of the ``Node``.
     """
 
     paths: tuple[str, ...]
     watch: bool = False
+    children: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,7 @@ Value = (
     | tuple[str | None, ...]
     | tuple[int | None, ...]
     | tuple[Node | None, ...]
+    | tuple[tuple[str, ...] | None, ...]
     | tuple[Stat | None, ...]
 )
 

@@ -175,7 +175,7 @@ class ZkDriver:
 
         self._client.add_listener(listen)
         result = self._client.handler.async_result()
-        self._client._call(MultiRead((prefix, prefix)), result)
+        self._client._call(MultiRead((prefix, prefix), False), result)
         try:
             result.get(timeout=self._asked_timeout)
         except kz.UnimplementedError:
@@ -289,7 +289,7 @@ class ZkDriver:
             on_reply(Ok(()))
         elif self._has_multiread and not op.watch and len(op.paths) > 1:
             prefix = self._client.chroot
-            request = MultiRead(tuple(prefix + path for path in op.paths))
+            request = MultiRead(tuple(prefix + path for path in op.paths), op.children)
             result = self._client.handler.async_result()
             result.rawlink(partial(self._multi_read, op, on_reply))
             self._client._call(request, result)
@@ -305,16 +305,17 @@ class ZkDriver:
         if error is not None:
             on_reply(Failed(code_of(error)))
             return
-        nodes: list[Node | None] = []
+        convert = tuple if op.children else _node
+        found: list[Any] = []
         for index, item in enumerate(result.value):
-            if isinstance(item, tuple):
-                nodes.append(_node(item))
+            if not isinstance(item, int):
+                found.append(convert(item))
             elif item == NO_NODE:
-                nodes.append(None)
+                found.append(None)
             else:
                 on_reply(Failed(code_of(kz.EXCEPTIONS[item]()), index))
                 return
-        on_reply(Ok(tuple(nodes)))
+        on_reply(Ok(tuple(found)))
 
 
 class _Pipelined:
@@ -323,24 +324,25 @@ class _Pipelined:
     def __init__(self, op: GetMany, on_reply: OnReply) -> None:
         self._op = op
         self._on_reply = on_reply
-        self._nodes: list[Node | None] = [None] * len(op.paths)
+        self._found: list[Any] = [None] * len(op.paths)
         self._left = len(op.paths)
         self._failed: Failed | None = None
 
     def send(self, client: KazooClient, watcher: Callable[[Any], None] | None) -> None:
+        ask = client.get_children_async if self._op.children else client.get_async
         for index, path in enumerate(self._op.paths):
-            client.get_async(path, watcher).rawlink(partial(self._answered, index))
+            ask(path, watcher).rawlink(partial(self._answered, index))
 
     def _answered(self, index: int, result: Any) -> None:
         """kazoo's completion thread, one answer after the other."""
         error = result.exception
         if error is None:
-            self._nodes[index] = _node(result.value)
+            self._found[index] = (tuple if self._op.children else _node)(result.value)
         elif not isinstance(error, kz.NoNodeError) and self._failed is None:
             self._failed = Failed(code_of(error), index)
         self._left -= 1
         if self._left == 0:
-            self._on_reply(self._failed or Ok(tuple(self._nodes)))
+            self._on_reply(self._failed or Ok(tuple(self._found)))
 
 
 def _nothing(_value: Any) -> None:

@@ -9,12 +9,20 @@ from struct import Struct
 from typing import Any, ClassVar, NamedTuple
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.serialization import GetData, int_struct, multiheader_struct, stat_struct
+from kazoo.protocol.serialization import (
+    GetChildren,
+    GetData,
+    int_struct,
+    multiheader_struct,
+    stat_struct,
+)
 from kazoo.protocol.states import ZnodeStat
 
 
-class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...])])):
-    """Request for the data of ``paths`` (with chroot). Result: list of (data, stat) or an error.
+class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children", bool)])):
+    """Request for the data, or the children, of ``paths`` (with chroot).
+
+    Result: list of (data, stat), or list of names, or the number of an error, for each path.
 
     It has the shape of kazoo's own request classes, so kazoo's connection thread can send it.
     """
@@ -24,7 +32,8 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...])])):
 
     def serialize(self) -> bytes:
         """Return the request's body."""
-        begin = multiheader_struct.pack(GetData.type, False, -1)
+        kind = GetChildren.type if self.children else GetData.type
+        begin = multiheader_struct.pack(kind, False, -1)
         parts: list[bytes] = []
         for path in self.paths:
             encoded = path.encode()
@@ -33,9 +42,9 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...])])):
         return b"".join(parts)
 
     @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | int]:
-        """Return, for each path, its data and stat, or ZooKeeper's error number."""
-        results: list[tuple[bytes, Any] | int] = []
+    def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | list[str] | int]:
+        """Return, for each path, what was asked for, or ZooKeeper's error number."""
+        results: list[tuple[bytes, Any] | list[str] | int] = []
         data = bytes(data) + bytes(int_struct.size)  # no number follows the last header
         while True:
             kind, done, _, length = _HEADER_AND_INT.unpack_from(data, offset)
@@ -47,11 +56,19 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...])])):
                 stat = ZnodeStat._make(stat_struct.unpack_from(data, end))
                 results.append((data[offset:end], stat))
                 offset = end + stat_struct.size
+            elif kind == GetChildren.type:
+                names = []
+                for _ in range(length):
+                    (size,) = int_struct.unpack_from(data, offset)
+                    offset += int_struct.size
+                    names.append(data[offset : offset + size].decode())
+                    offset += size
+                results.append(names)
             else:
                 results.append(length)
 
 
 _HEADER_AND_INT = Struct("!iBii")
-"""What comes before a result, and the length of its data or its error number."""
+"""What comes before a result, and its length or the error's number."""
 
 NO_NODE: int = NoNodeError.code
