@@ -29,9 +29,10 @@ def run(arguments: Sequence[str]) -> int:
 
     from zkconsumer.admin.text import printable
     from zkconsumer.errors import ZkConsumerError
-    from zkmigrate.commands import cli
 
     try:
+        from zkmigrate.commands import cli
+
         status = cli.main(args=list(arguments), prog_name="zkmigrate", standalone_mode=False)
         sys.stdout.flush()
     except ZkConsumerError as error:

@@ -64,7 +64,7 @@ def command(name: str) -> list[str]:
 def beside_the_jvm(zookeeper: str, folder: Path) -> None:
     """Export and import 20,000 offsets with both; print how many times faster ours are."""
     ours = [*command("zkmigrate"), "export", "--all", "--format", "jvm"]
-    imports = [*command("zkconsumer"), "offsets", "import", "--execute", "--force"]
+    imports = [*command("zkconsumer"), "offsets", "import", "--execute", "--force", "--csv"]
     jvm = [java(), "-cp", os.path.join(fetch_jars("1.1"), "*")]
     times: dict[str, list[float]] = {}
     for number in range(-1, 3):  # the first round only fills the caches of bytecode and pages

@@ -189,6 +189,20 @@ def bench(cluster: LocalCluster, tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
+@pytest.fixture
+def filled(bench: Bench, group: str, topic: str) -> Bench:
+    """A group with offsets 3 and 4 in ZooKeeper."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    return bench
+
+
+@pytest.fixture
+def bench_on(tmp_path: Path) -> Callable[[LocalCluster], Bench]:
+    """Makes benches on a test's own cluster; the test closes them."""
+    return lambda cluster: Bench(cluster, tmp_path)
+
+
 @pytest.fixture(params=["0.8.2", "1.1", "3.9"])
 def any_bench(
     request: pytest.FixtureRequest, bench_of: Callable[[str, Path], Bench], tmp_path: Path

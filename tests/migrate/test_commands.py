@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
+from zkmigrate import plan_file
 from zkmigrate.cli import run
 from zkmigrate.config_map import CLIENTS
+from zkmigrate.errors import JournalError
+from zkmigrate.journal import Journal
 
 from zkconsumer.core.types import TopicPartition
-from zkconsumer.testing import fetch_jars, java
+from zkconsumer.testing import fetch_jars, java, wait_until
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
@@ -127,6 +132,46 @@ def test_offsets_go_through_files(
     assert run(["apply", plan, "--execute", *zookeeper]) == 0
     held = {tp: stored.offset for tp, stored in bench.committed(group, {topic: 2}).items()}  # type: ignore[attr-defined]
     assert held == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 4}
+
+
+def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> None:
+    """Ctrl-C while it waits for the session of a killed run is status 130 and one line; the same
+    command goes on."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    zookeeper = ("--zookeeper", bench.cluster.zookeeper)
+    plan = tmp_path / "plan"
+    assert run(["plan", "--group", group, "--out", str(plan), *zookeeper]) == 0
+    loaded = plan_file.load(str(plan))
+    journal = tmp_path / "plan.journal"
+    with Journal(journal, loaded.digest) as opened:
+        opened.write(group=group, step="claim", name="killed", held=[[topic, 0, None]])
+    bench.client.create(f"/consumers/{group}/ids/killed", b"{}", ephemeral=True, makepath=True)
+
+    code = "from zkmigrate.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "apply", str(plan), "--execute", *zookeeper],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+    )
+
+    def at_work() -> bool:
+        try:
+            with Journal(journal, loaded.digest):
+                return False
+        except JournalError:
+            return True
+
+    wait_until(at_work, 60, "it has opened the journal")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert err.strip() == "interrupted: run the same command again to go on"
+    bench.client.delete(f"/consumers/{group}/ids/killed")
+    assert run(["apply", str(plan), "--execute", *zookeeper]) == 0
+    assert run(["verify", str(plan), *zookeeper]) == 0
 
 
 def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from zkmigrate.model import Direction, OnConflict, Options, Verdict
 from zkmigrate.outcome import Outcome
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.cli.main import run as run_tools
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.testing import wait_until
 
@@ -81,6 +82,19 @@ def test_metadata_and_leader_epoch_come_back(bench: Bench, group: str, topic: st
     assert bench.committed(group, {topic: 1}) == {tp: StoredOffset(3)}
     assert bench.rollback(plan, journal)[0].outcome is Outcome.DONE
     assert bench.committed(group, {topic: 1}) == {tp: StoredOffset(5, 0, "note é")}
+
+
+def test_a_moved_group_is_known_to_the_tools(
+    bench: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tombstone is no strange znode: ``zkconsumer groups verify`` finds nothing."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    plan, journal = bench.plan([group])
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    words = ["groups", "verify", group, "--zookeeper", bench.cluster.zookeeper]
+    assert run_tools(words) == 0
+    assert "errors: 0" in capsys.readouterr().err
 
 
 def test_rollback_refuses_when_somebody_moved_on(bench: Bench, group: str, topic: str) -> None:

@@ -20,14 +20,6 @@ class KilledError(BaseException):
     """Stands for a kill."""
 
 
-@pytest.fixture
-def filled(bench: Bench, group: str, topic: str) -> Bench:
-    """A group with offsets 3 and 4 in ZooKeeper."""
-    bench.topic(topic, 2)
-    bench.set_zk(group, topic, {0: 3, 1: 4})
-    return bench
-
-
 def at(word: str, act: Callable[[], object]) -> Callable[[str], None]:
     """An effect that acts once, at the first thing whose name holds ``word``."""
     left = [act]

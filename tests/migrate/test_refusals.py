@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +48,6 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return status, printed.out, printed.err
-
-
-@pytest.fixture
-def filled(bench: Bench, group: str, topic: str) -> Bench:
-    """A group with offsets 3 and 4 in ZooKeeper."""
-    bench.topic(topic, 2)
-    bench.set_zk(group, topic, {0: 3, 1: 4})
-    return bench
 
 
 @pytest.fixture
@@ -271,10 +263,12 @@ def test_08_offsets_that_leave_the_log_after_the_plan(
     assert filled.committed(group, {topic: 2}) == {}
 
 
-def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topic: str) -> None:
+def test_09_the_coordinator_is_away_for_a_while(
+    bench_on: Callable[[LocalCluster], Bench], group: str, topic: str
+) -> None:
     """A broker that restarts before and in the middle of a run costs time, not a group."""
     with LocalCluster("3.9") as cluster:
-        from_here = _bench(cluster, tmp_path)
+        from_here = bench_on(cluster)
         from_here.topic(topic, 2)
         groups = [f"{group}-{number}" for number in range(3)]
         for name in groups:
@@ -299,7 +293,9 @@ def test_09_the_coordinator_is_away_for_a_while(tmp_path: Path, group: str, topi
         from_here.close()
 
 
-def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> None:
+def test_09_the_coordinator_moves(
+    bench_on: Callable[[LocalCluster], Bench], group: str, topic: str
+) -> None:
     """When the coordinator's broker dies, its successor is found in the same run; when it comes
     back and leads again, what asks the successor is sent on and misses nothing."""
     properties = {
@@ -308,7 +304,7 @@ def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> Non
         "leader.imbalance.check.interval.seconds": "1",
     }
     with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
-        bench = _bench(cluster, tmp_path)
+        bench = bench_on(cluster)
         cluster.create_topic(topic, 2, replication=2)
         groups = [f"{group}-{number}" for number in range(3)]
         for name in groups:
@@ -337,17 +333,6 @@ def test_09_the_coordinator_moves(tmp_path: Path, group: str, topic: str) -> Non
 
         wait_until(leads_again, 90, "the first broker is the coordinator again")
         bench.close()
-
-
-def _bench(cluster: LocalCluster, folder: Path) -> Any:
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("migrate_bench", Path(__file__).with_name("conftest.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Bench(cluster, folder)
 
 
 def test_11_metadata_has_no_place_in_zookeeper(bench: Bench, group: str, topic: str) -> None:

@@ -207,7 +207,6 @@ def write_offsets(
     znode changed meanwhile), ZkUnavailableError (the connection broke during a write).
     """
     paths = GroupPaths(group)
-    yield from _ensure(paths.root)
     for topic in sorted({key.topic for key in changes if key not in stored}):
         yield from _ensure(paths.offsets_topic(topic))
     has_ids = yield from _exists(paths.ids)

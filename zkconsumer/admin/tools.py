@@ -256,7 +256,8 @@ class GroupTools:
 
         Each offset is written only if it is still what the plan was made from, and, without
         ``force``, only while its group has no member. Raises GroupActiveError before anything is
-        written, GroupChangedError when somebody else came in between.
+        written, GroupChangedError when somebody else came in between; then other groups may be
+        written or not.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}
         for change in plan.changes:
@@ -265,8 +266,11 @@ class GroupTools:
             for group, members in plan.members.items():
                 if group in by_group:
                     raise active(group, list(members))
-        for group, changes in by_group.items():
-            self._zk.run(write_offsets(group, changes, plan.stored, force, progress))
+        for _ in self._zk.run_all(
+            write_offsets(group, changes, plan.stored, force, progress)
+            for group, changes in by_group.items()
+        ):
+            pass
         written = {key: new for changes in by_group.values() for key, new in changes.items()}
         read_back = self._zk.run(read_stored(written))
         for key, new in written.items():
