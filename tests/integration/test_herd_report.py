@@ -159,7 +159,7 @@ def test_simulate_plays_a_scenario() -> None:
     """A case of split brain is told for both profiles."""
     done = _run("simulate", "--scenario", "zombie-fetcher")
     assert done.returncode == 0, done.stderr
-    assert "delivered partitions that another member owned" in done.stdout
+    assert "messages of partitions that another member owned" in done.stdout
     assert "0 of 150 seeds" in done.stdout
 
 

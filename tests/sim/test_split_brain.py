@@ -23,7 +23,7 @@ def test_the_case_shows_with_legacy_behaviour(name: str) -> None:
         # The story has the order of things: the session ends, B takes over, A still delivers.
         at = {
             what: next(i for i, line in enumerate(played.lines) if what in line)
-            for what in ("the server ends session", "owns 0, 1", "belong to B now")
+            for what in ("the server ends A's session", "B  owns 0, 1", "though B owns it now")
         }
         assert sorted(at, key=lambda what: at[what]) == list(at)
 

@@ -25,6 +25,7 @@ from zkconsumer.core.ops import (
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal import JournalWriter, read_journal
+from zkconsumer.journal.deliveries import consumed_twice
 from zkconsumer.journal.files import MemberJournal, check_entry
 from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import event_entry, run_entry
@@ -180,3 +181,33 @@ def test_a_full_disk_ends_the_journal_and_not_the_member(
     assert [r.getMessage() for r in caplog.records if "the journal ends here" in r.getMessage()]
     assert len(caplog.records) == 1
     journal.close()
+
+
+def test_what_is_delivered_again() -> None:
+    """Ranges that members were given overlap where messages came twice; a third time counts too."""
+    one, two, three = ("g_a", "t-0"), ("g_b", "t-0"), ("g_a", "u-0")
+
+    def starts(at: int, who: tuple[str, str], offset: int) -> dict[str, object]:
+        offsets = {who[1]: offset}
+        return _line(at, "order", "StartFetching", who[0], partitions=[who[1]], offsets=offsets)
+
+    def stops(at: int, who: tuple[str, str], offset: int, name: str) -> dict[str, object]:
+        return _line(at, "fact", name, who[0], offsets={who[1]: offset})
+
+    lines = [
+        starts(0, one, 0),
+        starts(0, three, 0),
+        stops(10, one, 40, "FetchingStopped"),
+        starts(11, two, 40),
+        _line(20, "event", "crash", "g_b"),  # at 200
+        starts(30, one, 150),
+        stops(31, one, 160, "Dropped"),
+        starts(32, two, 150),
+    ]
+    assert consumed_twice(lines[:4], 19, lambda at: 10 * at) == 0
+    assert consumed_twice(lines[:7], 40, lambda at: 10 * at) == 10
+    assert consumed_twice(lines, 40, lambda at: 10 * at) == 10 + 50
+
+
+def _line(at: int, kind: str, name: str, member: str, **more: object) -> dict[str, object]:
+    return {"at": at, "kind": kind, "name": name, "member": member, **more}

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import click
 from rich.console import Console
 
-from zkconsumer.cli.herd_output import numbers, show, write_html
+from zkconsumer.cli.herd_output import by_group, middles, numbers, show, spread, values, write_html
+from zkconsumer.cli.tables import print_rows
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.measures import Measures
-from zkconsumer.sim.herd import EVENTS, Herd
+from zkconsumer.sim.herd import BOUNCE_SECONDS, EVENTS, RESTART_SECONDS, Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
 from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.herd import RealHerd, run_herd
 from zkconsumer.testing.herd_jvm import JvmHerd
 
 _PROFILES: Final = ("scala", "default")
-#: Compared with the simulator: figures, and how they must agree.
-_CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts")
+#: Compared with the simulator.
+_CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts", "seconds_to_stable")
 
 
 @click.command()
@@ -47,10 +49,28 @@ _CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts")
 @click.option("--session-timeout", type=float, default=6.0, show_default=True, metavar="SECONDS")
 @click.option("--backoff", type=float, default=2.0, show_default=True, metavar="SECONDS")
 @click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Made-up messages a second in each partition: counts what is consumed twice.",
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, help="Runs of each.")
+@click.option(
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Simulate the same, and a coordinator's group; say how far the counts agree.",
+    help="Simulate the same, and a coordinator's group; say how far the figures agree.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulated runs."
+)
+@click.option(
+    "--service-ms",
+    type=(float, float),
+    default=(0.02, 0.1),
+    show_default=True,
+    help="A simulated server's time for one read and one write.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="JSON Lines.")
@@ -65,7 +85,11 @@ def herd(
     processes: int,
     session_timeout: float,
     backoff: float,
+    rate: float,
+    repeat: int,
     with_simulator: bool,
+    seeds: int,
+    service_ms: tuple[float, float],
     as_json: bool,
     journal: Path | None,
     html: Path | None,
@@ -76,14 +100,13 @@ def herd(
     the server's own.
     """
     wanted = _PROFILES if profile == "all" else (profile,)
-    if journal is not None and len(wanted) * len(members) > 1:
+    if journal is not None and len(wanted) * len(members) * repeat > 1:
         raise ConfigError(["--journal: one run at a time: give one size and profile"])
     if min(members) < 2 or max(members) > 1000:
         raise ConfigError(["--members: must be 2 to 1000"])
     if jvm and event != "join":
         raise ConfigError(["--jvm: only with --event join"])
     runs: list[Measures] = []
-    pairs: list[tuple[Measures, Measures]] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))
         say = stack.enter_context(_status())
@@ -101,23 +124,31 @@ def herd(
                     session_timeout=session_timeout,
                     backoff=backoff,
                     processes=processes,
+                    rate=rate,
+                    restart=RESTART_SECONDS,
+                    bounce=BOUNCE_SECONDS,
                 )
-                folder = directory / f"{name}-{size}"
-                beside = JvmHerd(jvm, session_timeout, backoff) if jvm else None
-                runs.append(run_herd(run, folder, _prefix(say, f"{name}, {size}: "), beside))
-                if with_simulator and not jvm:
-                    pairs.append((runs[-1], _simulated(run, name)))
-        if pairs:
-            runs += [simulated for _, simulated in pairs]
-            runs += [_simulated(replace(run, members=size), "coordinator") for size in members]
+                for number in range(repeat):
+                    folder = directory / f"{name}-{size}-{number}"
+                    beside = JvmHerd(jvm, session_timeout, backoff) if jvm else None
+                    told = _prefix(say, f"{name}, {size}: ")
+                    runs.append(run_herd(run, folder, told, beside))
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
+        if with_simulator and not jvm:
+            asked = [(name, size) for name in (*wanted, "coordinator") for size in members]
+            service = (service_ms[0] / 1e3, service_ms[1] / 1e3)
+            for number, (name, size) in enumerate(asked, 1):
+                say(f"simulating {number} of {len(asked)}")
+                simulated = _simulated(replace(run, members=size), name, service)
+                runs += [simulate_any(replace(simulated, seed=seed)) for seed in range(seeds)]
     if html is not None:
-        write_html(html, runs, f"One {event.replace('-', ' ')} in a group, on a real ZooKeeper")
+        title = f"One {event.replace('-', ' ')} in a group, on a real ZooKeeper"
+        write_html(html, middles(runs), title)
     show(runs, as_json)
     if not as_json:
         _server(runs)
-        _agreement(pairs)
+        _agreement(runs, ("consumed_twice",) if rate else _CHECKED)
 
 
 def _prefix(say: Callable[[str], object], text: str) -> Callable[[str], object]:
@@ -135,17 +166,17 @@ def _status() -> Iterator[Callable[[str], object]]:
         yield status.update
 
 
-def _simulated(run: RealHerd, profile: str) -> Measures:
-    return simulate_any(
-        Herd(
-            run.members,
-            run.partitions,
-            run.topics,
-            run.event,
-            profile,
-            session_timeout=run.session_timeout,
-            backoff=run.backoff,
-        )
+def _simulated(run: RealHerd, profile: str, service: tuple[float, float]) -> Herd:
+    return Herd(
+        run.members,
+        run.partitions,
+        run.topics,
+        run.event,
+        profile,
+        session_timeout=run.session_timeout,
+        backoff=run.backoff,
+        rate=run.rate,
+        service=service,
     )
 
 
@@ -153,24 +184,37 @@ def _server(runs: list[Measures]) -> None:
     for run in runs:
         if run.mode != "real":
             continue
-        counted, expected = run.server["packets_received"], run.server["packets_expected"]
-        bytes_in = run.server.get("bytes_received", 0)
+        counted, bytes_in = run.server["packets_received"], run.server.get("bytes_received", 0)
+        text = f"{run.profile}, {run.members} members: the server counted {counted:,} requests "
+        text += f"({bytes_in:,} bytes)"
+        if "packets_expected" in run.server:
+            text += f"; the journals and pings at rest say {run.server['packets_expected']:,}"
         for note in run.notes:
-            click.echo(f"{run.profile}, {run.members} members: {note}")
-        click.echo(
-            f"{run.profile}, {run.members} members: the server counted {counted:,} requests "
-            f"({bytes_in:,} bytes); the journals and pings at rest say {expected:,}"
-        )
+            text += f". {note}"
+        click.echo(text)
 
 
-def _agreement(pairs: list[tuple[Measures, Measures]]) -> None:
-    for real, simulated in pairs:
-        parts = []
-        for name in _CHECKED:
-            one, other = getattr(real, name), getattr(simulated, name)
-            parts.append(f"{name} {_percent(one, other)}")
-        click.echo(f"{real.profile}, {real.members} members, simulated: {', '.join(parts)}")
+def _agreement(runs: list[Measures], figures: Sequence[str]) -> None:
+    """Means, and the least and the most, of real and of simulated runs."""
+    rows: list[list[object]] = []
+    groups = by_group(runs)
+    for (mode, profile, members), some in groups.items():
+        simulated = groups.get(("simulated", profile, members))
+        if mode != "real" or simulated is None:
+            continue
+        for name in figures:
+            one, other = values(some, name), values(simulated, name)
+            if one and other:
+                rows.append([profile, members, name, *spread(one), *spread(other)])
+                rows[-1].append(_difference(fmean(one), fmean(other), name))
+    if rows:
+        head = ["profile", "members", "figure", "real", "range", "simulated", "range", "differs"]
+        print_rows(head, rows, "table")
 
 
-def _percent(real: int, simulated: int) -> str:
-    return f"{100 * (simulated - real) / real:+.1f} %" if real else str(simulated)
+def _difference(real: float, simulated: float, name: str) -> str:
+    if name == "seconds_to_stable":
+        return f"x {simulated / real:.2f}" if real else "-"
+    if real:
+        return f"{100 * (simulated - real) / real:+.1f} %"
+    return "0 %" if not simulated else "-"

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import click
 
@@ -56,12 +57,44 @@ def write_html(path: Path, runs: Sequence[Measures], title: str) -> None:
         raise ConfigError([f"--html {path}: {error.strerror}"]) from None
 
 
+def by_group(runs: Sequence[Measures]) -> dict[tuple[str, str, int], list[Measures]]:
+    """Runs of the same: mode, profile and size."""
+    groups: dict[tuple[str, str, int], list[Measures]] = {}
+    for run in runs:
+        groups.setdefault((run.mode, run.profile, run.members), []).append(run)
+    return groups
+
+
+def middles(runs: Sequence[Measures]) -> list[Measures]:
+    """Of runs of the same, the one in the middle by operations and requests."""
+    found = []
+    for some in by_group(runs).values():
+        ranked = sorted(some, key=lambda run: (run.operations, run.requests))
+        found.append(ranked[len(ranked) // 2])
+    return found
+
+
+def values(runs: Sequence[Measures], name: str) -> list[float]:
+    """A figure of all runs that have it, ascending."""
+    return sorted(value for run in runs if (value := getattr(run, name)) is not None)
+
+
+def spread(found: Sequence[float]) -> tuple[float, str]:
+    """Mean, and range in words, of figures that ascend; the range of equal ones is empty."""
+    mean = round(fmean(found), 2)
+    whole = mean == int(mean)
+    return int(mean) if whole else mean, f"{found[0]:g}-{found[-1]:g}" if found[0] < found[
+        -1
+    ] else ""
+
+
 def show(runs: Sequence[Measures], as_json: bool) -> None:
     """Print the comparison, or everything as JSON."""
     if as_json:
         click.echo(json.dumps([run.as_json() for run in runs], indent=1))
         return
     rows = []
+    runs = middles(runs)
     for run in runs:
         found = {name: getattr(run, name) for name in _COLUMNS}
         if run.mode == "real":

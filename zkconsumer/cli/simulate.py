@@ -14,7 +14,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from zkconsumer.cli.herd_output import numbers, show, write_html
+from zkconsumer.cli.herd_output import (
+    by_group,
+    middles,
+    numbers,
+    show,
+    spread,
+    values,
+    write_html,
+)
+from zkconsumer.cli.tables import print_rows
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.measures import Measures
@@ -153,9 +162,7 @@ def simulate(
         raise ConfigError(["--journal: one run at a time: give one size, profile and seed"])
     runs = _runs(herds, jobs, journal)
     if html is not None:
-        write_html(
-            html, runs[: len(profiles) * len(members)] if seeds == 1 else runs, _title(event)
-        )
+        write_html(html, middles(runs), _title(event))
     if seeds > 1 and not as_json:
         _summary(runs)
     else:
@@ -208,19 +215,19 @@ def _runs(herds: list[Herd], jobs: int | None, journal: Path | None) -> list[Mea
 
 
 def _summary(runs: list[Measures]) -> None:
-    """Many seeds: the spread of each figure."""
-    groups: dict[tuple[str, int], list[Measures]] = {}
-    for run in runs:
-        groups.setdefault((run.profile, run.members), []).append(run)
-    for (profile, members), some in groups.items():
-        click.echo(f"{profile}, {members} members, {len(some)} seeds")
-        for name in ("requests", "attempts", "failed_attempts", "seconds_to_stable"):
-            values = sorted(v for v in (getattr(run, name) for run in some) if v is not None)
-            if values:
-                middle = values[len(values) // 2]
-                click.echo(f"  {name:18} {values[0]:>12,} {middle:>12,} {values[-1]:>12,}")
+    """Many seeds: how far each figure spreads."""
+    rows: list[list[object]] = []
+    for (_, profile, members), some in by_group(runs).items():
+        for name in ("reads", "requests", "attempts", "failed_attempts", "seconds_to_stable"):
+            if found := values(some, name):
+                middle = found[len(found) // 2]
+                rows.append(
+                    [profile, members, name, found[0], middle, found[-1], *spread(found)[:1]]
+                )
         orphans = sum(run.unowned_at_end > 0 for run in some)
-        click.echo(f"  {'never all owned':18} {orphans:>12,} of {len(some)} runs")
+        rows.append([profile, members, "runs not all owned", "", "", "", orphans])
+    print_rows(["profile", "members", "figure", "least", "middle", "most", "mean"], rows, "table")
+    click.echo(f"{len(runs)} runs")
 
 
 def _scenario(

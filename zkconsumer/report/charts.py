@@ -10,6 +10,8 @@ from markupsafe import Markup, escape
 WIDTH, HEIGHT = 300, 190
 _LEFT, _BOTTOM, _TOP, _RIGHT = 52, 28, 12, 12
 COLOURS = ("#b3261e", "#1a6fb0", "#2e7d32", "#8e5bb5", "#b26a00", "#546e7a")
+#: So that lines on top of each other can be told apart.
+DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 #: Colours of members in a timeline; they repeat.
 _MEMBERS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7")
 
@@ -30,7 +32,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def lines(series: Mapping[str, Points], x_name: str) -> Markup:
-    """Lines over two logarithmic axes; points of 0 stand on the lowest line of the chart."""
+    """Lines over two logarithmic axes; points of 0 are hollow, on the lowest line of the chart."""
     drawn = [(x, y) for points in series.values() for x, y in points]
     positive = [y for _, y in drawn if y > 0]
     if not drawn or not positive:
@@ -70,10 +72,15 @@ def lines(series: Mapping[str, Points], x_name: str) -> Markup:
         colour = COLOURS[index % len(COLOURS)]
         spots = [place(x, y) for x, y in sorted(points)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}"/>')
+        dash = DASHES[index % len(DASHES)]
+        parts.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" '
+            f'points="{path}"/>'
+        )
         for (x, y), (_, value) in zip(spots, sorted(points), strict=True):
             parts.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" stroke="{colour}" '
+                f'fill="{colour if value > 0 else "#fff"}">'
                 f"<title>{escape(name)}: {value:,g}</title></circle>"
             )
     return Markup("".join(parts) + "</svg>")

@@ -20,7 +20,7 @@ METRICS = (
     ("attempts", "Rebalance attempts", "all members"),
     ("failed_attempts", "Failed attempts", "all members"),
     ("seconds_to_stable", "Seconds to stable", "until the last change of an owner"),
-    ("unowned_seconds", "Partition-seconds without an owner", "all partitions"),
+    ("unowned_seconds", "Partition-seconds unowned", "without an owner, all partitions"),
 )
 COLUMNS = (
     "members",

@@ -143,7 +143,8 @@ class HerdRun:
         self.zk.on_commit(self._committed)
         alike = herd.bulk and not (herd.rate or herd.lag or herd.pauses or herd.cuts)
         self.bulk = BulkViews(self.zk, self._paths) if alike else None
-        self._rolling = False
+        self._counting = False
+        self._to_count: list[tuple[str, list[MemberObserver]]] = []
 
     def perform(self, progress: Callable[[str], object] = lambda text: None) -> Measures:
         """Settle, trigger the event, wait for rest, measure."""
@@ -163,7 +164,7 @@ class HerdRun:
         else:
             self.zk.service = herd.service
         self.kernel.run(until=self.kernel.now + 1.0)
-        self.tally.reset(self.kernel.now_us)
+        self._count()
         progress(herd.event)
         self._event()
         self._trouble()
@@ -207,9 +208,11 @@ class HerdRun:
         herd = self.herd
         name = member_name(number, self.restarts.get(number, 0))
         spec = herd.member_spec(self._paths, name, self._subscription)
-        watchers: list[MemberObserver] = [
-            MemberCounter(self.tally, name, lambda: self.kernel.now_us)
-        ]
+        watchers: list[MemberObserver] = []
+        if self._counting:
+            watchers.append(self._counter(name))
+        else:
+            self._to_count.append((name, watchers))
         if self._sink is not None:
             watchers.append(MemberRecorder(self._sink, name, lambda: self.kernel.now_us))
         habits = Habits(stop=(0.0, 0.0), listener=(0.0, 0.0), commit_interval=herd.commit_interval)
@@ -218,6 +221,16 @@ class HerdRun:
         )
         self.members[number] = member
         member.start()
+
+    def _counter(self, name: str) -> MemberObserver:
+        return MemberCounter(self.tally, name, lambda: self.kernel.now_us)
+
+    def _count(self) -> None:
+        """From now on. Settling alone costs more than all that is counted later."""
+        self.tally.reset(self.kernel.now_us)
+        self._counting = True
+        for name, watchers in self._to_count:
+            watchers.append(self._counter(name))
 
     def _rest(self, seconds: float) -> None:
         """Run until nothing is due for long, or for ``seconds`` where messages flow."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from textwrap import wrap
 from typing import Any
 
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
@@ -21,6 +22,7 @@ from zkconsumer.journal.recorder import (
     MemberRecorder,
     event_entry,
     run_entry,
+    session_text,
 )
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.kernel import Kernel
@@ -39,7 +41,9 @@ _WIDTH = 64
 
 @dataclass(slots=True)
 class Stage:
-    """One playing of a case. ``entries`` is its journal; names are ``A``, ``B``, ``C`` ..."""
+    """One playing of a case. ``entries`` is its journal; names are ``A``, ``B``, ``C`` ...
+    ``late`` counts messages that were delivered although another member owned the partition.
+    """
 
     profile: str
     seed: int
@@ -50,6 +54,7 @@ class Stage:
     delivered: list[tuple[int, str, TopicPartition, int, int]] = field(default_factory=list)
     wanted: dict[str, frozenset[str]] = field(default_factory=dict)
     disputes: list[str] = field(default_factory=list)
+    late: int = 0
 
     @property
     def kernel(self) -> Kernel:
@@ -81,7 +86,10 @@ class Stage:
         self.delivered.append((int(at), member, tp, int(first), int(last)))
         owner = self.tally.ownership.owner(tp)
         if owner not in (None, member):
-            text = f"messages {first} to {last}, which belong to {_short(owner or '')} now"
+            count = int(last) - int(first) + 1
+            self.late += count
+            which = f"messages {first} to {last}" if count > 1 else f"message {first}"
+            text = f"{which}, though {_short(owner or '')} owns it now"
             self.write(event_entry(int(at), "deliver", member, text, [str(tp)]))
 
     def event(self, name: str, member: str = "", detail: str = "") -> None:
@@ -116,6 +124,10 @@ class Stage:
         member.start()
         return member
 
+    def _whose(self, session: int) -> str:
+        names = (name for name, member in self.members.items() if member.session == session)
+        return next((f"{name}'s" for name in names), f"the {session_text(session)}")
+
     def committed(self, _zxid: int, txn: Txn) -> None:
         """Follow sessions and owner znodes."""
         now, ownership = self.kernel.now_us, self.tally.ownership
@@ -125,7 +137,7 @@ class Stage:
                 event_entry(
                     now,
                     "session-ended",
-                    detail=f"the server ends session {txn.session_id}",
+                    detail=f"the server ends {self._whose(txn.session_id)} session",
                     partitions=sorted(owners),
                 )
             )
@@ -203,10 +215,10 @@ def _double_delivery(stage: Stage) -> str:
     if not found:
         return ""
     late = [entry for entry in stage.entries if entry.get("name") == "deliver"]
-    spans = [entry["at"] for entry in late]
+    seconds = (late[-1]["at"] - late[0]["at"]) / 1e6
     return (
-        f"{_short(late[0]['member'])} delivered partitions that another member owned, "
-        f"for {(max(spans) - min(spans)) / 1e6:.2f} s ({len(late)} times)"
+        f"{_short(late[0]['member'])} delivered {stage.late} messages of partitions that another "
+        f"member owned, over {seconds:.2g} s"
     )
 
 
@@ -329,7 +341,7 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
             lost = f"; owner znodes of {_list(entry)} vanish" if entry.get("partitions") else ""
             return detail + lost
         case "SessionOpened":
-            return f"has session {entry['session']}" if entry["session"] != "0x0" else ""
+            return "has a session" if entry["session"] != "0x0" else ""
         case "SessionLost":
             return "learns that its session is over"
         case "Dropped":
@@ -378,7 +390,10 @@ def draw(stage: Stage) -> list[str]:
     """Owner znode and deliveries of each partition over time, as text."""
     start, end = stage.tally.start, stage.kernel.now_us
     step = (end - start) / _WIDTH
-    lines = [f"{'':22}0 s{'':{_WIDTH - 10}}{(end - start) / 1e6:5.1f} s"]
+    lines = [
+        "a letter: the member; a dot: no owner; a blank: no message",
+        f"{'':22}0 s{'':{_WIDTH - 10}}{(end - start) / 1e6:5.1f} s",
+    ]
     ownership: Ownership = stage.tally.ownership
     for tp in sorted(ownership.spans):
         row = ["."] * _WIDTH
@@ -410,7 +425,7 @@ def story(played: Played) -> str:
     return "\n".join(
         [
             f"{played.name}: {scenario.title} ({played.profile} profile, {seen})",
-            f"  {played.finding}",
+            *wrap(played.finding, 100, initial_indent="  ", subsequent_indent="  "),
             "",
             *(f"  {line}" for line in played.lines),
             "",

@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
 from zkconsumer.errors import ClusterError
+from zkconsumer.journal.deliveries import consumed_twice
 from zkconsumer.journal.files import JournalWriter, read_journal
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Entry, event_entry, run_entry
@@ -35,7 +36,8 @@ CHROOT = "/herd"
 _START_SECONDS = 180.0
 _SETTLE_SECONDS = 300.0
 _QUIET_SECONDS = 1.0
-_BOUNCE_SECONDS = 3.0
+#: Requests of a member that starts, besides those of its scripts: session, chroot, multi-read.
+_START_REQUESTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class RealHerd:
     """What to run. Times are seconds; ``partitions`` of each topic; ``port`` of a local server.
 
     ``processes`` share the members, but for the one that a crash kills, which has its own.
+    ``rate``: messages a second in each partition. They are made up, and members take them without
+    fetching; but they are committed, and counted when they are taken again. ``restart`` is the time
+    between the stop and the start of a member, and before the next one stops; ``bounce`` is how
+    long a broker is away.
     """
 
     port: int
@@ -57,6 +63,10 @@ class RealHerd:
     max_attempts: int = 4
     coalesce: float = 0.05
     processes: int = 2
+    rate: float = 0.0
+    commit_interval: float = 5.0
+    restart: float = 1.0
+    bounce: float = 3.0
 
     def topic_names(self) -> tuple[str, ...]:
         """The topics before the event."""
@@ -140,6 +150,9 @@ class HerdRun:
             herd.backoff,
             herd.max_attempts,
             herd.coalesce,
+            herd.rate,
+            herd.commit_interval,
+            time.time(),
         )
         self._packs: list[Pack] = []
         self._home: dict[str, Pack] = {}
@@ -173,6 +186,9 @@ class HerdRun:
             for pack in self._packs:
                 pack.ask(flush=True)  # of a killed member only that is left
             idle = self._idle_rate()
+            if herd.rate:
+                progress("waiting for commits")
+                time.sleep(herd.commit_interval)
             self._own_requests = 0
             before = server_counters(herd.port)
             start_us = time.time_ns() // 1000
@@ -245,10 +261,15 @@ class HerdRun:
         by_pack: dict[Pack, list[str]] = {}
         for name in names:
             by_pack.setdefault(self._home[name], []).append(name)
+        self._own_requests += _START_REQUESTS * len(names)
         for pack, some in by_pack.items():
             pack.tell(start=some)
         for pack in by_pack:
             pack.answer()
+
+    def _stop(self, name: str) -> None:
+        self._own_requests += 1
+        self._home[name].ask(stop=[name])
 
     def _status(self) -> dict[str, int]:
         live = [pack for pack in self._packs if pack.process.poll() is None]
@@ -306,7 +327,7 @@ class HerdRun:
                 self._start([name])
             case "leave":
                 self._note("leave", _name(victim))
-                self._home[_name(victim)].ask(stop=[_name(victim)])
+                self._stop(_name(victim))
             case "crash":
                 self._note("crash", _name(victim))
                 self._packs[-1].kill()
@@ -323,14 +344,16 @@ class HerdRun:
                 self._note("rolling-restart")
                 for number in range(herd.members):
                     pack = self._home[_name(number)]
-                    pack.ask(stop=[_name(number)])
+                    self._stop(_name(number))
+                    time.sleep(herd.restart)
                     again = _name(number, 1)
                     self._home[again] = pack
                     self._start([again])
+                    time.sleep(herd.restart)
             case "broker-bounce":
                 self._note("broker-bounce")
                 client.delete(CHROOT + broker_path(0))
-                time.sleep(_BOUNCE_SECONDS)
+                time.sleep(herd.bounce)
                 self._add_broker(client, 0)
             case "topic-create":
                 self._note("topic-create")
@@ -353,7 +376,7 @@ class HerdRun:
     def _idle_rate(self) -> float:
         """Packets a second that the group at rest sends: pings."""
         began, first = time.monotonic(), server_counters(self.herd.port)
-        time.sleep(max(1.0, self.herd.session_timeout / 3))
+        time.sleep(min(3.0, max(1.0, self.herd.session_timeout / 3)))
         last = server_counters(self.herd.port)
         packets = last.get("packets_received", 0) - first.get("packets_received", 0)
         return packets / (time.monotonic() - began)
@@ -390,11 +413,12 @@ class HerdRun:
         total = tally.total
         server = {
             "packets_received": _delta(before, after, "packets_received"),
-            "packets_expected": total.requests + round(idle * seconds) + self._own_requests,
-            "packets_idle": round(idle * seconds),
             "znodes": after.get("znode_count", 0),
             "watches": after.get("watch_count", 0),
         }
+        if not herd.rate:  # with messages the group at rest commits as well as pings
+            server["packets_idle"] = round(idle * seconds)
+            server["packets_expected"] = total.requests + round(idle * seconds) + self._own_requests
         if "bytes_received_count" in after:
             server["bytes_received"] = _delta(before, after, "bytes_received_count")
         return measure(
@@ -407,8 +431,15 @@ class HerdRun:
             members=herd.members,
             topics=herd.topics,
             seed=0,
+            consumed_twice=self._consumed_twice(entries, end_us) if herd.rate else None,
             server=server,
             notes=notes,
+        )
+
+    def _consumed_twice(self, entries: list[Entry], end_us: int) -> int:
+        settings = self._settings
+        return consumed_twice(
+            entries, end_us, lambda at: int((at / 1e6 - settings.begun) * settings.rate)
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import queue
 import sys
@@ -46,7 +47,11 @@ _LEAVE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HerdSettings:
-    """What all members share. Times are seconds; one of ``topics`` and ``regex`` is given."""
+    """What all members share. Times are seconds; one of ``topics`` and ``regex`` is given.
+
+    ``rate``: each partition has so many messages for each second since ``begun`` (of 1970), which
+    members take as they appear, and commit every ``commit_interval``; 0: there are none.
+    """
 
     zookeeper: str
     chroot: str
@@ -58,6 +63,9 @@ class HerdSettings:
     backoff: float
     max_attempts: int
     coalesce: float
+    rate: float
+    commit_interval: float
+    begun: float
 
     def spec(self, name: str) -> MemberSpec:
         """A member of this group."""
@@ -79,9 +87,12 @@ class HerdSettings:
 
 
 class IdlePlane:
-    """Holds partitions and fetches nothing. Called by its member's loop only."""
+    """Holds partitions and fetches nothing: it stands where a member would that has taken every
+    message there is. Called by its member's loop only.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: HerdSettings) -> None:
+        self._settings = settings
         self._positions: dict[TopicPartition, int] = {}
 
     def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
@@ -90,7 +101,7 @@ class IdlePlane:
     def start(
         self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
     ) -> None:
-        """Stand at the first offset."""
+        """Begin at these offsets."""
         for tp, (_, offset) in partitions.items():
             self._positions[tp] = offset or 0
 
@@ -101,14 +112,19 @@ class IdlePlane:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Let go."""
-        return {tp: self._positions.pop(tp) for tp in partitions if tp in self._positions}
+        positions = self.positions()
+        taken = {tp: positions[tp] for tp in partitions if tp in positions}
+        for tp in taken:
+            del self._positions[tp]
+        return taken
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is remembered."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where each partition stands."""
-        return dict(self._positions)
+        end = int((time.time() - self._settings.begun) * self._settings.rate)
+        return {tp: max(started, end) for tp, started in self._positions.items()}
 
     def measure(self) -> None:
         """There are no rates."""
@@ -140,10 +156,10 @@ class HerdMember:
         self.loop = ConnectorLoop(
             settings.spec(name),
             self.driver,
-            IdlePlane(),
+            IdlePlane(settings),
             DeliveryGate(always_open=True),
             lambda: None,
-            auto_commit_interval=None,
+            auto_commit_interval=settings.commit_interval if settings.rate else None,
             session_timeout=settings.session_timeout,
             mailbox=mailbox,
             observer=recorder,
@@ -206,6 +222,8 @@ def main(arguments: Sequence[str]) -> int:
     given = json.loads(options.settings)
     given["topics"] = tuple(given["topics"])
     settings = HerdSettings(**given)
+    # What members report stands in the journal.
+    logging.getLogger("zkconsumer").addHandler(logging.NullHandler())
     with JournalWriter(options.journal) as journal:
         journal.write(run_entry(time.time_ns() // 1000, "epoch", {}))
         process = Process(settings, journal)
