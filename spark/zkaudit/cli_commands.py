@@ -133,6 +133,12 @@ def _inputs(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
 @click.option("--to", "end", metavar="TIME", callback=_iso, help="Only findings before (UTC).")
 @click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit 3 for such findings or worse.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Replay the logs and compare the digest of the tree that each transaction carries "
+    "(ZooKeeper 3.6+).",
+)
 def run_command(
     logs: tuple[str, ...],
     journals: tuple[str, ...],
@@ -144,6 +150,7 @@ def run_command(
     start: str | None,
     end: str | None,
     fail_on: str | None,
+    verify: bool,
 ) -> int:
     """Audit the logs of an ensemble; write tables, summary and report to --out."""
     from zkaudit.findings import Limits
@@ -156,7 +163,7 @@ def run_command(
     find(logs)  # before Spark takes its seconds to start
     check(journals)
     limits = Limits(gap_seconds=gap_seconds)
-    options = Options(logs, out, group, start, end, limits, journals, bootstrap)
+    options = Options(logs, out, group, start, end, limits, journals, bootstrap, verify)
     spark = _spark(None if master == "submit" else master)
     try:
         summary = audit(spark, options)
@@ -237,6 +244,11 @@ def tell(summary: dict[str, Any]) -> None:
             f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "
             f"{summary['unreadable']:,} of them unreadable"
         )
+    if summary["digests"] is not None:
+        click.echo(
+            f"{summary['digests']['equal']:,} digests of the tree equal, "
+            f"{summary['digests']['unknown']:,} with nothing to compare"
+        )
     for row in summary["findings"]:
         click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
     if not summary["findings"]:
@@ -285,7 +297,10 @@ def collect_command(source: str, target: str) -> None:
 @click.option("--out", metavar="DIR", default="build/demo-audit", show_default=True)
 @click.option("--clean", is_flag=True, help="Inject no faults.")
 def demo_command(out: str, clean: bool) -> int:
-    """Run members with injected faults on an embedded cluster, then audit ZooKeeper's log."""
+    """Run members with injected faults on an embedded cluster, then audit what they left.
+
+    That is ZooKeeper's own log, and the members' journals. Fails unless all faults are found.
+    """
     from zkaudit import job_demo
     from zkaudit.job import Options
     from zkaudit.job import run as audit
@@ -297,8 +312,10 @@ def demo_command(out: str, clean: bool) -> int:
     job_demo.play(place / "cluster", lambda text: click.echo(f"* {text}"), faults=not clean)
     spark = _spark("local[*]")
     try:
-        logs = [str(job_demo.data_directory(place / "cluster"))]
-        summary = audit(spark, Options(logs, str(place / "audit")))
+        cluster = place / "cluster"
+        logs = [str(job_demo.data_directory(cluster))]
+        journals = [str(job_demo.journal_directory(cluster))]
+        summary = audit(spark, Options(logs, str(place / "audit"), journals=journals))
         page = write(spark, place / "audit")
     finally:
         spark.stop()

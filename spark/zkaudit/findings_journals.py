@@ -98,7 +98,7 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
         made(
             both, f.when(f.col("shared"), "critical").otherwise("high"), "overlapping delivery",
             "measured", "Members ", f.col("member"), " and ", f.col("other.member"),
-            " both delivered messages of ", *whose, " for ", f.col("seconds"), " s; ",
+            " were both delivering messages of ", *whose, " for ", f.col("seconds"), " s; ",
             f.when(f.col("shared"), f.concat("range", f.lit(" went to both.")))
             .otherwise("their journals show no message that went to both."),
         ),

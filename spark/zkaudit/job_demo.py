@@ -1,6 +1,7 @@
 """A group of real members on an embedded cluster, with faults injected, for ``zkaudit demo``.
 
-Leaves ZooKeeper's own data directory behind, which is what an audit reads. Runs in the caller's
+Leaves ZooKeeper's own data directory and the members' journals behind, which is what an audit
+reads. Runs in the caller's
 thread; servers, members and the producer have processes and threads of their own.
 """
 
@@ -10,6 +11,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +25,11 @@ from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 GROUP = "orders"
 TOPIC = "clicks"
 PARTITIONS = 4
-PLANTED = ("foreign release", "offset regression", "zombie commit")
+PLANTED = ("foreign release", "offset regression", "overlapping delivery", "zombie commit")
 """Kinds of findings that the faults give; a clean run gives none."""
+
+OVERLAP_SECONDS = 3.0
+"""How long a frozen member's partitions have been with others when it goes on."""
 
 Say = Callable[[str], object]
 
@@ -34,6 +39,11 @@ def data_directory(folder: Path) -> Path:
     return folder / "data" / "zookeeper"
 
 
+def journal_directory(folder: Path) -> Path:
+    """The members' journals below the folder of ``play``."""
+    return folder / "journals"
+
+
 def play(folder: Path, say: Say, *, faults: bool = True) -> None:
     """Run members for a while; with ``faults``: expire, kill, write and delete behind their backs.
 
@@ -41,12 +51,13 @@ def play(folder: Path, say: Say, *, faults: bool = True) -> None:
     """
     with LocalCluster("3.9", dir=folder) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
-        _Play(cluster, say).run(faults)
+        _Play(cluster, journal_directory(folder), say).run(faults)
 
 
 class _Play:
-    def __init__(self, cluster: LocalCluster, say: Say) -> None:
+    def __init__(self, cluster: LocalCluster, journals: Path, say: Say) -> None:
         self.cluster = cluster
+        self.journals = journals
         self.say = say
         self.watch = GroupWatch(cluster.zookeeper, GROUP)
 
@@ -60,6 +71,7 @@ class _Play:
             "auto.commit.interval.ms": 300,
             "rebalance.backoff.ms": 300,
             "rebalance.max.retries": 20,
+            "zkconsumer.journal.dir": str(self.journals),
         }
 
     def run(self, faults: bool) -> None:
@@ -78,7 +90,7 @@ class _Play:
             self.say("a third one, in a process of its own, has joined")
             self.progress()
             if faults:
-                self.faults(members[1])
+                self.faults(members[1], process)
                 process.kill()
                 self.say("killed the third member; its session expires 4 s later")
             else:
@@ -97,12 +109,25 @@ class _Play:
             self.watch.close()
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
-        settings = json.dumps(self.config(name))
+        # As the JVM's consumer, it does not stop at once when its session may be lost.
+        settings = json.dumps(self.config(name) | {"zkconsumer.profile": "scala"})
         return subprocess.Popen([sys.executable, "-m", "zkaudit.job_demo", settings])
 
-    def faults(self, member: ZookeeperConsumerConnector) -> None:
+    def faults(self, member: ZookeeperConsumerConnector, process: subprocess.Popen[bytes]) -> None:
         expire_session(self.cluster.zookeeper, *member._zk._client.client_id)
         self.say("ended the session of the second member behind its back")
+        self.settled(3)
+        self.progress()
+        process.send_signal(signal.SIGSTOP)
+        self.say("froze the third member; its session expires 4 s later")
+        try:
+            self.settled(2)
+            begin = time.monotonic()
+            self.progress()
+            wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "time passes")
+        finally:
+            process.send_signal(signal.SIGCONT)
+        self.say("let it go on: it delivers partitions that others own now")
         self.settled(3)
         self.progress()
         client = KazooClient(self.cluster.zookeeper)

@@ -204,8 +204,11 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
     kept = lines_.select(*GROUP, "member").distinct().withColumn("kept", f.lit(1))
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
     step = f.when(f.col("change") == "join", 1).otherwise(-1)
-    changes = membership.join(kept, [*GROUP, "member"], "left").withColumn(
-        "kept", f.sum(step * f.coalesce("kept", f.lit(0))).over(order)
+    changes = membership.join(kept, [*GROUP, "member"], "left").withColumns(
+        {
+            "own": f.coalesce("kept", f.lit(0)),
+            "kept": f.sum(step * f.coalesce("kept", f.lit(0))).over(order),
+        }
     )
     changes = changes.withColumn("us", f.unix_micros("time"))
     key = f.struct("zxid", "idx", f.col("member").alias("who"), "us")
@@ -230,14 +233,16 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
         both.where(f"change_ is null and us - cause.us <= {HERD_US}")
         .groupBy(*GROUP, "cause.zxid", "cause.idx", f.col("cause.who").alias("member"))
         .agg(
-            f.count_distinct("told").alias("told"),
+            f.count_distinct(f.when(f.col("told") != f.col("cause.who"), f.col("told"))).alias(
+                "told"
+            ),
             f.count_distinct("attempt").alias("attempts"),
             f.coalesce(f.sum("read"), f.lit(0)).alias("read"),
             f.coalesce(f.sum("wrote"), f.lit(0)).alias("wrote"),
         )
     )
     joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")
-    some = f.col("kept") > 0
+    some = (f.col("kept") > 0) | ((f.col("members") == 0) & (f.col("own") > 0))
     others = f.col("members") - f.when(f.col("change") == "join", 1).otherwise(0)
 
     def figure(name: str, model: Column) -> Column:

@@ -28,17 +28,23 @@ MAX_FINDINGS: Final = 2_000
 MAX_EXACT: Final = 30_000
 """Intervals that are sent exactly; above, the timeline shows cells only."""
 MAX_GROUPS: Final = 200
+MAX_HERDS: Final = 10
 
 KEY: Final = ("chroot", "group", "topic", "partition")
 
 LIMITS_OF_LOGS: Final = (
     "An owner znode is one path and ZooKeeper orders all writes to it, so it can never show two "
     "owners at once: two members that both believe to own a partition leave one owner in the logs. "
-    "What shows an overlap is a commit by a session that did not own the partition.",
+    "What shows an overlap is a commit by a session that did not own the partition, or members' "
+    "journals.",
     "Reads are not logged: who looked at the group when, which view a member had, and which "
-    "messages it delivered cannot be seen here. Neither can watches; so the logs alone give no "
-    "measured herd size.",
-    "Times are the leader's clock and only for reading; the order is that of the transactions.",
+    "messages it delivered cannot be seen in them. Neither can watches; so the logs alone give an "
+    "upper bound of a herd's size, no measure. Members' journals tell all three, of those members "
+    "that kept one; the JVM's consumers keep none.",
+    "Times are the leader's clock and only for reading; the order is that of the transactions. "
+    "What journals tell is ordered by the members' own clocks, which may differ by a second.",
+    "An offset stored in Kafka tells no session: a commit there can be seen to go back, not whose "
+    "it was. Compaction keeps the last ones only.",
     "A refused write leaves its error but no path: refused claims are counted as refused creates "
     "of members' sessions.",
 )
@@ -122,7 +128,16 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         "exact": _exact(spans, rows, members) if exact else None,
         "groups": _series(tables, begin, width),
         "members": list(members),
+        "herds": _herds(tables["herds"]),
     }
+
+
+def _herds(herds: DataFrame) -> list[dict[str, Any]]:
+    """The changes that woke most members."""
+    names = ("chroot", "group", "member", "change", "basis", "notified", "rebalances", "reads")
+    largest = herds.where("notified > 0").orderBy(f.col("notified").desc(), "group", "zxid")
+    taken = largest.select(*names, f.unix_millis("time").alias("t")).take(MAX_HERDS)
+    return [row.asDict() for row in taken]
 
 
 def _rows(found: DataFrame, owned: DataFrame) -> list[tuple[str, str, str, int]]:

@@ -12,6 +12,7 @@ function text(parent, tag, value, className) {
   parent.appendChild(element);
   return element;
 }
+const zxid = (number) => "0x" + BigInt.asUintN(64, BigInt(number)).toString(16);
 const when = (ms) => ms === null ? "" : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
 const hue = (member) => `hsl(${(member * 137.5) % 360} 55% ${52 + (member % 3) * 8}%)`;
 const names = data.groups.map((g) => g.chroot + " " + g.group);
@@ -58,8 +59,22 @@ function drawFindings() {
     if (f.basis !== "proven") text(kind, "div", f.basis, "dim");
     text(row, "td", when(f.t), "at");
     const what = text(row, "td", f.sentence);
-    const proof = f.evidence.map((e) => `${e[0]} 0x${BigInt.asUintN(64, BigInt(e[1] === null ? 0 : e[1])).toString(16)}: ${e[3]}`);
+    const proof = f.evidence.map((e) => e[1] === null ? `${e[0]}: ${e[3]}` : `${e[0]} ${zxid(e[1])}: ${e[3]}`);
     text(what, "div", proof.join(" · "), "dim");
+  }
+}
+
+function drawHerds() {
+  const body = byId("herds");
+  body.replaceChildren();
+  const found = data.herds.filter(inGroup);
+  if (!found.length) text(text(body, "tr", ""), "td", "No member came or went.").colSpan = 6;
+  for (const h of found) {
+    const row = text(body, "tr", "");
+    text(row, "td", when(h.t), "at");
+    text(row, "td", `${h.group}: ${h.change} of ${h.member}`);
+    for (const value of [h.notified, h.rebalances, h.reads]) text(row, "td", value.toLocaleString("en"));
+    text(row, "td", h.basis === "modelled" ? "modelled: an upper bound" : h.basis === "measured" ? "measured from journals" : "measured in part: a lower bound");
   }
 }
 
@@ -143,7 +158,7 @@ function drawSeries() {
   });
 }
 
-function draw() { drawFindings(); drawTimeline(); drawSeries(); }
+function draw() { drawFindings(); drawHerds(); drawTimeline(); drawSeries(); }
 let queued = false;
 function redraw() {
   if (queued) return;
@@ -195,9 +210,12 @@ byId("reset").addEventListener("click", () => { view.from = data.begin; view.to 
 window.addEventListener("resize", redraw);
 
 const s = data.summary;
+const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
 byId("head").textContent = `${s.intervals.toLocaleString("en")} ownership intervals and ${s.commits.toLocaleString("en")} writes of offsets, `
   + `${when(data.begin)} to ${when(data.end)} UTC, from ${s.logs} logs of ${s.servers} servers with ${s.holes.length} holes. `
   + `Timeline: ${data.rows.length} of ${data.partitions} partitions${data.exact ? "" : ", in cells of " + data.width + " ms"}.`;
+if (s.journals) byId("head").textContent += ` ${s.journals} journals of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
+if (s.dropped.length || s.unconfirmed.length) byId("head").textContent += ` Proposals left out because they never were committed: ${spans(s.dropped)}; that may not have been committed: ${spans(s.unconfirmed)}.`;
 data.limits.forEach((line) => text(byId("limits"), "li", line));
 fill("group", [[ALL, "all"], ...data.groups.map((g, i) => [i, names[i].trim()])]);
 fill("topic", []);

@@ -56,6 +56,9 @@ class History:
         path = f"/consumers/{group}/owners/{topic}/{partition}"
         self.add("create", session, path, data=f"{member}-0".encode(), ephemeral=True, **more)
 
+    def leave(self, group: str, member: str, session: int) -> None:
+        self.add("delete", session, f"/consumers/{group}/ids/{member}")
+
     def release(self, group: str, partition: int, session: int) -> None:
         self.add("delete", session, f"/consumers/{group}/owners/t/{partition}")
 
@@ -114,7 +117,7 @@ class Journal:
 
     def write(self, folder: Path) -> None:
         text = "".join(json.dumps(line) + "\n" for line in self.lines)
-        (folder / f"{self.member}.jsonl").write_text(text)
+        (folder / f"{self.member}-{len(list(folder.iterdir()))}.jsonl").write_text(text)
 
 
 def journals_of_members(folder: Path) -> None:
@@ -136,6 +139,13 @@ def journals_of_members(folder: Path) -> None:
         Journal("reset", "reset_a").starts(10, 0).asks(11, 10)
         .add(12, "fact", "OffsetReset", partitions=["t-0"]).asks(13, 900).stops(20, 950),
         Journal("reset", "reset_b").starts(30, 100).stops(40, 200),
+        # Two short times within a long one.
+        Journal("nested", "nested_a").starts(10, 0).stops(100, 10),
+        Journal("nested", "nested_b").starts(20, 90).stops(30, 91),
+        Journal("nested", "nested_c").starts(50, 95).stops(60, 96),
+        # A member started again under its name before its old journal ends.
+        Journal("same", "same_a").starts(10, 0).asks(50, 40),
+        Journal("same", "same_a").starts(40, 30).stops(60, 50),
         # One never hears of the other's coming; in the next group it does, 20 s later.
         Journal("views", "views_a").sees(0, "views_a").asks(200, 1),
         Journal("views", "views_b").sees(50, "views_a", "views_b").asks(200, 1),
@@ -154,18 +164,17 @@ def journals_of_members(folder: Path) -> None:
         journal.write(folder)
 
 
-MEASURED = 2_000
+MEASURED = 4_000
 """Seconds into the history at which a member comes to the group whose members kept journals."""
 
 
-def found(
+def tables_of(
     spark: SparkSession,
     history: History,
     holes: tuple[tuple[int, int], ...] = (),
     journal: tuple[Path, ...] = (),
-    limits: Limits | None = None,
-) -> dict[tuple[str, str], list[Any]]:
-    """Findings by group and kind."""
+) -> tuple[Tables, staging.Stage]:
+    """All tables of a history."""
     names = [c.name for c in schema.TXNLOG]
     values = [tuple(row.get(name) for name in names) for row in history.rows]
     frame = spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
@@ -200,6 +209,18 @@ def found(
         end=end,
         known_from=None if holes else 0,
     )
+    return made, stage
+
+
+def found(
+    spark: SparkSession,
+    history: History,
+    holes: tuple[tuple[int, int], ...] = (),
+    journal: tuple[Path, ...] = (),
+    limits: Limits | None = None,
+) -> dict[tuple[str, str], list[Any]]:
+    """Findings by group and kind."""
+    made, _ = tables_of(spark, history, holes, journal)
     by: dict[tuple[str, str], list[Any]] = {}
     for row in findings(made, limits or Limits()).collect():
         by.setdefault((row["group"], row["kind"]), []).append(row)
@@ -254,6 +275,28 @@ def planted(
     h.move("back", "kafka", 104)
     h.move("back", "zookeeper", 104)
     h.commit("back", 0, 6, 103)
+    h.join("rolled", "mover", 105, registration("static", "", 0).replace(b'"": 0', b""))
+    h.claim("rolled", 0, "mover", 105)
+    h.move("rolled", "kafka", 106)
+    h.commit("rolled", 0, 6, 105)
+    h.move("rolled", "zookeeper", 105)
+    h.join("deserted", "deserted_a", 107)
+    h.claim("deserted", 0, "deserted_a", 107)
+    h.release("deserted", 0, 107)
+    h.leave("deserted", "deserted_a", 107)
+    h.join("fought", "fought_a", 108)
+    h.claim("fought", 0, "fought_a", 108, seconds=20)
+    h.leave("fought", "fought_a", 108)
+    for _ in range(25):
+        h.add("error", 108, error=-110, seconds=0.1)
+    h.topic("gone", 1)
+    h.add("delete", 7, "/brokers/topics/gone")
+    h.join("gone", "gone_a", 109, registration("static", "gone"))
+    h.join("calm", "calm_a", 62)
+    for _ in range(12):
+        h.claim("calm", 0, "calm_a", 62, seconds=70)
+        h.release("calm", 0, 62)
+    h.claim("calm", 0, "calm_a", 62)
     for group in ("modelled", "measured"):
         for number in range(4):
             h.join(group, f"{group}_{number}", 110 + number)
@@ -302,12 +345,14 @@ PLANTED = {
     ("quiet", "orphan commit"): "info",
     ("quiet", "offset regression"): "info",
     ("clean", "gap"): "medium",
+    ("calm", "gap"): "medium 11",
     ("never", "orphan partition"): "high",
     ("unfair", "member without its share"): "medium",
     ("moved", "commit past the end of a move"): "critical",
     ("modelled", "herd"): "low",
     ("measured", "herd"): "low",
     ("double", "overlapping delivery"): "critical",
+    ("nested", "overlapping delivery"): "high 2",
     ("again", "delivered twice"): "low",
     ("views", "members whose views disagree"): "high",
 }
@@ -316,10 +361,13 @@ PLANTED = {
 def test_every_planted_fault_is_found_and_nothing_else(
     planted: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """Kinds and severities are exactly those planted, one finding each."""
-    assert {key: [r["severity"] for r in rows] for key, rows in planted.items()} == {
-        key: [severity] for key, severity in PLANTED.items()
-    }
+    """Kinds, severities and numbers are exactly those planted."""
+
+    def told(rows: list[Any]) -> str:
+        (severity,) = {row["severity"] for row in rows}
+        return severity if len(rows) == 1 else f"{severity} {len(rows)}"
+
+    assert {key: told(rows) for key, rows in planted.items()} == PLANTED
 
 
 def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[Any]]) -> None:
@@ -354,12 +402,62 @@ def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[An
 
 
 def test_nothing_is_said_beyond_a_hole(spark: SparkSession) -> None:
-    """With the transactions before the commits missing, a commit is neither zombie nor orphan."""
+    """With transactions missing, a commit is neither zombie nor orphan, and whether nobody ever
+    owned a partition is not known."""
     h = History()
+    h.topic("u", 1)
+    h.join("g", "g_b", 3, registration("static", "u"))
     h.join("g", "g_a", 1)
     h.claim("g", 0, "g_a", 1)
     h.zxid += 10
     h.commit("g", 0, 5, 2)
     h.commit("g", 1, 5, 2)
-    assert found(spark, h, ((2, 12),)) == {}
-    assert set(found(spark, h)) == {("g", "zombie commit"), ("g", "orphan commit")}
+    h.add("createSession", 9, timeout=1, seconds=60)
+    assert found(spark, h, ((4, 14),)) == {}
+    assert set(found(spark, h)) == {
+        ("g", "zombie commit"),
+        ("g", "orphan commit"),
+        ("g", "orphan partition"),
+    }
+
+
+def test_tables_of_a_small_history(spark: SparkSession) -> None:
+    """Sessions, members, refused writes and bursts, row for row."""
+    h = History()
+    h.add("createSession", 1, timeout=6000)
+    h.add("createSession", 2, timeout=4000)
+    h.join("g", "a", 1)
+    h.add("error", 2, error=-110)  # not registered yet
+    h.join("g", "b", 2)
+    h.claim("g", 0, "a", 1)
+    h.add("error", 2, error=-110)
+    h.add("error", 2, error=-101)
+    h.claim("g", 1, "b", 2, seconds=20)
+    h.add("closeSession", 2, cxid=0)
+    h.leave("g", "a", 1)
+    h.add("closeSession", 1, cxid=7)
+    made, stage = tables_of(spark, h)
+    sessions = {
+        row["session"]: (
+            row["created_zxid"], row["timeout_ms"], row["closed_zxid"], row["closed_by"]
+        )
+        for row in tables_build.sessions(stage).collect()
+    }  # fmt: skip
+    assert sessions == {1: (1, 6000, 12, "client"), 2: (2, 4000, 10, "server")}
+    changes = [
+        (r["zxid"], r["member"], r["change"], r["cause"], r["members"])
+        for r in made.membership.orderBy("zxid").collect()
+    ]
+    assert changes == [
+        (3, "a", "join", None, 1),
+        (5, "b", "join", None, 2),
+        (10, "b", "leave", "expired", 1),
+        (11, "a", "leave", "released", 0),
+    ]
+    assert [(r["zxid"], r["member"]) for r in made.failed_claims.collect()] == [(7, "b")]
+    bursts = [
+        (r["first_zxid"], r["last_zxid"], r["claims"], r["ends"], r["partitions"], r["members"],
+         r["refused"], r["joins"], r["leaves"])
+        for r in made.rebalances.orderBy("first_zxid").collect()
+    ]  # fmt: skip
+    assert bursts == [(3, 7, 1, 0, 1, 1, 1, 2, 0), (9, 12, 1, 2, 2, 1, 0, 0, 2)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -18,6 +20,8 @@ from zkaudit.job_input import find
 from zkconsumer.testing import LocalZooKeeper
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+HOSTILE = "<img src=x onerror=alert(1)>&'\"{{data}}"
+SAYS = "\x1b[31m</script><script>document.title='owned'</script>\u202e"
 REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
 
@@ -43,6 +47,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             member.set(offset, b"9")
             zombie.set(offset, b"7")
             member.delete(owner)
+            strange(member, zombie)
         finally:
             for client in (member, zombie):
                 client.stop()
@@ -50,30 +55,52 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data" / "zookeeper"
 
 
-def test_an_audit_of_a_real_log(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+def strange(member: KazooClient, other: KazooClient) -> None:
+    """A group whose names and contents are markup, control characters and broken texts."""
+    root = f"/consumers/{HOSTILE}"
+    member.create(f"{root}/ids/{HOSTILE}", b"\xff{[\x00", ephemeral=True, makepath=True)
+    owner = f"{root}/owners/<b>topic/0"
+    member.create(owner, f"{SAYS}-0".encode(), ephemeral=True, makepath=True)
+    for name in ("99999999999", "-1", "x", "00"):
+        member.create(f"{root}/owners/<b>topic/{name}", b"\xff", makepath=True)
+    member.create(f"{root}/migration", b'{"moved_to": ["kafka"]}')
+    member.create("/brokers/topics/<b>topic", b'{"partitions": {"0": 1, "x": []}}', makepath=True)
+    other.delete(owner)
+
+
+def test_an_audit_of_a_real_log(
+    browse: Any, spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
     """Two servers with the same history count once; the zombie is found, the claim is no commit;
-    tables can be read again, the report holds the finding."""
+    tables can be read again, the report holds the finding, and strange names are text in it."""
     twin = tmp_path / "twin"
     shutil.copytree(logs, twin)
     out = tmp_path / "out"
     summary = job.run(spark, job.Options([str(logs), str(twin)], str(out)))
-    assert (summary["servers"], summary["intervals"], summary["commits"]) == (2, 1, 4)
+    assert (summary["servers"], summary["intervals"], summary["commits"]) == (2, 2, 4)
     assert summary["holes"] == []
     assert {(f["severity"], f["kind"], f["count"]) for f in summary["findings"]} == {
         ("high", "orphan commit", 1),  # the first one: registered, but not yet an owner
         ("critical", "zombie commit", 1),
         ("high", "offset regression", 1),
+        ("critical", "foreign release", 1),  # of the strange group
     }
     assert (status_of(summary, "critical"), status_of(summary, None)) == (3, 0)
     again, tables = job.load(spark, out)
     assert again == json.loads(json.dumps(summary))
     kinds = [r["kind"] for r in tables["commits"].orderBy("zxid", "idx").collect()]
     assert kinds == ["commit", "claim", "commit", "commit"]
-    (life,) = tables["ownership"].collect()
+    (life,) = tables["ownership"].where("`group` = 'g'").collect()
     assert (life["member"], life["ended"]) == ("g_a", "released")
     assert not (out / "staging").exists()
     page = report.write(spark, out).read_text()
     assert "zombie commit" in page
+    shown = browse(page, tmp_path)
+    assert 'data-drawn="yes"' in shown
+    assert "<title>zkaudit report</title>" in shown
+    assert "<img" not in shown
+    assert not {"\x1b", "\u202e"} & set(shown)
+    assert html.escape(f"topic-0 of group {HOSTILE}", quote=False) in shown
 
 
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
