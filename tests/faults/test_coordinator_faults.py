@@ -18,6 +18,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.membership.states import State
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
@@ -84,10 +85,11 @@ def test_a_member_ends_or_pauses(
 ) -> None:
     """The others deliver the partitions of a member that is killed, paused beyond the session
     timeout or leaves, within session timeout + 5 s. A member that was paused delivers at most the
-    message in hand when it wakes, and comes back. Nothing is lost."""
+    message in hand when it wakes, and comes back. Nothing is lost, no stored offset goes down."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = tmp_path / "other.log.slow"
+    stored = Stored(pair, group, topic)
     with (
         Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
         CoordinatorConsumerConnector(settings) as member,
@@ -103,7 +105,7 @@ def test_a_member_ends_or_pauses(
                 wait_until(lambda: len(other.lines()) > count + 3, 20, "it is slow")
             struck = time.monotonic()
             other.process.send_signal(getattr(signal, fault))
-            wait_until(lambda: held(member) == PARTITIONS, HEAL, "all is ours")
+            wait_until(lambda: stored.look() and held(member) == PARTITIONS, HEAL, "all is ours")
             wait_until(
                 lambda: len({d.partition for d in reader.deliveries if d.at > struck}) == 4,
                 HEAL - (time.monotonic() - struck),
@@ -114,9 +116,15 @@ def test_a_member_ends_or_pauses(
                 before = len(other.lines())
                 woken = time.monotonic()
                 other.process.send_signal(signal.SIGCONT)
-                wait_until(lambda: held(member) == 2, HEAL, "the other one is back")
+                wait_until(
+                    lambda: stored.look() and held(member) == 2, HEAL, "the other one is back"
+                )
                 slow.unlink()
-                wait_until(lambda: len(other.lines()) > before + 20, HEAL, "it reads again")
+                wait_until(
+                    lambda: stored.look() and len(other.lines()) > before + 20,
+                    HEAL,
+                    "it reads again",
+                )
                 taken_over = {
                     (d.partition, d.offset) for d in reader.deliveries if struck < d.at < woken
                 }
@@ -132,9 +140,34 @@ def test_a_member_ends_or_pauses(
                 return ours | {(p, o) for _, p, o in other.lines()}
 
             wait_until(lambda: got() >= sent, 15, "nothing is lost")
+            assert stored.look()
+            assert not stored.lowered, "no commit of an older generation is accepted"
             assert not reader.errors
         finally:
             other.close()
+
+
+class Stored:
+    """Looks at a group's stored offsets and notes each that went down."""
+
+    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+        brokers = [
+            BrokerEndpoint(number, "127.0.0.1", server.port)
+            for number, server in enumerate(cluster.broker_servers)
+        ]
+        self.lowered: list[str] = []
+        self._coordinators = GroupCoordinators("tests", lambda: brokers)
+        self._group = group
+        self._wanted = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+        self._last: dict[TopicPartition, int] = {}
+
+    def look(self) -> bool:
+        """Look; true, so that it can stand in a condition that is waited for."""
+        for tp, found in self._coordinators.fetch(self._group, self._wanted).items():
+            if found.offset < self._last.get(tp, 0):
+                self.lowered.append(f"{tp}: {self._last[tp]} -> {found.offset}")
+            self._last[tp] = found.offset
+        return True
 
 
 class Slow:

@@ -9,7 +9,7 @@ import pytest
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, CommitFailedError
+from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 
@@ -206,16 +206,3 @@ def test_partitions_are_added(cluster: LocalCluster, make: Make, topic: str, sta
     with Producer(cluster.bootstrap, topic, (2, 3)) as producer:
         producer.send(10)
     wait_until(lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "all is read")
-
-
-def test_fenced_by_the_same_instance_id(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Code 82: of two processes with one group.instance.id the elder ends with an error."""
-    cluster.create_topic(topic, 1)
-    elder = make(group_instance_id="one")
-    iterator = iter(elder.create_message_streams({topic: 1})[topic][0])
-    younger = make(group_instance_id="one")
-    younger.create_message_streams({topic: 1})
-    with pytest.raises(BrokerError, match="82"):
-        iterator.next()
-    assert held(elder) == set()
-    assert len(held(younger)) == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -77,10 +78,13 @@ def test_assignments_are_kafka_pythons_bytes() -> None:
 
 @pytest.mark.parametrize("generation", [-1, 0, 7, 70_000])
 def test_sticky_user_data(generation: int) -> None:
-    """What a member had is read back, whatever its generation, and without one as Java's older."""
+    """What a member had is read back, whatever its generation, without one as Java's older, and as
+    kafka-python writes it."""
     raw = encode_sticky(A[:3], generation)
     assert decode_sticky(raw) == (frozenset(A[:3]), generation)
     assert decode_sticky(raw[:-4]) == (frozenset(A[:3]), -1)
+    theirs = StickyAssignorUserData([("a", [0, 1, 2])], generation).encode()
+    assert decode_sticky(theirs) == (frozenset(A[:3]), generation)
 
 
 @pytest.mark.parametrize("cut", range(1, 40))

@@ -80,9 +80,18 @@ def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(raw: bytes) -> tuple[frozenset[TopicPartition], int]:
-    """Read what ``encode_sticky`` writes; generation -1 where it is left out. Raises ValueError."""
-    reader = _Reader(raw)
-    partitions = reader.take_partitions()
+    """Read what ``encode_sticky`` writes; generation -1 where it is left out. Raises ValueError.
+
+    kafka-python 3.0 puts a version of two bytes before it, which is read too.
+    """
+    try:
+        reader = _Reader(raw)
+        partitions = reader.take_partitions()
+    except ValueError:
+        if raw[:2] != b"\0\1":
+            raise
+        reader = _Reader(raw[2:])
+        partitions = reader.take_partitions()
     return partitions, reader.take_int() if reader.left else -1
 
 
