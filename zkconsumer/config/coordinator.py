@@ -86,13 +86,6 @@ class CoordinatorKeys(ConsumerKeys):
     zookeeper_connect: str = key(
         "zookeeper.connect", "string", "", "Servers of ZooKeeper", ignored=_NO_ZOOKEEPER
     )
-    journal_dir: str | None = key(
-        "zkconsumer.journal.dir",
-        "string",
-        None,
-        "Directory of journals",
-        ignored="the audit's journals are those of groups in ZooKeeper",
-    )
     bootstrap_servers: str = key(
         "bootstrap.servers",
         "string",

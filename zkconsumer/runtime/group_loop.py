@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from zkconsumer.broker.group import GroupClient, RequestOrder
@@ -30,6 +31,7 @@ from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.group_listener import Calls, GroupListener
 from zkconsumer.runtime.loop import DataPort
@@ -43,6 +45,22 @@ _KNOWN: Final = (0, 27)
 _UNSUPPORTED: Final = 35
 _REQUESTS: Final = get_args(RequestOrder)
 _WARNINGS: Final = frozenset({"commit-failed", "listener-error", "lost", "poll-expired"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A request came to its end; ``sent_us`` is microseconds since 1970."""
+
+    order: RequestOrder
+    fact: MembershipFact
+    sent_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Crashed:
+    """A thread of requests has failed: a fault in this library, or of who watches its requests."""
+
+    error: BaseException
 
 
 class _GiveUp:
@@ -63,6 +81,7 @@ class GroupLoop:
         listener: Callable[[], GroupListener | None],
         *,
         auto_commit_interval: float | None,
+        observer: GroupObserver | None = None,
     ) -> None:
         self.machine = MembershipMachine(spec)
         self.spec = spec
@@ -82,7 +101,10 @@ class GroupLoop:
         self._streams = tuple(streams)
         self._listener = listener
         self._auto_commit_interval = auto_commit_interval
-        self._mailbox: queue.SimpleQueue[MembershipFact | _GiveUp] = queue.SimpleQueue()
+        self._observer = observer
+        self._mailbox: queue.SimpleQueue[MembershipFact | _Answered | _Crashed | _GiveUp] = (
+            queue.SimpleQueue()
+        )
         self._requests: queue.SimpleQueue[RequestOrder | None] = queue.SimpleQueue()
         self._beats: queue.SimpleQueue[orders.Heartbeat | None] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
@@ -99,8 +121,8 @@ class GroupLoop:
         """When the listener's present call began."""
         name = spec.consumer_id
         self._thread = self._make_thread(self._run, f"{name}_loop")
-        self._worker = self._make_thread(self._work, f"{name}_requests")
-        self._heart_thread = self._make_thread(self._beat, f"{name}_heartbeat")
+        self._worker = self._make_thread(lambda: self._ask(self._work), f"{name}_requests")
+        self._heart_thread = self._make_thread(lambda: self._ask(self._beat), f"{name}_heartbeat")
 
     @staticmethod
     def _make_thread(run: Callable[[], None], name: str) -> threading.Thread:
@@ -142,26 +164,31 @@ class GroupLoop:
 
     # -- the threads of requests -----------------------------------------------------------------
 
+    def _ask(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - the loop raises it again
+            self._mailbox.put(_Crashed(error))
+
     def _work(self) -> None:
         while (order := self._requests.get()) is not None:
-            sent = time.clock_gettime(CLOCK)
+            sent_us, sent = time.time_ns() // 1000, time.clock_gettime(CLOCK)
             fact = self._client.execute(order)
             if isinstance(fact, facts.Synced):
                 self._confirm(sent, 0)
             if isinstance(fact, facts.CoordinatorFound):
                 self._heart.coordinator = self._client.coordinator
-            self._mailbox.put(fact)
+            self._mailbox.put(_Answered(order, fact, sent_us))
 
     def _beat(self) -> None:
         while (order := self._beats.get()) is not None:
-            sent = time.clock_gettime(CLOCK)
+            sent_us, sent = time.time_ns() // 1000, time.clock_gettime(CLOCK)
             fact = self._heart.execute(order)
-            if isinstance(fact, facts.HeartbeatAnswered):
-                if fact.code in _KNOWN:
-                    self._confirm(sent, fact.code)
-                self._mailbox.put(fact)
-            else:
-                self._mailbox.put(facts.HeartbeatAnswered(order.token, UNREACHABLE))
+            if not isinstance(fact, facts.HeartbeatAnswered):
+                fact = facts.HeartbeatAnswered(order.token, UNREACHABLE)
+            elif fact.code in _KNOWN:
+                self._confirm(sent, fact.code)
+            self._mailbox.put(_Answered(order, fact, sent_us))
 
     def _confirm(self, sent: float, code: int) -> None:
         """The coordinator counted this member in when the request of that time came to it.
@@ -206,6 +233,15 @@ class GroupLoop:
             heapq.heappop(self._timers)[2]()
         if isinstance(fact, _GiveUp):
             self.closed.set_result(("the coordinator did not answer",))
+        elif isinstance(fact, _Crashed):
+            raise fact.error
+        elif isinstance(fact, _Answered):
+            if self._observer is not None:
+                machine = self.machine
+                self._observer.request(
+                    fact.order, fact.fact, fact.sent_us, machine.generation, machine.rejoins
+                )
+            self._take(fact.fact)
         elif fact is not None:
             self._take(fact)
 
@@ -244,7 +280,12 @@ class GroupLoop:
     def _take(self, fact: MembershipFact) -> None:
         if isinstance(fact, facts.OffsetsCommitted):
             self.committed += sum(not code for code in fact.codes.values())
-        for order in self.machine.on(fact):
+        observer, machine = self._observer, self.machine
+        if observer is not None:
+            observer.fact(fact, machine.generation, machine.rejoins)
+        for order in machine.on(fact):
+            if observer is not None:
+                observer.order(order, machine.generation, machine.rejoins)
             self._carry_out(order)
 
     def _carry_out(self, order: MembershipOrder) -> None:

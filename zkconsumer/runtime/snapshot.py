@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zkconsumer.core.states import State
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.group_loop import GroupLoop
 from zkconsumer.runtime.loop import ConnectorLoop
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.zk.driver import ZkDriver
@@ -21,15 +24,9 @@ def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
 
 def of_member(zk: ZkDriver, gate: DeliveryGate, loop: ConnectorLoop, plane: DataPlane) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
-    machine, counts, reports, fetches = loop.machine, loop.counts, loop.reports, plane.fetch_counts
-    lag = plane.lags()
-    return Metrics(
-        messages=plane.messages.total,
-        bytes=plane.bytes.total,
-        messages_per_second=plane.messages.rate(),
-        bytes_per_second=plane.bytes.rate(),
-        max_lag=max(lag.values(), default=0),
-        lag=lag,
+    machine, counts, reports = loop.machine, loop.counts, loop.reports
+    return replace(
+        _of_streams(gate, plane),
         owned_partitions=len(machine.held),
         blocked_partitions=len(machine.blocked),
         rebalances=counts.rebalances,
@@ -43,11 +40,38 @@ def of_member(zk: ZkDriver, gate: DeliveryGate, loop: ConnectorLoop, plane: Data
         zookeeper_commits=counts.zookeeper_commits,
         kafka_commits=counts.kafka_commits,
         zookeeper_operations=zk.operations,
+        zookeeper_connected=int(zk.connected),
+        state=(State.CLOSED if loop.closed.done() else machine.state).name,
+    )
+
+
+def of_group_member(gate: DeliveryGate, loop: GroupLoop, plane: DataPlane) -> Metrics:
+    """The same for a group on the brokers."""
+    return replace(
+        _of_streams(gate, plane),
+        owned_partitions=len(loop.machine.held),
+        rebalances=loop.rebalances,
+        rebalance_seconds=loop.rebalance_seconds,
+        last_rebalance_seconds=loop.last_rebalance_seconds,
+        lost_owners=loop.reports["lost"],
+        kafka_commits=loop.committed,
+        state="CLOSED" if loop.closed.done() else loop.machine.state.name,
+    )
+
+
+def _of_streams(gate: DeliveryGate, plane: DataPlane) -> Metrics:
+    """Fetching and delivery, whoever decides about ownership."""
+    lag, fetches = plane.lags(), plane.fetch_counts
+    return Metrics(
+        messages=plane.messages.total,
+        bytes=plane.bytes.total,
+        messages_per_second=plane.messages.rate(),
+        bytes_per_second=plane.bytes.rate(),
+        max_lag=max(lag.values(), default=0),
+        lag=lag,
         fetch_requests=fetches.requests,
         fetch_bytes=fetches.bytes,
         fetch_seconds=fetches.seconds.value,
         fetch_queue_chunks=plane.queued_chunks,
         suspended_seconds=gate.suspended_seconds,
-        zookeeper_connected=int(zk.connected),
-        state=(State.CLOSED if loop.closed.done() else machine.state).name,
     )

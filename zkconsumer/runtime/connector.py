@@ -1,0 +1,400 @@
+"""StreamConnector: streams, commits and the end of a member, whoever decides about ownership.
+
+The base of both connectors; they add who decides (``_make_loop``) and what to wait for. Called from
+the application's threads. The work is done by the loop, fetcher threads and the application's own
+threads in the streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from zkconsumer.config.keys import ConsumerKeys
+from zkconsumer.core import facts
+from zkconsumer.core.orders import AnswerStart, Outcome
+from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.znodes import make_consumer_id
+from zkconsumer.errors import (
+    CommitFailedError,
+    ConfigError,
+    ConnectorClosedError,
+    DuplicateConsumerIdError,
+    RebalanceFailedError,
+    StreamsAlreadyCreatedError,
+    UsageError,
+    ZkConsumerError,
+    ZooKeeperError,
+)
+from zkconsumer.journal.files import MemberJournal
+from zkconsumer.journal.recorder import Sink
+from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.messages import Decode, bytes_decoder
+from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.runtime.streams import KafkaStream
+
+logger = logging.getLogger("zkconsumer.member")
+
+START_PATIENCE: Final = 60.0
+"""Seconds that a first rebalance may take beyond the configured timeouts."""
+
+
+class Loop(Protocol):
+    """What a connector needs of the thread that owns its machine."""
+
+    started: Future[AnswerStart]
+    closed: Future[tuple[str, ...]]
+
+    def start(self) -> None:
+        """Join the group."""
+
+    def post(self, fact: Any) -> None:
+        """Hand a fact to the machine."""
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], strict: bool
+    ) -> Future[tuple[str, ...]]:
+        """Ask for a commit; the result is what went wrong."""
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end."""
+
+
+SomeLoop = TypeVar("SomeLoop", bound=Loop)
+Listener = TypeVar("Listener")
+
+
+class StreamConnector(ABC, Generic[SomeLoop, Listener]):
+    """One member of a consumer group. See the two connectors."""
+
+    def __init__(self, config: ConsumerKeys, gate: DeliveryGate, journal: Sink | None) -> None:
+        self.consumer_id = make_consumer_id(
+            config.group_id,
+            config.consumer_id,
+            socket.gethostname(),
+            int(time.time() * 1000),
+            uuid.uuid4().int,
+        )
+        self._keys = config
+        self._scala = gate.always_open
+        self._own_journal: MemberJournal | None = None
+        if journal is None and config.journal_dir is not None:
+            journal = self._own_journal = self._open_journal(config.journal_dir)
+        self._journal = journal
+        self._gate = gate
+        self._listener: Listener | None = None
+        self._lock = threading.Lock()
+        self._loop: SomeLoop | None = None
+        self._plane: DataPlane | None = None
+        self._closed = False
+
+    # -- who decides about ownership -------------------------------------------------------------
+
+    _servers: str
+    """Who is asked, for people."""
+    _start_patience: float
+    """Seconds until the first rebalance must be over."""
+    _answer_patience: float
+    """Seconds until a commit must be answered."""
+    _leave_patience: float
+    """Seconds until a member must have left."""
+
+    @abstractmethod
+    def _make_loop(
+        self,
+        subscription: Subscription,
+        streams: Sequence[KafkaStream],
+        plane: DataPlane,
+        fetchers: ConsumerFetcherManager,
+    ) -> SomeLoop:
+        """The loop of a member with this subscription; not started."""
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """End without an answer of the servers. There may be no loop yet."""
+
+    @abstractmethod
+    def metrics(self) -> Metrics:
+        """What there is to count and measure, at this moment.
+
+        Cheap; may be called from any thread at any time. Before streams are created almost all is
+        0; after ``shutdown`` counters keep their last value.
+        """
+
+    def _journal_settings(self) -> dict[str, object]:
+        """For the first line of a journal."""
+        return {"group.id": self._keys.group_id}
+
+    def _on_fetch_event(self, event: FetchEvent) -> None:
+        failed = event.kind is FetchEventKind.PARTITION_FAILED
+        logger.log(logging.WARNING if failed else logging.INFO, "%s", event.detail)
+
+    def _open_journal(self, directory: str) -> MemberJournal:
+        try:
+            return MemberJournal(directory, self.consumer_id, self._journal_settings())
+        except OSError as error:
+            raise ConfigError([f"zkconsumer.journal.dir: {error}"]) from None
+
+    # -- streams -------------------------------------------------------------------------------
+
+    def create_message_streams(
+        self,
+        topic_count_map: Mapping[str, int],
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+    ) -> dict[str, list[KafkaStream]]:
+        """Join the group with named topics.
+
+        Args:
+            topic_count_map: topic to number of streams, each at least 1. May be empty: a member
+                without partitions.
+            key_decoder, value_decoder: turn bytes into objects when a message's key or value is
+                read.
+
+        Returns topic to list of streams, when the first rebalance is over. Partitions that other
+        members still hold follow as soon as they let go.
+
+        Raises StreamsAlreadyCreatedError, ConnectorClosedError, ConfigError (bad topic or count),
+        RebalanceFailedError (not over in time); in ZooKeeper DuplicateConsumerIdError,
+        ZooKeeperError; on the brokers UnsupportedBrokerError, BrokerError (the group refuses).
+        """
+        check_topic_counts(topic_count_map)
+        streams = {
+            topic: [self._make_stream(key_decoder, value_decoder) for _ in range(count)]
+            for topic, count in topic_count_map.items()
+        }
+        by_topic: dict[str | None, Sequence[KafkaStream]] = {}
+        by_topic.update(streams.items())
+        self._join(Subscription(Pattern.STATIC, dict(topic_count_map)), by_topic)
+        return streams
+
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        num_streams: int = 1,
+        key_decoder: Decode = bytes_decoder,
+        value_decoder: Decode = bytes_decoder,
+    ) -> list[KafkaStream]:
+        """Join the group with all topics that ``Whitelist(..)`` or ``Blacklist(..)`` allows.
+
+        Each of the ``num_streams`` streams carries its share of every topic, also of topics that
+        are created later: in ZooKeeper a watch tells of them; on the brokers they are looked for
+        every ``metadata.max.age.ms`` (30 s), which is ``zkconsumer.reread.interval.ms``. Raises as
+        ``create_message_streams`` does.
+        """
+        if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:
+            raise ConfigError([f"number of streams must be 1 to 1000, is {num_streams!r}"])
+        streams = [self._make_stream(key_decoder, value_decoder) for _ in range(num_streams)]
+        self._join(
+            Subscription(topic_filter.pattern, {topic_filter.regex: num_streams}), {None: streams}
+        )
+        return streams
+
+    def set_consumer_rebalance_listener(self, listener: Listener) -> None:
+        """Have ``listener`` told of rebalances. Only before streams are created.
+
+        It has the methods of ``ConsumerRebalanceListener``. On the brokers it may have any of
+        ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost`` as well,
+        or instead.
+
+        Raises StreamsAlreadyCreatedError, ConnectorClosedError.
+        """
+        with self._lock:
+            self._check_unused()
+            self._listener = listener
+
+    def _check_unused(self) -> None:
+        if self._closed:
+            raise ConnectorClosedError("the connector is shut down; make a new one")
+        if self._loop is not None:
+            raise StreamsAlreadyCreatedError("this connector has its streams already")
+
+    def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
+        return KafkaStream(
+            self._keys.client_id,
+            self._gate,
+            queue_capacity=self._keys.queued_max_message_chunks,
+            timeout_ms=self._keys.consumer_timeout_ms,
+            key_decoder=key_decoder,
+            value_decoder=value_decoder,
+            scala=self._scala,
+        )
+
+    def _join(
+        self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
+    ) -> None:
+        keys = self._keys
+        with self._lock:
+            self._check_unused()
+            manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event)
+            self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000)
+            every = [stream for group in streams.values() for stream in group]
+            self._loop = self._make_loop(subscription, every, self._plane, manager)
+            self._loop.start()
+        self._await_start(self._loop)
+
+    @property
+    def _auto_commit_interval(self) -> float | None:
+        keys = self._keys
+        return keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
+
+    def _await_start(self, loop: SomeLoop) -> None:
+        error: ZkConsumerError | None
+        try:
+            error = _start_error(loop.started.result(self._start_patience))
+        except FutureTimeoutError:
+            self.shutdown(timeout=5.0)
+            raise RebalanceFailedError(
+                f"the first rebalance did not end within {self._start_patience:g} s: check "
+                f"{self._servers}"
+            ) from None
+        except ZkConsumerError as failed:
+            error = failed
+        if error is not None:
+            if not self._scala:
+                self.shutdown(timeout=5.0)
+            raise error
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store consumed offsets, or the given ones.
+
+        Args:
+            offsets: partition to the offset to read next. Only partitions that this member owns;
+                in ZooKeeper never below what is stored.
+
+        Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
+        UsageError, ConnectorClosedError.
+        """
+        future = self._ask_commit(offsets)
+        patience = self._answer_patience
+        try:
+            faults = future.result(patience)
+        except FutureTimeoutError:
+            raise CommitFailedError(f"no answer from {self._servers} in {patience:g} s") from None
+        # DEVIATION-18: the JVM's commitOffsets never raises.
+        _check(faults)
+
+    def commit_offsets_async(
+        self,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        callback: Callable[[CommitFailedError | None], object] | None = None,
+    ) -> None:
+        """Do as ``commit_offsets`` without waiting; ``callback`` gets the error, or ``None``.
+
+        It is called on the member's own thread and must not wait for this connector.
+        """
+        future = self._ask_commit(offsets)
+        if callback is not None:
+            future.add_done_callback(lambda done: callback(_commit_error(done.result())))
+
+    def _ask_commit(self, offsets: Mapping[TopicPartition, int] | None) -> Future[tuple[str, ...]]:
+        loop, plane = self._loop, self._plane
+        if self._closed:
+            raise ConnectorClosedError("the connector is shut down")
+        if loop is None or plane is None:
+            raise UsageError("there is nothing to commit before streams are created")
+        if offsets is None:
+            return loop.commit(plane.positions(), strict=False)
+        return loop.commit(checked_offsets(offsets), strict=True)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``shutdown`` was called."""
+        return self._closed
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Leave the group: stop, commit (with auto-commit), release, sign off. Idempotent.
+
+        A static member on the brokers does not sign off: it may be back within
+        ``session.timeout.ms``.
+
+        Args:
+            timeout: seconds after which the member ends whatever is left to do. By default the
+                session timeout and 5 s, with Kafka storage also the offset coordinator's.
+
+        Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._leave(self._leave_patience if timeout is None else timeout)
+        finally:
+            if self._own_journal is not None:
+                self._own_journal.close()
+
+    def _leave(self, timeout: float) -> None:
+        loop, plane = self._loop, self._plane
+        if loop is None or plane is None:
+            self._give_up()
+            return
+        plane.let_go_in_this_thread()
+        loop.post(facts.CloseRequested())
+        try:
+            faults = loop.closed.result(timeout)
+        except FutureTimeoutError:
+            self._give_up()
+            raise CommitFailedError(
+                f"shutdown did not end within {timeout:g} s: no answer from {self._servers}; "
+                "offsets since the last commit are not stored"
+            ) from None
+        loop.join(timeout)
+        _check(faults)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.shutdown()
+            return
+        try:
+            self.shutdown()
+        except CommitFailedError as error:
+            exc.add_note(f"and the last commit failed: {error}")
+
+
+def _start_error(answer: AnswerStart) -> ZkConsumerError | None:
+    match answer.outcome:
+        case Outcome.SETTLED:
+            return None
+        case Outcome.REBALANCE_FAILED:
+            return RebalanceFailedError(answer.detail)
+        case Outcome.DUPLICATE_ID:
+            return DuplicateConsumerIdError(f"consumer.id: {answer.detail}")
+        case Outcome.REFUSED:
+            return ZooKeeperError(answer.detail)
+
+
+def _commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:
+    return CommitFailedError("; ".join(faults)) if faults else None
+
+
+def _check(faults: tuple[str, ...]) -> None:
+    error = _commit_error(faults)
+    if error is not None:
+        raise error
