@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Self
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import topics
 from zkconsumer.testing.servers import (
     STOP_SECONDS,
     Server,
@@ -23,6 +22,7 @@ from zkconsumer.testing.servers import (
     zookeeper_spec,
 )
 from zkconsumer.testing.supervisor import Supervisor
+from zkconsumer.testing.topic_verbs import TopicVerbs
 
 
 class LocalZooKeeper:
@@ -129,7 +129,7 @@ class LocalZooKeeper:
         return self._supervisor
 
 
-class LocalCluster(LocalZooKeeper):
+class LocalCluster(LocalZooKeeper, TopicVerbs):
     """ZooKeeper and ``brokers`` Kafka brokers with the ids 0, 1, ... in ZooKeeper mode.
 
     ``properties`` are added to each broker's ``server.properties`` and win. Topics are not created
@@ -150,41 +150,9 @@ class LocalCluster(LocalZooKeeper):
         self._properties = dict(properties or {})
 
     @property
-    def bootstrap(self) -> str:
-        """``127.0.0.1:PORT,...`` of all brokers, fit for ``bootstrap_servers``."""
-        return ",".join(server.address for server in self.broker_servers)
-
-    @property
     def broker_servers(self) -> tuple[Server, ...]:
         """The brokers; the index is the broker id."""
         return self.servers[1:]
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        replication: int = 1,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create a topic and return when every partition has a leader that all brokers know.
-
-        ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
-        the topic exists.
-        """
-        topics.create_topic(
-            self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
-        )
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Raise a topic's number of partitions to ``total``; return when each has a leader."""
-        topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when it is gone from ZooKeeper and from every broker."""
-        topics.delete_topic(self.zookeeper, self._live_ports(), name)
-
-    def _live_ports(self) -> list[int]:
-        return [server.port for server in self.broker_servers if server.running]
 
     def _launch(self, supervisor: Supervisor, root: Path) -> None:
         used_before = (root / "data" / "zookeeper").is_dir()

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import topics
 from zkconsumer.testing.docker_engine import (
     DockerContainer,
     connect_engine,
@@ -25,6 +24,7 @@ from zkconsumer.testing.docker_engine import (
 )
 from zkconsumer.testing.jars import KAFKA_LINES
 from zkconsumer.testing.servers import READY_SECONDS, is_registered, read_metadata
+from zkconsumer.testing.topic_verbs import TopicVerbs
 from zkconsumer.testing.waiting import free_port, wait_until
 
 IMAGE: Final = "zkconsumer"
@@ -78,7 +78,7 @@ class DockerServer(DockerContainer):
         return (telling or lines or ["it printed nothing"])[-1].strip()
 
 
-class DockerCluster:
+class DockerCluster(TopicVerbs):
     """``LocalCluster`` in containers: ``zookeepers`` ZooKeeper servers and ``brokers`` brokers.
 
     Args:
@@ -134,11 +134,6 @@ class DockerCluster:
         return ",".join(server.address for server in self.zookeeper_servers)
 
     @property
-    def bootstrap(self) -> str:
-        """``127.0.0.1:PORT,...`` of all brokers, fit for ``bootstrap_servers``."""
-        return ",".join(server.address for server in self.broker_servers)
-
-    @property
     def servers(self) -> tuple[DockerServer, ...]:
         """All servers, the ZooKeeper servers first."""
         if not self._servers:
@@ -190,33 +185,6 @@ class DockerCluster:
         container = DockerContainer(self._create(name, argv), name)
         container.start()
         return container
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        replication: int = 1,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create a topic and return when every partition has a leader that all brokers know.
-
-        ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
-        the topic exists.
-        """
-        topics.create_topic(
-            self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
-        )
-
-    def add_partitions(self, name: str, total: int) -> None:
-        """Raise a topic's number of partitions to ``total``; return when each has a leader."""
-        topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when it is gone from ZooKeeper and from every broker."""
-        topics.delete_topic(self.zookeeper, self._live_ports(), name)
-
-    def _live_ports(self) -> list[int]:
-        return [server.port for server in self.broker_servers if server.running]
 
     def _launch(self) -> None:
         ensemble = self._ensemble()
