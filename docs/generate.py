@@ -16,6 +16,7 @@ from zkmigrate.commands import cli as migrate_cli
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
+from zkconsumer.config.render import coordinator_markdown
 from zkconsumer.core import machine, states
 from zkconsumer.core.states import ANSWERS, ANYWHERE, State
 from zkconsumer.errors import ZkConsumerError
@@ -282,6 +283,7 @@ def journal_page() -> str:
 PAGES = {
     "audit-cli.md": audit_cli_page,
     "cli.md": cli_page,
+    "config-coordinator.md": lambda: coordinator_markdown(NOTE),
     "errors.md": errors_page,
     "journal.md": journal_page,
     "metrics.md": metrics_page,

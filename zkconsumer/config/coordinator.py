@@ -40,9 +40,10 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other names of keys: the newer consumer's, and the legacy one's for ``session.timeout.ms``."""
 
-_VALUES: Final[Mapping[str, Mapping[str, str]]] = {
+VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "auto.offset.reset": {"earliest": "smallest", "latest": "largest"}
 }
+"""The newer consumer's words for values."""
 
 
 def _servers_fault(value: str) -> str | None:
@@ -191,7 +192,7 @@ def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> Coordi
         if alias in present:
             value = present[alias] if alias.startswith("zookeeper.") else present.pop(alias)
             present.setdefault(name, value)
-    for name, words in _VALUES.items():
+    for name, words in VALUES.items():
         if (old := present.get(name)) in words:
             present[name] = words[str(old)]
     parsed = parse(KEYS, present, place=place, renamed={})

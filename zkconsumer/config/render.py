@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from zkconsumer.config.coordinator import ALIASES, VALUES
+from zkconsumer.config.coordinator import KEYS as COORDINATOR_KEYS
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.rules import RULES
 from zkconsumer.config.table import REQUIRED, Row
@@ -61,6 +63,42 @@ def markdown() -> str:
     parts += ["## Keys of zkconsumer\n", *map(_section, own), "## Checks over several keys\n"]
     parts.append("".join(f"- {'Fault' if r.fatal else 'Warning'}: {r.text}.\n" for r in RULES))
     return "\n".join(parts)
+
+
+def coordinator_markdown(note: str) -> str:
+    """Return the reference page of a member on the coordinator: what is not as in ZooKeeper."""
+    before = {row.name: row for row in KEYS}
+    mine = [row for row in COORDINATOR_KEYS if row != before.get(row.name)]
+    new = [row for row in mine if row.name not in before]
+    changed = [row for row in mine if row.name in before]
+    aliases = [f"| `{other}` | `{name}` |" for other, name in ALIASES.items()]
+    aliases += [
+        f"| `{name}={other}` | `{name}={value}` |"
+        for name, words in VALUES.items()
+        for other, value in words.items()
+    ]
+    same = sorted(row.name for row in COORDINATOR_KEYS if row == before.get(row.name))
+    return "\n".join(
+        [
+            "# Configuration on the coordinator\n",
+            note,
+            "`CoordinatorConsumerConnector` takes the keys of [the legacy consumer](config.md),",
+            "those below, and names of the newer consumer. In Python a value is an attribute of",
+            "`CoordinatorConfig`.\n",
+            "## New keys\n",
+            _overview(new),
+            *map(_section, new),
+            "## Keys that mean something else\n",
+            *map(_section, changed),
+            "## Other names\n",
+            "| Given | Counts as |",
+            "| --- | --- |",
+            *aliases,
+            "",
+            "## Keys as in ZooKeeper\n",
+            ", ".join(f"[`{name}`](config.md#{name.replace('.', '')})" for name in same) + ".\n",
+        ]
+    )
 
 
 def _overview(keys: Iterable[Row]) -> str:
