@@ -6,6 +6,8 @@ is compared with the latest end before it. Runs in the driver's thread and only 
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -76,6 +78,8 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
             "time": f.timestamp_micros("low"),
             "end_time": f.timestamp_micros("high"),
             "shared": shared,
+            "from": low,
+            "to": high,
             "range": f.concat(f.lit("offsets "), text(low), f.lit(" to "), text(high - 1)),
             "seconds": f.format_number((f.col("high") - f.col("low")) / 1e6, 1),
             "evidence": _two(),
@@ -84,9 +88,15 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
     offsets = told.where("start_offset is not null and end_offset is not null").withColumns(
         {"a": f.col("start_offset"), "b": f.col("end_offset")}
     )
-    again = overlaps(offsets, PARTITION, "member", keep)
-    apart = f.least("b_time", "other.b_time") - f.greatest("a_time", "other.a_time") < max(skew, 1)
-    again = again.where(apart).withColumns(
+    # What is told already as delivered at the same time is not told again.
+    here = both.where("shared").select(*PARTITION, _pair().alias("pair"), "from", "to")
+    again = overlaps(offsets, PARTITION, "member", keep).withColumn("pair", _pair())
+    same = [f.col(f"x.{name}").eqNullSafe(f.col(f"t.{name}")) for name in (*PARTITION, "pair")]
+    told_there = (f.col("x.low") < f.col("t.to")) & (f.col("x.high") > f.col("t.from"))
+    again = again.alias("x").join(
+        here.alias("t"), reduce(lambda a, b: a & b, same) & told_there, "left_anti"
+    )
+    again = again.withColumns(
         {
             "time": f.timestamp_micros(f.greatest("a_time", "other.a_time")),
             "count": f.col("high") - f.col("low"),
@@ -109,6 +119,10 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
             f.col("member"), ", one after the other.",
         ),
     ]  # fmt: skip
+
+
+def _pair() -> Column:
+    return f.array_sort(f.array("member", "other.member"))
 
 
 def _two() -> Column:

@@ -250,6 +250,7 @@ def planted(
     h.claim("twins", 1, "twins_a", 42)  # not the session of the registration
     h.join("lonely", "lonely_b", 52)
     h.claim("lonely", 1, "lonely_a", 51)
+    h.commit("clean", 0, 9, 1)  # unchanged
     h.release("clean", 0, 1)
     h.commit("quiet", 0, 3, 97)  # a tool, while nobody is there
     h.commit("quiet", 0, 2, 97)
