@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "config": "zkconsumer.cli.config:config",
     "consume": "zkconsumer.cli.consume:consume",
     "demo": "zkconsumer.cli.demo:demo",
+    "diagram": "zkconsumer.cli.diagram:diagram",
     "groups": "zkconsumer.cli.groups:groups",
     "herd": "zkconsumer.cli.herd:herd",
     "offsets": "zkconsumer.cli.offsets:offsets",

@@ -15,7 +15,7 @@ from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import MembershipFact
 from zkconsumer.core.membership.orders import MembershipOrder
 from zkconsumer.core.membership.reactions import name_of
-from zkconsumer.core.membership.wire import by_topic
+from zkconsumer.core.membership.wire import by_topic, decode_assignment
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.journal.recorder import Entry, Sink, describe, session_text
 from zkconsumer.journal.schema import Kind
@@ -223,6 +223,13 @@ def _partitions(partitions: Iterable[TopicPartition], each: int) -> int:
     return 4 + sum(_text(t) + 4 + each * len(found) for t, found in by_topic(partitions).items())
 
 
+def _given(assignment: bytes) -> list[str]:
+    try:
+        return [str(tp) for tp in sorted(decode_assignment(assignment).partitions)]
+    except ValueError:
+        return []
+
+
 def _describe(what: MembershipFact | MembershipOrder, entry: Entry) -> None:
     """Add what the fields say that members in ZooKeeper do not know."""
     more: dict[str, Any] = {}
@@ -232,6 +239,8 @@ def _describe(what: MembershipFact | MembershipOrder, entry: Entry) -> None:
         case facts.Joined(_, _, generation, leader, protocol, members):
             more["members"] = [member.member_id for member in members]
             more["detail"] = f"generation {generation}, {protocol}, led by {leader}"
+        case facts.Synced(_, assignment):
+            more["partitions"] = _given(assignment)
         case facts.OffsetsFetched(_, offsets) | orders.CommitOffsets(_, _, _, offsets):
             more["offsets"] = {str(tp): n for tp, n in sorted(offsets.items()) if n is not None}
         case facts.OffsetsCommitted() | facts.HeartbeatAnswered():

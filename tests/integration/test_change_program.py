@@ -1,0 +1,74 @@
+"""The program in docs/how-to/change-a-program.md, before and after its group is moved."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from zkconsumer.testing import LocalCluster
+from zkconsumer.testing.groups import Producer
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "change-a-program.md"
+ZKMIGRATE = Path(sys.executable).with_name("zkmigrate")
+
+
+def _program(side: str, cluster: LocalCluster, topic: str, group: str) -> str:
+    """The page's program, ``-`` before or ``+`` after, for these servers."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line[1:] for line in diff.splitlines() if line[:1] in ("", " ", side)]
+    text = "\n".join(lines)
+    for written, real in (
+        ("zk1:2181", cluster.zookeeper),
+        ("kafka1:9092,kafka2:9092", cluster.bootstrap),
+        ("orders", topic),
+        ("shop", group),
+    ):
+        text = text.replace(f'"{written}"', f'"{real}"')
+    return text
+
+
+def _run(program: str, path: Path, lines: int) -> list[str]:
+    """Run it until it has printed so many lines, then press Ctrl-C; everything it printed."""
+    path.write_text(program)
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = [process.stdout.readline().strip() for _ in range(lines)]
+            process.send_signal(signal.SIGINT)
+            rest, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert all(found), said
+    assert "KeyboardInterrupt" in said
+    assert "last commit failed" not in said, said
+    return found + rest.splitlines()
+
+
+def test_a_program_goes_on_after_its_group_was_moved(
+    cluster: LocalCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """With the changes of the page the program reads on where it stopped: nothing twice or lost."""
+    cluster.create_topic(topic, 4)
+    with Producer(cluster.bootstrap, topic, range(4)) as producer:
+        producer.send(40)
+        before = _run(_program("-", cluster, topic, group), tmp_path / "before.py", 40)
+        assert sorted(before) == sorted(f"{topic} {p} {n}" for p in range(4) for n in range(10))
+        for arguments in (
+            ["plan", "--group", group, "--out", "shop.plan"],
+            ["apply", "shop.plan", "--execute"],
+            ["verify", "shop.plan"],
+        ):
+            subprocess.run(
+                [ZKMIGRATE, *arguments, "--zookeeper", cluster.zookeeper],
+                cwd=tmp_path,
+                check=True,
+                timeout=60,
+            )
+        producer.send(8)
+    after = _run(_program("+", cluster, topic, group), tmp_path / "after.py", 8)
+    assert sorted(after) == sorted(f"{topic} {p} {n}" for p in range(4) for n in (10, 11))

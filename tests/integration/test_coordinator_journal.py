@@ -1,0 +1,110 @@
+"""The journal of a real member on the coordinator: the schema of all journals, and true costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.broker.group import OnExchange
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.journal import JournalWriter, Tally, read_journal
+from zkconsumer.journal.recorder import Entry, run_entry
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+
+def _config(cluster: LocalCluster, group: str) -> dict[str, object]:
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "smallest",
+        "heartbeat.interval.ms": 200,
+        "client.id": "journalled",
+    }
+
+
+def _sizes(told: list[tuple[str, int, int]]) -> OnExchange:
+    """Notes name and sizes on the wire of each request and its answer."""
+    versions = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 1, "Metadata": 4}
+    versions |= {"FindCoordinator": 0, "OffsetFetch": 1, "OffsetCommit": 7}
+
+    def note(broker: BrokerEndpoint, request: Any, answer: Any) -> None:
+        name = type(request).__name__.removesuffix("Request")
+        version = versions[name]
+        header = 4 + 8 + 2 + len("journalled")
+        out = header + len(request.encode(version=version))
+        answer.with_header()  # a decoded one has none, and cannot be encoded so
+        told.append((name, out, 8 + len(answer.encode(version=version))))
+
+    return note
+
+
+def test_a_member_writes_what_it_does(
+    cluster: LocalCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Two members' journals, in one file, are as the schema says; ownership follows from them, and
+    each request costs the bytes that kafka-python's own encoding of it has."""
+    cluster.create_topic(topic, 4)
+    told: list[tuple[str, int, int]] = []
+    path = tmp_path / "j"
+    with JournalWriter(path) as sink, Producer(cluster.bootstrap, topic, range(4)) as producer:
+        sink.write(run_entry(time.time_ns() // 1000, "epoch", {}))
+        config = _config(cluster, group)
+        first = CoordinatorConsumerConnector(config, sink, on_exchange=_sizes(told))
+        with first, CoordinatorConsumerConnector(config, sink) as second:
+            readers = [Reader(first.create_message_streams({topic: 1})[topic])]
+            producer.send(20)
+            readers[0].wait(20)
+            second.create_message_streams({topic: 1})
+            wait_until(
+                lambda: [m.metrics().owned_partitions for m in (first, second)] == [2, 2],
+                30,
+                "equal shares",
+            )
+            midway = time.time_ns() // 1000
+    entries = list(read_journal(path))
+    tally = Tally()
+    for entry in entries:
+        tally.entry(entry)
+    partitions = [TopicPartition(topic, n) for n in range(4)]
+    owners = {_owner_at(tally, tp, midway) for tp in partitions}
+    assert owners == {first.consumer_id, second.consumer_id}
+    assert all(tally.ownership.owner(tp) is None for tp in partitions), "both have left"
+    assert tally.member(first.consumer_id).attempts >= 2
+    mine: Callable[[Entry], bool] = lambda e: e.get("member") == first.consumer_id  # noqa: E731
+    written = [
+        (entry["name"], entry["bytes_out"], entry["bytes_in"])
+        for entry in entries
+        if entry["kind"] == "op" and mine(entry)
+    ]
+    names = {
+        "Metadata": "LoadTopics",
+        "OffsetFetch": "FetchOffsets",
+        "OffsetCommit": "CommitOffsets",
+    }
+    known = [(names.get(name, name), out, back) for name, out, back in told]
+    assert {name for name, _, _ in known} == {
+        *("FindCoordinator", "LoadTopics", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"),
+        *("FetchOffsets", "CommitOffsets"),
+    }
+    # Hosts are counted with ten characters, and refusals without what fills their fields.
+    exact = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "FetchOffsets", "CommitOffsets"}
+    assert sorted(one for one in written if one[0] in exact) == sorted(
+        one for one in known if one[0] in exact
+    )
+    for name in ("FindCoordinator", "LoadTopics"):
+        ours = [one[1:] for one in written if one[0] == name]
+        true = [one[1:] for one in known if one[0] == name]
+        assert [out for out, _ in ours] == [out for out, _ in true]
+        for (_, counted), (_, real) in zip(ours, true, strict=True):
+            assert abs(counted - real) <= 6
+
+
+def _owner_at(tally: Tally, tp: TopicPartition, at: int) -> str | None:
+    for span in tally.ownership.spans[tp]:
+        if span.start <= at and (span.end is None or at < span.end):
+            return span.member
+    return None

@@ -1,0 +1,115 @@
+"""How long a member on the coordinator may deliver, and which positions it commits."""
+
+from __future__ import annotations
+
+import time
+
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.strategies import RangeStrategy
+from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.group_loop import GroupLoop
+
+P0 = TopicPartition("t", 0)
+SPEC = GroupSpec(
+    group="g",
+    consumer_id="c",
+    instance_id=None,
+    subscription=Subscription(Pattern.STATIC, {"t": 1}),
+    exclude_internal=True,
+    strategies=(RangeStrategy(),),
+    auto_commit=True,
+    session_timeout=30.0,
+    rebalance_timeout=12.0,
+    heartbeat_interval=3.0,
+    backoff=0.1,
+    reread=30.0,
+)
+
+
+def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout() -> None:
+    """The coordinator waits that long for members to join again, and then gives their partitions
+    away: heartbeats answered with 27 confirm nothing beyond it."""
+    config = CoordinatorConfig.parse({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"})
+    manager = ConsumerFetcherManager(config, "c")
+    gate = DeliveryGate()
+    client = GroupClient(
+        "g",
+        "c",
+        None,
+        KnownBrokers([], manager.requests_to),
+        session_timeout=30.0,
+        rebalance_timeout=12.0,
+        timeout=1.0,
+    )
+    loop = GroupLoop(
+        SPEC,
+        client,
+        client,
+        DataPlane(manager, {}, 1.0),
+        gate,
+        [],
+        lambda: None,
+        auto_commit_interval=None,
+    )
+    now = time.clock_gettime(CLOCK)
+    loop._confirm(now, 27)
+    assert not gate.is_open, "never in a settled generation"
+    loop._confirm(now, 0)
+    assert gate.valid_until == now + 12.0
+    loop._confirm(now + 3, 27)
+    assert gate.valid_until == now + 12.0
+    loop._confirm(now + 3, 0)
+    assert gate.valid_until == now + 15.0
+    manager.shutdown()
+
+
+def _holding() -> tuple[MembershipMachine, int]:
+    """A machine that holds a partition and is asked to join again: the token of its stop."""
+    machine = MembershipMachine(SPEC)
+
+    def token(kind: type, given: list[orders.MembershipOrder]) -> int:
+        return next(int(one.token) for one in given if isinstance(one, kind))  # type: ignore
+
+    given = machine.on(facts.Started())
+    given = machine.on(facts.CoordinatorFound(token(orders.FindCoordinator, given)))
+    given = machine.on(facts.TopicsLoaded(token(orders.LoadTopics, given), {"t": 1}))
+    joined = facts.Joined(token(orders.JoinGroup, given), "m", 1, "other", "range")
+    given = machine.on(joined)
+    mine = encode_assignment(AssignmentData(frozenset({P0})))
+    given = machine.on(facts.Synced(token(orders.SyncGroup, given), mine))
+    given = machine.on(facts.OffsetsFetched(token(orders.FetchOffsets, given), {P0: 0}))
+    given = machine.on(common.ListenerDone(token(common_orders.NotifyStarting, given)))
+    machine.on(common.FetchingStarted(token(common_orders.StartFetching, given)))
+    timer = machine._timers["heartbeat"]
+    given = machine.on(common.TimerFired(timer, "heartbeat"))
+    given = machine.on(facts.HeartbeatAnswered(token(orders.Heartbeat, given), 27))
+    return machine, token(common_orders.StopFetching, given)
+
+
+def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
+    """A commit whose positions were read before the partition stopped, and that comes after, does
+    not lower what was committed at the stop."""
+    machine, token = _holding()
+    (commit,) = machine.on(common.FetchingStopped(token, {P0: 9}))
+    assert isinstance(commit, orders.CommitOffsets)
+    assert commit.positions == {P0: 9}
+    machine.on(common.CommitRequested(1, {P0: 7}))
+    given = machine.on(facts.OffsetsCommitted(commit.token, {P0: 0}))
+    later = [one for one in given if isinstance(one, orders.CommitOffsets)]
+    assert [one.positions for one in later] in ([], [{P0: 9}])
+    machine, token = _holding()
+    machine.on(common.FetchingStopped(token, {P0: 9}))
+    machine.on(common.CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
+    given = machine.on(facts.OffsetsCommitted(commit.token, {P0: 0}))
+    assert [one.positions for one in given if isinstance(one, orders.CommitOffsets)] == [{P0: 7}]

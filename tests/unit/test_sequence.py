@@ -1,0 +1,73 @@
+"""Diagrams of journals: the five steps, in both styles of coordination."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from zkconsumer.cli.diagram import diagram
+from zkconsumer.errors import ConfigError
+from zkconsumer.journal import JournalWriter
+from zkconsumer.journal.recorder import event_entry, run_entry
+from zkconsumer.sim.herd import Herd, member_name
+from zkconsumer.sim.herd_coordinator import simulate_any
+
+
+def _journal(path: Path, profile: str) -> Path:
+    with JournalWriter(path) as sink:
+        sink.write(run_entry(0, "virtual", {}))
+        simulate_any(Herd(2, 4, profile=profile), sink)
+    return path
+
+
+def _draw(*arguments: str) -> str:
+    found = CliRunner().invoke(diagram, list(arguments), catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+@pytest.mark.parametrize(
+    ("profile", "server", "steps"),
+    [("scala", "ZooKeeper", "12345"), ("coordinator", "Coordinator", "12345")],
+)
+def test_the_five_steps_of_one_change(
+    tmp_path: Path, profile: str, server: str, steps: str
+) -> None:
+    """A member that another one joins stops, releases, assigns, claims and starts, in this order;
+    every line is one of a sequence diagram."""
+    drawn = _draw(str(_journal(tmp_path / "j", profile)), "--member", member_name(0))
+    lines = drawn.splitlines()
+    assert lines[:3] == [
+        "sequenceDiagram",
+        "    participant M as Member",
+        f"    participant S as {server}",
+    ]
+    assert all(re.match(r"    (M->>S|S-->>M|Note over M): \S", line) for line in lines[3:])
+    numbers = "".join(re.findall(r"Note over M: (\d)", drawn))
+    assert steps in numbers[3:], numbers
+
+
+def test_heartbeats_in_a_row_are_one_arrow(tmp_path: Path) -> None:
+    """Repeated requests with the same answer are counted, not repeated."""
+    drawn = _draw(str(_journal(tmp_path / "j", "coordinator")))
+    assert re.search(r"M->>S: heartbeat, generation \d+ \(x \d+\)", drawn)
+
+
+def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
+    """No file, a member that is not in it, a journal of nobody: one line that says so."""
+    path = _journal(tmp_path / "j", "default")
+    empty = tmp_path / "empty"
+    with JournalWriter(empty) as sink:
+        sink.write(run_entry(0, "virtual", {}))
+        sink.write(event_entry(1, "join"))
+    for arguments, text in (
+        ([str(tmp_path / "none")], "No such file"),
+        ([str(path), "--member", "x"], "the journal tells of"),
+        ([str(empty)], "of no member"),
+    ):
+        result = CliRunner().invoke(diagram, arguments)
+        assert isinstance(result.exception, ConfigError)
+        assert text in str(result.exception)

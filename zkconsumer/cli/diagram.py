@@ -1,0 +1,31 @@
+"""``zkconsumer diagram``: what a member's journal tells, as a Mermaid sequence diagram."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from zkconsumer.errors import ConfigError
+from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.sequence import members_of, sequence
+
+
+@click.command()
+@click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--member", help="Consumer id; by default the first in the journal.")
+def diagram(journal: Path, member: str | None) -> None:
+    """Draw what a member and its servers did, step by step, as a Mermaid sequence diagram.
+
+    Members write a journal with the key `zkconsumer.journal.dir`, simulations with --journal.
+    """
+    try:
+        entries = list(read_journal(journal))
+    except OSError as error:
+        raise ConfigError([f"{journal}: {error.strerror}"]) from None
+    members = members_of(entries)
+    if member is not None and member not in members:
+        raise ConfigError([f"--member {member}: the journal tells of {', '.join(members)}"])
+    if not members:
+        raise ConfigError([f"{journal}: the journal tells of no member"])
+    click.echo(sequence(entries, member or members[0]), nl=False)

@@ -1,0 +1,94 @@
+"""Draws what one member's journal tells as a Mermaid sequence diagram, by the five steps. Pure.
+
+The steps are those of a rebalance in ZooKeeper (docs/explanation/five-steps.md): stop, release,
+assign, claim, start. A member on the coordinator takes the same ones in another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from zkconsumer.journal.recorder import Entry
+from zkconsumer.journal.tally import GROUP_KINDS, kind_of
+
+_DULL: Final = frozenset({"Exists"})
+
+
+def sequence(entries: Iterable[Entry], member: str) -> str:
+    """The diagram of ``member``'s lines; ``entries`` in the order of time."""
+    rows: list[tuple[str, int, str]] = []
+    server = "ZooKeeper"
+    for entry in entries:
+        if entry.get("member") != member or entry["kind"] == "event":
+            continue
+        if "generation" in entry:
+            server = "Coordinator"
+        if entry["kind"] == "op":
+            if entry["name"] not in _DULL:
+                asked, told = _asked(entry), entry["result"]
+                if rows and rows[-1][0] == asked and rows[-1][2] == told:
+                    rows[-1] = (asked, rows[-1][1] + 1, told)
+                else:
+                    rows.append((asked, 1, told))
+        elif (note := _NOTES.get((entry["kind"], entry["name"]))) and (text := note(entry)):
+            rows.append((text, 0, ""))
+    parts = ["sequenceDiagram", "    participant M as Member", f"    participant S as {server}"]
+    for text, times, told in rows:
+        if not times:
+            parts.append(f"    {text}")
+            continue
+        often = f" (x {times})" if times > 1 else ""
+        parts.append(f"    M->>S: {text}{often}")
+        if told != "ok":
+            parts.append(f"    S-->>M: {told}")
+    return "\n".join(parts) + "\n"
+
+
+def members_of(entries: Iterable[Entry]) -> list[str]:
+    """The members that a journal tells of, in order of appearance."""
+    return list(dict.fromkeys(e["member"] for e in entries if "member" in e and e["kind"] != "run"))
+
+
+def _asked(entry: Entry) -> str:
+    name = entry["name"]
+    if name in GROUP_KINDS:
+        generation = entry["generation"]
+        return GROUP_KINDS[name] + (f", generation {generation}" if generation >= 0 else "")
+    if name == "Multi":
+        return f"transaction, {entry['changes']} changes"
+    what = kind_of(name, entry.get("path", ""))
+    return f"{what}, {entry['reads']} znodes" if entry["reads"] > 1 else what
+
+
+def _partitions(entry: Entry) -> str:
+    return ", ".join(entry.get("partitions", ())) or "nothing"
+
+
+def _step(text: str) -> Callable[[Entry], str]:
+    return lambda entry: f"Note over M: {text}: {_partitions(entry)}"
+
+
+def _assigned(entry: Entry) -> str:
+    return f"Note over M: 3 assign, from {len(entry.get('members', ()))} registrations"
+
+
+def _joined(entry: Entry) -> str:
+    members = entry.get("members", ())
+    if not members:
+        return "Note over M: 3 assign: the leader does"
+    return f"Note over M: 3 assign, as leader, for {len(members)} members"
+
+
+_NOTES: Final[dict[tuple[str, str], Callable[[Entry], str]]] = {
+    ("fact", "Changed"): lambda entry: f"S-->>M: watch: {entry['path']} has changed",
+    ("order", "StopFetching"): _step("1 stop"),
+    ("order", "Release"): _step("2 release"),
+    ("order", "Forget"): _step("2 release, by joining without"),
+    ("fact", "ViewLoaded"): _assigned,
+    ("fact", "Joined"): _joined,
+    ("order", "ClaimPartitions"): _step("4 claim"),
+    ("fact", "Synced"): _step("4 given"),
+    ("order", "StartFetching"): _step("5 start"),
+    ("order", "Drop"): _step("drop"),
+}
