@@ -26,7 +26,7 @@ from zkconsumer.core.types import TopicPartition
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]
 
-GROUPS = 10
+GROUPS = 6
 TOPICS = 5
 PARTITIONS = 2
 SAMPLE = os.environ.get("CRASH_POINTS", "12")
