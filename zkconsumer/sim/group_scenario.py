@@ -30,6 +30,8 @@ from zkconsumer.sim.process import Habits, SimLog
 TROUBLED = 40.0
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
 SETTLE = 10.0
+#: Longer than any run (seconds).
+NEVER = 1e6
 STRATEGIES: tuple[Strategy, ...] = (
     RangeStrategy(),
     RoundRobinStrategy(),
@@ -83,6 +85,7 @@ class World:
             listener_error=rng.choice([0.0, 0.0, 0.1]),
         )
         self.statics = 0
+        self.changed_at = self.static_until = -NEVER
         moves = rng.random() < 0.5  # a coordinator that dies forgets who took over an instance id
         self.kinds: list[tuple[int, str, Callable[[], None]]] = [
             (5, "join", self.join),
@@ -106,7 +109,14 @@ class World:
         return [member for member in self.members if member.alive]
 
     def set_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic, or give it more partitions."""
+        """Create a topic, or give it more partitions.
+
+        Not while a static member is away: if that one leads, the group hears of it only at its
+        next rebalance (as with Java's consumer), because a restarted leader is told nothing.
+        """
+        if self.kernel.now < self.static_until:
+            return
+        self.changed_at = self.kernel.now
         self.topics[topic] = partitions
         self.log.add(TopicPartition(topic, number) for number in range(partitions))
 
@@ -216,13 +226,15 @@ class World:
     def restart_static(self) -> None:
         """A static member's process dies and is there again within its session timeout."""
         members = [member for member in self.live if member.spec.instance_id is not None]
-        if members:
+        known = self.kernel.now > self.changed_at + self.reread + 3.0
+        if members and known:
             member = self.rng.choice(members)
             member.crash()
             self.statics += 1
             name = f"{member.spec.instance_id}r{self.statics}"
             subscription, instance = member.spec.subscription, member.spec.instance_id
             seconds = self.session * self.rng.choice([0.1, 0.5])
+            self.static_until = self.kernel.now + seconds + 1.0
             self.kernel.schedule(seconds, lambda: self._start(name, instance, subscription))
             self.lasts(seconds)
 
@@ -240,7 +252,10 @@ class World:
 
     def delete_topic(self) -> None:
         """A topic disappears."""
-        self.topics.pop(self.rng.choice(["t1", "t2", "u0"]), None)
+        topic = self.rng.choice(["t1", "t2", "u0"])
+        if self.kernel.now >= self.static_until:
+            self.changed_at = self.kernel.now
+            self.topics.pop(topic, None)
 
     def commit(self) -> None:
         """An application commits what it has consumed."""
