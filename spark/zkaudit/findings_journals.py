@@ -51,8 +51,9 @@ def overlaps(
     )
 
 
-def _line(file: str | Column, line: str | Column) -> Column:
-    return f.concat(text(file), f.lit(":"), text(line))
+def _line(file: str, line: str) -> Column:
+    """Name of the file (its path is in the table) and line."""
+    return f.concat(f.substring_index(f.col(file), "/", -1), f.lit(":"), text(line))
 
 
 def _journal(session: str | None, what: Column) -> Column:
@@ -133,7 +134,7 @@ def _two() -> Column:
             None,
             None,
             "other.session",
-            _line(f.col("other.file"), f.col("other.line")),
+            _line("other.file", "other.line"),
         ),
     )
 
@@ -166,7 +167,7 @@ def views_apart(tables: Tables, limits: Limits) -> DataFrame:
             "seconds": f.format_number((f.col("high") - f.col("low")) / 1e6, 1),
             "evidence": f.array(
                 row("views", None, None, None, _line("file", "line")),
-                row("views", None, None, None, _line(f.col("other.file"), f.col("other.line"))),
+                row("views", None, None, None, _line("other.file", "other.line")),
             ),
         }
     )

@@ -17,6 +17,8 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.sources_journal import ZkauditJournal, register
 
 GROUP = ("chroot", "group")
+LAST_US = 32_503_680_000_000_000
+"""The year 3000, microseconds since 1970."""
 HERD_US = 30_000_000
 """What a member does later than this after a change is not counted as caused by it."""
 
@@ -70,7 +72,8 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
         f.regexp_extract(connect, r"(?s)\A[^/]*(/.*?)?/?\z", 1).alias("at_chroot"),
     )
     runs = runs.groupBy("file").agg(f.min("named").alias("named"), f.min("at_chroot").alias("at"))
-    said = rows.where("fault is null and member is not null")
+    # Anybody can write any number: what is no time of a clock is left out.
+    said = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
     used = f.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
     whose = said.groupBy("file", "member").agg(f.min(f.nullif(used, f.lit(""))).alias("used"))
     places = registered.groupBy("group", "member").agg(f.min("chroot").alias("in_chroot"))
@@ -93,7 +96,8 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
 
 
 def _session() -> Column:
-    return f.expr("try_cast(conv(substr(session, 3), 16, -10) as bigint)")
+    number = f.expr("try_cast(conv(substr(session, 3), 16, -10) as bigint)")
+    return f.when(f.col("session").rlike(r"\A0x[0-9a-f]{1,16}\z"), number)
 
 
 def _time(name: str) -> Column:
@@ -127,6 +131,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
             "offset": f.try_element_at("offsets", f.col("tp")),
         }
     ).where("partition is not null")
+    each = each.withColumn("offset", f.when(f.col("offset") >= 0, f.col("offset")))
     order = Window.partitionBy(*GROUP, "member", "file", "topic", "partition").orderBy("line")
     begins = f.when(f.col("act") == "start", 1).otherwise(0)
     each = each.withColumn("number", f.sum(begins).over(order)).where("number > 0")
@@ -237,8 +242,8 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
                 "told"
             ),
             f.count_distinct("attempt").alias("attempts"),
-            f.coalesce(f.sum("read"), f.lit(0)).alias("read"),
-            f.coalesce(f.sum("wrote"), f.lit(0)).alias("wrote"),
+            f.coalesce(f.try_sum("read"), f.lit(0)).alias("read"),
+            f.coalesce(f.try_sum("wrote"), f.lit(0)).alias("wrote"),
         )
     )
     joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 TOPIC: Final = "__consumer_offsets"
+LAST_MS: Final = 32_503_680_000_000
+"""The year 3000; anybody can write any number, and what is no time is left out."""
 _STALL_SECONDS: Final = 60.0
 """A partition that gives nothing for so long cannot be read."""
 
@@ -53,7 +55,13 @@ def commits(rows: DataFrame) -> DataFrame:
         f.col("partition").cast("bigint").alias("partition"),
         f.lit("kafka").alias("store"),
         *[f.lit(None).alias(name) for name in ("zxid", "idx")],
-        f.coalesce(f.timestamp_millis("commit_ms"), "time").alias("time"),
+        f.coalesce(
+            f.when(
+                f.col("commit_ms").between(0, LAST_MS),
+                f.timestamp_millis(f.least("commit_ms", f.lit(LAST_MS))),
+            ),
+            "time",
+        ).alias("time"),
         f.lit(None).alias("session"),
         f.col("committed").alias("offset"),
         before.alias("previous"),
@@ -156,7 +164,7 @@ def _records(bootstrap: str, part: _Range) -> Iterator[list[dict[str, Any]]]:
                 {
                     "log_partition": part.partition,
                     "log_offset": record.offset,
-                    "time": record.timestamp * 1000 if record.timestamp >= 0 else None,
+                    "time": record.timestamp * 1000 if 0 <= record.timestamp <= LAST_MS else None,
                     **decode(record.key, record.value),
                 }
                 for record in got

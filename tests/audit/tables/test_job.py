@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
-from zkaudit import job, report
+from zkaudit import job, journals, report
 from zkaudit.cli_commands import run, status_of
 from zkaudit.collect import collect
 from zkaudit.errors import AuditError
@@ -76,7 +76,30 @@ def test_an_audit_of_a_real_log(
     twin = tmp_path / "twin"
     shutil.copytree(logs, twin)
     out = tmp_path / "out"
-    summary = job.run(spark, job.Options([str(logs), str(twin)], str(out)))
+    journal = tmp_path / "a.jsonl"
+    journal.write_text(
+        '{"at": 1, "kind": "run", "schema": 1, "clock": "epoch"}\n'
+        + json.dumps(
+            {"at": 2, "kind": "order", "name": "StartFetching", "member": SAYS, "session": "0xz",
+             "attempt": 1, "path": f"/consumers/{HOSTILE}/ids", "partitions": ["<b>-0", "-", "x"]}
+        )
+        + "\n"
+        + "".join(
+            json.dumps(
+                {"at": at, "kind": "op", "name": "Get", "member": SAYS, "session": "0x" + "f" * 40,
+                 "attempt": 1, "sent": 1, "path": f"/consumers/{HOSTILE}/ids", "requests": 1,
+                 "reads": 2**63 - 1, "writes": 1, "changes": 0, "bytes_out": 0, "bytes_in": 0}
+            ) + "\n" for at in (-(2**63), 3, 4, 2**63 - 1)
+        )
+        + json.dumps(
+            {"at": 5, "kind": "fact", "name": "CommitRequested", "member": SAYS, "session": "0x1",
+             "attempt": 2**63 - 1, "offsets": {"<b>-0": -(2**63)}}
+        )
+        + "\nno line of a journal <b>\n"
+    )  # fmt: skip
+    options = job.Options([str(logs), str(twin)], str(out), journals=[str(journal)])
+    summary = job.run(spark, options)
+    assert [summary[k] for k in ("journals", "journal_lines", "unreadable")] == [1, 8, 1]
     assert (summary["servers"], summary["intervals"], summary["commits"]) == (2, 2, 4)
     assert summary["holes"] == []
     assert {(f["severity"], f["kind"], f["count"]) for f in summary["findings"]} == {
@@ -90,6 +113,10 @@ def test_an_audit_of_a_real_log(
     assert again == json.loads(json.dumps(summary))
     kinds = [r["kind"] for r in tables["commits"].orderBy("zxid", "idx").collect()]
     assert kinds == ["commit", "claim", "commit", "commit"]
+    (bad,) = tables["unreadable"].collect()
+    assert (bad["line"], bad["text"]) == (8, "no line of a journal <b>")
+    (told,) = tables["deliveries"].collect()
+    assert (told["group"], told["topic"], told["session"]) == (HOSTILE, "<b>", None)
     (life,) = tables["ownership"].where("`group` = 'g'").collect()
     assert (life["member"], life["ended"]) == ("g_a", "released")
     assert not (out / "staging").exists()
@@ -101,6 +128,16 @@ def test_an_audit_of_a_real_log(
     assert "<img" not in shown
     assert not {"\x1b", "\u202e"} & set(shown)
     assert html.escape(f"topic-0 of group {HOSTILE}", quote=False) in shown
+
+
+def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its clock is no clock of the logs; the error names the file. So is one that is not there."""
+    place = tmp_path / "j.jsonl"
+    place.write_text('{"at": 0, "kind": "run", "schema": 1, "clock": "virtual"}\n')
+    with pytest.raises(AuditError, match=r"j\.jsonl: is the journal of a simulation"):
+        journals.refuse_virtual(journals.read(spark, [place]))
+    with pytest.raises(AuditError, match="no such journal"):
+        journals.check([tmp_path / "none"])
 
 
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import job, sources_offsets
+from zkaudit import job, schema, sources_offsets, tables
 from zkaudit.offsets_topic import decode
 
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -329,3 +329,21 @@ def test_records_cut_or_flipped_anywhere() -> None:
                 key, content = (damaged, other) if whole is KEY else (other, damaged)
                 assert decode(key, content)["kind"] in ("offset", "group", "other", "damaged")
     assert decode(KEY, value[:-1])["kind"] == "damaged"
+
+
+def test_numbers_that_are_no_times(spark: SparkSession) -> None:
+    """Whatever stands in a record's time or offset, the table is made; times that are none are
+    null."""
+    names = [column.name for column in schema.OFFSETS]
+    rows: list[dict[str, Any]] = [
+        {"log_partition": 0, "log_offset": number, "kind": "offset", "group": "g", "topic": "t",
+         "partition": 0, "deleted": False, "committed": value, "commit_ms": value}
+        for number, value in enumerate((2**63 - 1, -(2**63), 0, 1_700_000_000_000))
+    ]  # fmt: skip
+    frame = spark.createDataFrame(
+        [tuple(row.get(name) for name in names) for row in rows],
+        schema.spark_type(schema.OFFSETS),
+    )
+    made = tables.COMMITS.shape(sources_offsets.commits(frame)).orderBy("log_offset").collect()
+    assert [row["offset"] for row in made] == [row["committed"] for row in rows]
+    assert [row["time"] is None for row in made] == [True, True, False, False]
