@@ -7,7 +7,6 @@ members that speak to it are the real machine. One group. Source of states, code
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -19,6 +18,7 @@ from zkconsumer.core.membership.facts import GroupMember, MembershipFact
 from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.membership.wire import decode_assignment, decode_subscription
 from zkconsumer.core.types import TopicPartition
+from zkconsumer.sim.group_roster import Protocols, Reply, Roster, Seat
 from zkconsumer.sim.kernel import Kernel
 
 LOADING: Final = 14
@@ -29,9 +29,6 @@ UNKNOWN_MEMBER: Final = 25
 REBALANCING: Final = 27
 ID_REQUIRED: Final = 79
 FENCED_INSTANCE: Final = 82
-
-Reply = Callable[[MembershipFact], object]
-Protocols = tuple[tuple[str, bytes], ...]
 
 
 class GroupState(Enum):
@@ -60,18 +57,6 @@ class GroupWatch(Protocol):
 
     def committed(self, name: str, tp: TopicPartition, before: int | None, after: int) -> None:
         """An offset was stored."""
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A member as the coordinator knows it."""
-
-    spec: GroupSpec
-    protocols: Protocols
-    heard_us: int
-    joining: Reply | None = None
-    syncing: Reply | None = None
-    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +88,8 @@ class GroupCoordinator:
         self.kernel = kernel
         self.state = GroupState.EMPTY
         self.generation = 0
-        self.seats: dict[str, _Seat] = {}
+        self.roster = Roster()
+        self.seats = self.roster.seats
         self.offsets: dict[TopicPartition, int] = {}
         self.loading = False
         self._topics = topics
@@ -112,10 +98,6 @@ class GroupCoordinator:
         self._protocol = ""
         self._leader = ""
         self._parts: Mapping[str, bytes] = {}
-        self._instances: dict[str, str] = {}
-        self._pending: set[str] = set()
-        self._awaited: set[str] = set()
-        self._offers: Counter[frozenset[str]] = Counter()
         self._not_before_us = 0
         self._phase = 0  # of rebalances: a deadline of an earlier one says nothing
         self._ids = 0
@@ -151,7 +133,7 @@ class GroupCoordinator:
                     code = REBALANCING
                 answer(facts.HeartbeatAnswered(token, code))
             case orders.LeaveGroup(token, name):
-                self._pending.discard(name)
+                self.roster.pending.discard(name)
                 self._remove(name, left=True)
                 self._complete_join()
                 answer(facts.Left(token))
@@ -168,7 +150,7 @@ class GroupCoordinator:
     def _known(self, name: str, generation: int, spec: GroupSpec) -> int:
         """Why a member of ``generation`` is refused, or 0; who is not counts as heard."""
         if spec.instance_id is not None:
-            holder = self._instances.get(spec.instance_id)
+            holder = self.roster.instances.get(spec.instance_id)
             if holder is not None and holder != name:
                 return FENCED_INSTANCE
         seat = self.seats.get(name)
@@ -194,28 +176,20 @@ class GroupCoordinator:
             self._ids += 1
             name = f"{spec.consumer_id}-{self._ids}"
             if spec.instance_id is None:
-                self._pending.add(name)
+                self.roster.pending.add(name)
                 self.kernel.schedule(spec.session_timeout, partial(self._forget_pending, name))
                 reply(facts.RequestFailed(order.token, ID_REQUIRED, "", name))
                 return
-            replaces = self._instances.get(spec.instance_id, "")
-        elif name not in self.seats and name not in self._pending:
-            fenced = spec.instance_id is not None and spec.instance_id in self._instances
+            replaces = self.roster.instances.get(spec.instance_id, "")
+        elif name not in self.seats and name not in self.roster.pending:
+            fenced = spec.instance_id is not None and spec.instance_id in self.roster.instances
             reply(failure(order, FENCED_INSTANCE if fenced else UNKNOWN_MEMBER))
             return
-        if not self._in_common(order.protocols, self.seats.get(replaces or name)):
+        if not self.roster.in_common(order.protocols, self.seats.get(replaces or name)):
             reply(failure(order, INCONSISTENT_PROTOCOL))
             return
-        self._pending.discard(name)
+        self.roster.pending.discard(name)
         self._seat(order, spec, name, replaces, reply)
-
-    def _in_common(self, protocols: Protocols, without: _Seat | None) -> bool:
-        """Whether all members but ``without`` offer one of ``protocols``."""
-        others = self._offers.copy()
-        if without is not None:
-            others[_names(without.protocols)] -= 1
-        sets = [names for names, count in others.items() if count > 0]
-        return bool(_names(protocols).intersection(*sets))
 
     def _seat(
         self, order: orders.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
@@ -234,13 +208,10 @@ class GroupCoordinator:
                 self._store()
                 return
         elif before is None:
-            if spec.instance_id is not None:
-                self._instances[spec.instance_id] = name
             self._add(name, spec, order.protocols)
         seat = self.seats[name]
-        self._offers[_names(seat.protocols)] -= 1
-        self._offers[_names(order.protocols)] += 1
-        seat.protocols, seat.heard_us = order.protocols, self.kernel.now_us
+        self.roster.offer(seat, order.protocols)
+        seat.heard_us = self.kernel.now_us
         settled = (
             self.state is GroupState.COMPLETING
             or (self.state is GroupState.STABLE and name != self._leader)
@@ -250,7 +221,7 @@ class GroupCoordinator:
             return
         self._refuse(seat, UNKNOWN_MEMBER)  # a request of an earlier connection
         seat.joining = partial(_with_token, reply, order.token)
-        self._awaited.discard(name)
+        self.roster.awaited.discard(name)
         if self.state is GroupState.EMPTY:
             self._prepare(self._initial_delay)
         elif self.state is not GroupState.PREPARING:
@@ -263,8 +234,6 @@ class GroupCoordinator:
         """A process has started with the instance id of another: that one is fenced."""
         self._take_away(old, FENCED_INSTANCE)
         self._add(new, spec, order.protocols)
-        assert spec.instance_id is not None
-        self._instances[spec.instance_id] = new
         self._parts = {new if name == old else name: part for name, part in self._parts.items()}
         if self._leader == old:
             self._leader = new
@@ -287,7 +256,7 @@ class GroupCoordinator:
             waiting, seat.syncing = seat.syncing, None
             if waiting is not None:
                 waiting(facts.RequestFailed(0, REBALANCING))
-        self._awaited = {name for name, seat in self.seats.items() if seat.joining is None}
+        self.roster.awaited = {name for name, seat in self.seats.items() if seat.joining is None}
         self._not_before_us = self.kernel.now_us + round(delay * 1e6)
         self._arm(self._late_join)
         if delay:
@@ -310,7 +279,7 @@ class GroupCoordinator:
 
     def _late_join(self) -> None:
         if self.state is GroupState.PREPARING:
-            self._pending.clear()
+            self.roster.pending.clear()
             self._not_before_us = 0
             for name, seat in list(self.seats.items()):
                 if seat.joining is None and seat.spec.instance_id is None:
@@ -327,7 +296,7 @@ class GroupCoordinator:
         """Begin the next generation if all have joined; static members may be late."""
         if self.state is not GroupState.PREPARING or self.kernel.now_us < self._not_before_us:
             return
-        if not late and (self._pending or self._awaited):
+        if not late and (self.roster.pending or self.roster.awaited):
             return
         joined = [name for name, seat in self.seats.items() if seat.joining is not None]
         if not joined:
@@ -337,7 +306,7 @@ class GroupCoordinator:
         self.generation += 1
         self.state = GroupState.COMPLETING
         self._parts = {}
-        self._protocol = self._vote()
+        self._protocol = self.roster.vote()
         if self._leader not in joined:
             self._leader = joined[0]
         self._arm(self._late_sync)
@@ -350,13 +319,6 @@ class GroupCoordinator:
             seat.heard_us = self.kernel.now_us
             assert reply is not None
             reply(self._joined(0, name))
-
-    def _vote(self) -> str:
-        """Each member votes for the first of its strategies that all others offer too."""
-        offered = [[name for name, _ in seat.protocols] for seat in self.seats.values()]
-        common = set.intersection(*map(set, offered))
-        votes = Counter(next(name for name in names if name in common) for names in offered)
-        return max(votes, key=lambda name: votes[name])
 
     # -- the assignment
 
@@ -391,29 +353,26 @@ class GroupCoordinator:
     # -- the end of members
 
     def _add(self, name: str, spec: GroupSpec, protocols: Protocols) -> None:
-        seat = self.seats[name] = _Seat(spec, protocols, self.kernel.now_us)
-        self._offers[_names(protocols)] += 1
+        seat = Seat(spec, protocols, self.kernel.now_us)
+        self.roster.add(name, seat)
         self._expire_later(name, seat)
 
-    def _take_away(self, name: str, code: int) -> _Seat | None:
-        seat = self.seats.pop(name, None)
+    def _take_away(self, name: str, code: int) -> Seat | None:
+        seat = self.roster.remove(name)
         if seat is not None:
-            seat.gone = True
-            self._offers[_names(seat.protocols)] -= 1
-            self._awaited.discard(name)
             self._refuse(seat, code)
         return seat
 
     def _forget_pending(self, name: str) -> None:
-        if name in self._pending:
-            self._pending.discard(name)
+        if name in self.roster.pending:
+            self.roster.pending.discard(name)
             self._complete_join()
 
-    def _expire_later(self, name: str, seat: _Seat) -> None:
+    def _expire_later(self, name: str, seat: Seat) -> None:
         due = seat.heard_us + round(seat.spec.session_timeout * 1e6)
         self.kernel.schedule_at_us(due, partial(self._look, name, seat))
 
-    def _look(self, name: str, seat: _Seat) -> None:
+    def _look(self, name: str, seat: Seat) -> None:
         """Has the member been silent for its session timeout? Who waits for an answer has not."""
         if seat.gone or self.seats.get(name) is not seat:
             return
@@ -429,8 +388,6 @@ class GroupCoordinator:
         seat = self._take_away(name, UNKNOWN_MEMBER)
         if seat is None:
             return
-        if seat.spec.instance_id is not None:
-            self._instances.pop(seat.spec.instance_id, None)
         if self._watch is not None:
             self._watch.removed(name, left)
         if not self.seats:
@@ -440,7 +397,7 @@ class GroupCoordinator:
         elif self.state is not GroupState.PREPARING:
             self._prepare()
 
-    def _refuse(self, seat: _Seat, code: int) -> None:
+    def _refuse(self, seat: Seat, code: int) -> None:
         for waiting in (seat.joining, seat.syncing):
             if waiting is not None:
                 waiting(facts.RequestFailed(0, code))
@@ -464,32 +421,18 @@ class GroupCoordinator:
 
     def restart(self) -> None:
         """The broker has died: another one, or itself, knows what was stored and no more."""
-        for seat in self.seats.values():
-            seat.gone = True
+        self.roster.clear()
         stored = self._stored
         self._life += 1
-        self._pending.clear()
-        self._awaited.clear()
         self.generation, self._protocol = stored.generation, stored.protocol
         self._leader, self._parts = stored.leader, stored.parts
-        self.seats = {}
-        self._offers.clear()
         for name, (spec, protocols) in stored.seats.items():
             self._add(name, spec, protocols)
-        self._instances = {
-            seat.spec.instance_id: name
-            for name, seat in self.seats.items()
-            if seat.spec.instance_id is not None
-        }
         self.state = GroupState.STABLE if self.seats else GroupState.EMPTY
 
 
 def _with_token(reply: Reply, token: int, fact: Any) -> None:
     reply(replace(fact, token=token))
-
-
-def _names(protocols: Protocols) -> frozenset[str]:
-    return frozenset(name for name, _ in protocols)
 
 
 def failure(order: Any, code: int) -> MembershipFact:

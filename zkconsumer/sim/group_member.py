@@ -19,7 +19,8 @@ from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.journal.group import GroupObserver
-from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, Reply, failure
+from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
+from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import LEASE, Habits, SimLog, SimProcess
 

@@ -1,0 +1,89 @@
+"""Who is in a simulated group: the members as the coordinator knows them, and what they offer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from zkconsumer.core.membership.facts import MembershipFact
+from zkconsumer.core.membership.spec import GroupSpec
+
+Reply = Callable[[MembershipFact], object]
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(slots=True)
+class Seat:
+    """One member. ``joining`` and ``syncing`` are answered when all others are so far."""
+
+    spec: GroupSpec
+    protocols: Protocols
+    heard_us: int
+    joining: Reply | None = None
+    syncing: Reply | None = None
+    gone: bool = False
+
+
+class Roster:
+    """Seats by member id, in the order of joining. ``instances``: static members' ids.
+
+    ``awaited`` are those that have not joined the next generation yet, ``pending`` those that were
+    given an id and have not come back with it.
+    """
+
+    def __init__(self) -> None:
+        self.seats: dict[str, Seat] = {}
+        self.instances: dict[str, str] = {}
+        self.awaited: set[str] = set()
+        self.pending: set[str] = set()
+        self._offers: Counter[frozenset[str]] = Counter()
+
+    def add(self, name: str, seat: Seat) -> None:
+        """Take a member in."""
+        self.seats[name] = seat
+        self._offers[_names(seat.protocols)] += 1
+        if seat.spec.instance_id is not None:
+            self.instances[seat.spec.instance_id] = name
+
+    def remove(self, name: str) -> Seat | None:
+        """Take a member out."""
+        seat = self.seats.pop(name, None)
+        if seat is not None:
+            seat.gone = True
+            self._offers[_names(seat.protocols)] -= 1
+            self.awaited.discard(name)
+            if seat.spec.instance_id is not None:
+                self.instances.pop(seat.spec.instance_id, None)
+        return seat
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        for name in list(self.seats):
+            self.remove(name)
+        self.pending.clear()
+
+    def offer(self, seat: Seat, protocols: Protocols) -> None:
+        """A member has joined with these strategies."""
+        self._offers[_names(seat.protocols)] -= 1
+        self._offers[_names(protocols)] += 1
+        seat.protocols = protocols
+
+    def in_common(self, protocols: Protocols, without: Seat | None) -> bool:
+        """Whether all members but ``without`` offer one of ``protocols``."""
+        others = self._offers.copy()
+        if without is not None:
+            others[_names(without.protocols)] -= 1
+        sets = [names for names, count in others.items() if count > 0]
+        return bool(_names(protocols).intersection(*sets))
+
+    def vote(self) -> str:
+        """Each member votes for the first of its strategies that all others offer too."""
+        offered = [[name for name, _ in seat.protocols] for seat in self.seats.values()]
+        common = set.intersection(*map(set, offered))
+        votes = Counter(next(name for name in names if name in common) for names in offered)
+        return max(votes, key=lambda name: votes[name])
+
+
+def _names(protocols: Iterable[tuple[str, bytes]]) -> frozenset[str]:
+    return frozenset(name for name, _ in protocols)
