@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.core import facts, orders
-from zkconsumer.core.known import Known
+from zkconsumer.core.known import TURNS, Knowledge, Known
 from zkconsumer.core.machine import RebalanceMachine
 from zkconsumer.core.ops import Create, Delete, Listing, Node
 from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription
@@ -128,7 +128,7 @@ class Believer:
     def check(self, known: Known) -> None:
         believed = set(known.topics)
         believed |= {"brokers"} if known.brokers is not None else set()
-        believed |= {"ids"} if known.listing is not None else set()
+        believed |= {"ids"} if ME in known.registrations else set()
         assert not believed & self.stale, f"{believed & self.stale} must be read again"
         self.believed += len(believed)
 
@@ -193,6 +193,31 @@ class Believer:
             self.timers.clear()
             self.tell(facts.SessionLost())
             self.tell(facts.SessionOpened(rng.randint(2, 99)))
+
+
+def test_all_registrations_are_read_in_turns() -> None:
+    """Each periodic reading trusts nothing that a watch tells, reads the own registration and some
+    of the others; ten of them read all.
+    """
+    node = Node(b"", None)  # type: ignore[arg-type]
+    names = [ME, *(f"g_host-{number:04d}-0" for number in range(500))]
+    known = Known(
+        {"0": node}, Listing(tuple(names), 1, 501), dict.fromkeys(names, node), {"t": node}
+    )
+    knowledge = Knowledge(ME)
+    read: set[str] = set()
+    for _ in range(TURNS):
+        knowledge.learned(known)
+        knowledge.doubted()
+        asked = knowledge.ask()
+        assert (asked.brokers, asked.topics, asked.listing) == (None, {}, known.listing)
+        new = set(names) - asked.registrations.keys()
+        assert ME in new
+        assert 20 < len(new) < 100
+        read |= new
+        knowledge.learned(known)
+        assert knowledge.ask() is known
+    assert read == set(names)
 
 
 def test_nothing_is_believed_that_may_have_changed() -> None:

@@ -340,7 +340,8 @@ class ConsumerKeys:
         "zkconsumer.reread.interval.ms",
         "int",
         30_000,
-        "Time between two full reads of members, topics and brokers, which repair lost watches",
+        "Time between two readings of members, topics and brokers that repair lost watches; "
+        "registrations are read again in ten turns",
         check=at_least(1),
         importance="low",
         since="zkconsumer",

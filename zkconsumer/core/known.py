@@ -10,8 +10,9 @@ and this can be told without reading it:
 - Topics and the list of brokers: a watch was left on them. As long as it has not fired, and the
   connection that carries it lasts, they are as they were.
 
-What neither tells (a registration whose data somebody else rewrites in place, a watch event that
-gets lost) is found by the periodic reading, which trusts nothing of this.
+A watch event that gets lost is made up for by the periodic reading. It also finds a registration
+whose data somebody rewrote in place, which nothing tells: the own one each time, the others in
+``TURNS`` turns, so that a large group at rest does not read all of itself over and over.
 
 Owned by the machine's thread.
 """
@@ -25,6 +26,8 @@ from zkconsumer.core.ops import Listing, Node
 from zkconsumer.core.znodes import BROKER_IDS, topic_path
 
 _COUNTER = 1 << 32
+#: Periodic readings in which each registration is read once.
+TURNS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +62,11 @@ NOTHING = Known()
 
 
 class Knowledge:
-    """What a machine may tell its next ``LoadView``; tell it what happens, in order."""
+    """What the member ``own`` may tell its next ``LoadView``; tell it what happens, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._turn = 0
         self._known = NOTHING
         #: Since the view under way, or the last one, was asked for.
         self._fired: set[str] = set()
@@ -77,17 +82,22 @@ class Knowledge:
         self._reconnected = True
 
     def doubted(self) -> None:
-        """Read everything next time."""
+        """It is time for the periodic reading."""
         self._doubted = True
 
     def forget(self) -> None:
         """The session is over."""
-        self.__init__()  # type: ignore[misc]
+        self._known = NOTHING
+        self._fired.clear()
+        self._reconnected = self._doubted = False
 
     def ask(self) -> Known:
         """What the view that is asked for now need not read."""
-        known = NOTHING if self._doubted else self._known
-        if self._reconnected:
+        known = self._known
+        if self._doubted:
+            self._turn = (self._turn + 1) % TURNS
+            known = replace(known, registrations=self._untouched(known.registrations))
+        if self._reconnected or self._doubted:
             known = replace(known, brokers=None, topics={})
         if BROKER_IDS in self._fired:
             known = replace(known, brokers=None)
@@ -99,9 +109,17 @@ class Knowledge:
         self._reconnected = self._doubted = False
         return known
 
+    def _untouched(self, registrations: Mapping[str, Node]) -> dict[str, Node]:
+        """Those whose turn it is not."""
+        return {
+            name: node
+            for name, node in registrations.items()
+            if name != self._own and (sum(name.encode()) + self._turn) % TURNS
+        }
+
     def learned(self, known: Known) -> None:
         """A view was read."""
         self._known = known
 
 
-__all__ = ["NOTHING", "Knowledge", "Known"]
+__all__ = ["NOTHING", "TURNS", "Knowledge", "Known"]

@@ -78,7 +78,7 @@ class RebalanceMachine(Committing):
         self._remembered: dict[TopicPartition, Remembered] = {}
         self._committed_at_loss: dict[TopicPartition, int | None] = {}
         self.quarantined: Mapping[str, str] = {}
-        self._knowledge = Knowledge()
+        self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
         self._close_wanted = False
         self._closing_faults: list[str] = []
