@@ -320,6 +320,7 @@ def share(h: History) -> None:
     for number in range(9):
         h.claim("black", number, "black_a", 82, "other")
     h.join("broken", "broken_a", 83, registration("white_list", "("))
+    h.join("nothing", "nothing_a", 89, registration("white_list", "zzz"))
     for member, session in (("a", 84), ("b", 85)):
         h.join("unfair", f"unfair_{member}", session, registration("white_list", "u"))
         h.join("fair", f"fair_{member}", session, registration("static", "u"))

@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit import job, schema, sources_offsets, tables
 from zkaudit.offsets_topic import decode
+from zkmigrate.cli import run as migrate
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.testing import LocalCluster, expire_session, wait_until
@@ -151,7 +152,22 @@ def play(scene: Scene) -> None:
             client.delete("/consumers/mixed/owners/mixed/1")
         scene.settled(watch, "mixed", 2)
         stays.leave()
+    move(scene, "theirs")
+    move(scene, "theirs", "--direction", "kafka-to-zk")
+    with closing_client(scene.cluster.zookeeper) as client:
+        path = "/consumers/past/offsets/theirs/0"
+        client.create(path, b"1", makepath=True)
+        move(scene, "past")
+        client.set(path, b"2")
     store(scene.cluster)
+
+
+def move(scene: Scene, group: str, *options: str) -> None:
+    """Move a stopped group's offsets to Kafka, or back."""
+    plan = str(scene.folder / f"plan{len(list(scene.folder.iterdir()))}")
+    zookeeper = ("--zookeeper", scene.cluster.zookeeper)
+    assert migrate(["plan", "--group", group, "--out", plan, *options, *zookeeper]) == 0
+    assert migrate(["apply", plan, "--execute", *zookeeper]) == 0
 
 
 @contextmanager
@@ -220,6 +236,17 @@ def test_planted_faults_are_found(audited: Audited) -> None:
     assert {"released", "expired", "foreign delete"} <= ends
     killed = owned.where("member = 'mixed_killed'").select("ended").distinct().collect()
     assert [row["ended"] for row in killed] == ["expired"]
+
+
+def test_a_move_is_no_fault_and_a_commit_behind_it_is(audited: Audited) -> None:
+    """Moving a group to Kafka and back leaves nothing to find; who writes to ZooKeeper after a
+    move is found."""
+    moves = audited.tables["moves"].orderBy("zxid").collect()
+    told = [(row["group"], row["moved_to"]) for row in moves]
+    assert told == [("theirs", "kafka"), ("theirs", "zookeeper"), ("past", "kafka")]
+    assert audited.kinds("theirs") == set()
+    # Both of its writes were made while nobody was a member.
+    assert audited.kinds("past") == {"commit past the end of a move", "orphan commit"}
 
 
 def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> None:
