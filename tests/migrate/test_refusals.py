@@ -396,14 +396,21 @@ def test_13_a_wrong_chroot_is_no_success(
 
 
 def test_14_znodes_of_another_principal(filled: Bench, group: str, topic: str) -> None:
-    """An offset that the mover may not write fails its group before Kafka is changed; the next
-    group is moved."""
+    """An offset that the mover may not write fails its group before Kafka is changed, and the
+    group is given back; the next group is moved."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 3})
     plan, journal = filled.plan([group, other])
     path = f"/consumers/{group}/offsets/{topic}/1"
     filled.client.set_acls(path, [make_acl("world", "anyone", read=True)])
-    first, second = filled.apply(plan, journal)
+    held: list[str] = []
+
+    def effect(what: str) -> None:
+        if what.startswith("before kafka commit"):  # of the next group
+            held.extend(filled.client.get_children(f"/consumers/{group}/ids"))
+
+    first, second = filled.apply(plan, journal, effect)
+    assert held == []
     assert first.outcome is Outcome.FAILED
     assert path in first.why
     assert "access list" in first.why
