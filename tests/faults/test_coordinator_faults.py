@@ -147,16 +147,20 @@ def test_a_member_ends_or_pauses(
             other.close()
 
 
+def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
+    """The cluster's brokers."""
+    return [
+        BrokerEndpoint(number, "127.0.0.1", server.port)
+        for number, server in enumerate(cluster.broker_servers)
+    ]
+
+
 class Stored:
     """Looks at a group's stored offsets and notes each that went down."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
-        brokers = [
-            BrokerEndpoint(number, "127.0.0.1", server.port)
-            for number, server in enumerate(cluster.broker_servers)
-        ]
         self.lowered: list[str] = []
-        self._coordinators = GroupCoordinators("tests", lambda: brokers)
+        self._coordinators = GroupCoordinators("tests", lambda: endpoints(cluster))
         self._group = group
         self._wanted = [TopicPartition(topic, n) for n in range(PARTITIONS)]
         self._last: dict[TopicPartition, int] = {}
@@ -416,6 +420,40 @@ def test_rolling_restart(
             assert not [found for found, count in got().items() if count > 1]
     finally:
         for one in everyone:
+            one.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_leaving_while_others_are_waited_for(
+    pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str
+) -> None:
+    """A member that leaves in the middle of a rebalance waits for nobody, and what it has delivered
+    is committed: the next one begins behind it."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    settings = config(pair, group, partition_assignment_strategy=strategy)
+    settings |= {"session.timeout.ms": 30_000, "auto.commit.interval.ms": 60_000}
+    others = [Outside(settings, topic, tmp_path / "first.log")]
+    member = CoordinatorConsumerConnector(settings)
+    try:
+        with Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer:
+            reader = Reader(member.create_message_streams({topic: 1})[topic])
+            wait_until(lambda: held(member) == 2, 20, "shared")
+            reader.wait(20)
+            others[0].process.send_signal(signal.SIGSTOP)
+            others.append(Outside(settings, topic, tmp_path / "second.log"))
+            wait_until(lambda: member.metrics().state == "JOINING", 20, "it joins again")
+            if strategy == "cooperative-sticky":
+                count = len(reader.deliveries)
+                reader.wait(count + 20)
+            begun = time.monotonic()
+            member.shutdown()
+            assert time.monotonic() - begun < 10, "the paused one has 30 s"
+            producer.stop()
+        wanted = {TopicPartition(topic, d.partition): d.offset + 1 for d in reader.deliveries}
+        stored = GroupCoordinators("tests", lambda: endpoints(pair)).fetch(group, wanted)
+        assert {tp: stored[tp].offset for tp in wanted} == wanted
+    finally:
+        for one in others:
             one.close()
 
 

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -36,6 +37,7 @@ from zkconsumer.core.membership.wire import (
     encode_subscription,
 )
 from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 
@@ -332,8 +334,13 @@ def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
         return made[-1][1]
 
     yield one
-    for _, member in sorted(made, key=lambda pair: pair[0]):
-        member.close()  # static ones last: a rebalance would wait for those that are gone
+    left = [member for _, member in sorted(made, key=lambda pair: pair[0])]
+    while left:  # static ones last, and each when no rebalance would wait for it
+        left.pop(0).close()
+        with suppress(ClusterError):
+            wait_until(
+                lambda: sum(len(m.partitions) for m in left) in (0, PARTITIONS), 5, "settled"
+            )
 
 
 def makes_of(strategy: str) -> list[str]:

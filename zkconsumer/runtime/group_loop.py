@@ -115,6 +115,8 @@ class GroupLoop:
         """CLOCK_BOOTTIME seconds when the coordinator was last asked in a settled generation."""
         self._hands: dict[KafkaStream, tuple[object, float]] = {}
         self._slow = False
+        self._joining: int | None = None
+        """Token of a JoinGroup that is not answered."""
         self._listening = threading.Lock()
         """One call of the listener after the other."""
         self._called: float | None = None
@@ -236,6 +238,8 @@ class GroupLoop:
         elif isinstance(fact, _Crashed):
             raise fact.error
         elif isinstance(fact, _Answered):
+            if fact.order.token == self._joining:
+                self._joining = None
             if self._observer is not None:
                 machine = self.machine
                 self._observer.request(
@@ -340,7 +344,10 @@ class GroupLoop:
         if isinstance(order, orders.FindCoordinator | orders.LeaveGroup):
             self._client.interrupt()  # what is under way is of no use any more
             self._heart.interrupt()
+        elif isinstance(order, orders.CommitOffsets) and self._joining is not None:
+            self._client.interrupt()  # closing: who keeps partitions while it joins commits them
         if isinstance(order, orders.JoinGroup):
+            self._joining = order.token
             self._begin_rebalance()
         self._requests.put(order)
 
