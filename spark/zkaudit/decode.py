@@ -35,7 +35,7 @@ from zkaudit.txnlog import (
     judge,
 )
 
-CHUNK: Final = 1 << 20
+CHUNK: Final = 2 << 20
 SNAPSHOT_ROWS: Final = 20_000
 _OVERHEAD: Final = RECORD_HEADER + 1
 _MOST_BREAKS: Final = 1000

@@ -19,11 +19,27 @@ Numbers: TypeAlias = np.ndarray
 _LATEST_MS: Final = 253_402_300_799_999
 _EARLIEST_MS: Final = -62_135_596_800_000
 _SCHEMA: Final = arrow_schema(TXNLOG)
+_PLAIN: Final = {pa.int32(): "<i4", pa.int64(): "<i8", _SCHEMA.field("time").type: "<i8"}
 
 
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
     """The schema of some columns of ``schema.TXNLOG``, in the order given; ``None``: of all."""
     return _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
+
+
+def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
+    """Numbers or booleans as a column of ``kind``; null where ``has`` is false.
+
+    Made from the buffers themselves: ``pa.array`` looks for pandas at each call.
+    """
+    if kind == pa.bool_():
+        content = np.packbits(values, bitorder="little")
+    else:
+        content = np.ascontiguousarray(values, _PLAIN[kind])
+    valid = None
+    if has is not None and not has.all():
+        valid = pa.py_buffer(np.packbits(has, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(content)])
 
 
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
@@ -41,8 +57,7 @@ def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
     offsets[1::2] = at + np.where(null, 0, size)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
     alternating = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, buffers)
-    wanted = np.arange(0, 2 * count, 2)
-    return alternating.take(pa.array(wanted, mask=null if null.any() else None))
+    return alternating.take(numbers(np.arange(0, 2 * count, 2), pa.int64(), ~null))
 
 
 def texts(values: pa.Array) -> pa.Array:
@@ -57,9 +72,8 @@ def texts(values: pa.Array) -> pa.Array:
 def timestamps(milliseconds: Numbers) -> pa.Array:
     """Milliseconds since 1970 as UTC; null outside the years 1 to 9999, which no calendar holds."""
     outside = (milliseconds < _EARLIEST_MS) | (milliseconds > _LATEST_MS)
-    some = outside.any()
-    values = np.where(outside, 0, milliseconds) * 1000 if some else milliseconds * 1000
-    return pa.array(values, mask=outside if some else None).cast(_SCHEMA.field("time").type)
+    values = np.where(outside, 0, milliseconds) if outside.any() else milliseconds
+    return numbers(values * 1000, _SCHEMA.field("time").type, ~outside)
 
 
 def operations_batch(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from zkaudit.decode_arrow import (
     Numbers,
     gather,
+    numbers,
     operations_batch,
     schema_of,
     splice,
@@ -196,36 +197,35 @@ def batch_of(
     def each(values: Numbers) -> Numbers:
         return values if everything else values[record]
 
+    in_every_record = {
+        "position": starts + (offset - RECORD_HEADER),
+        "zxid": zxids,
+        "size": sizes,
+        "session": heads["session"],
+        "cxid": heads["cxid"],
+    }
+
     def column(field: pa.Field) -> pa.Array:
         name = field.name
         if name in ("server", "file"):
-            return pa.repeat(pa.scalar(server if name == "server" else file), count)
-        if name == "position":
-            return pa.array(each(starts) + (offset - RECORD_HEADER))
-        if name == "zxid":
-            return pa.array(each(zxids))
-        if name == "idx":
-            return pa.array(ops.idx.astype(np.int32))
-        if name == "size":
-            return pa.array(each(sizes).astype(np.int32))
+            return pa.repeat(pa.scalar(server if name == "server" else file, field.type), count)
         if name == "time":
             return timestamps(each(heads["time"]).astype(np.int64))
-        if name == "session":
-            return pa.array(each(heads["session"]).astype(np.int64))
-        if name == "cxid":
-            return pa.array(each(heads["cxid"]).astype(np.int32))
         if name == "type":
-            return _NAMES.take(pa.array(ops.code - _LOWEST))
+            return _NAMES.take(numbers(ops.code - _LOWEST, pa.int64()))
         if name == "path":
             return texts(paths)
         if name == "data":
             return gather(block, fields["data_at"], fields["data_size"])
         if name == "digest":
             has = each(has_digest)
-            return pa.array(np.where(has, data.int64(each(ends) - 8), 0), mask=~has)
+            return numbers(np.where(has, data.int64(each(ends) - 8), 0), field.type, has)
+        if name == "idx":
+            return numbers(ops.idx, field.type)
+        if name in in_every_record:
+            return numbers(each(in_every_record[name]), field.type)
         if name in fields:
-            values = fields[name].astype(field.type.to_pandas_dtype())
-            return pa.array(values, field.type, mask=~fields[f"has_{name}"])
+            return numbers(fields[name], field.type, fields[f"has_{name}"])
         return pa.nulls(count, field.type)
 
     batch = pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
