@@ -63,18 +63,14 @@ def _fit(part: DataFrame) -> DataFrame:
 
 def bad_commits(tables: Tables) -> DataFrame:
     """Zombie and orphan commits: one finding for each writer and owner (or time without owner)."""
-    order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
-    written = tables.commits.where("store = 'zookeeper'")
-    mine = f.when(f.col("owner_state") != "none", 1).otherwise(0)
-    wrong = written.withColumn("island", f.sum(mine).over(order)).where(
-        "kind != 'claim' and (owner_state = 'none' or "
+    wrong = tables.commits.where(
+        "store = 'zookeeper' and kind != 'claim' and (owner_state = 'none' or "
         "(owner_state = 'owner' and not owner_session <=> session))"
     )
     zombie = f.col("owner_state") == "owner"
     place = f.struct("zxid", "idx")
     wrong = (
-        wrong.withColumn("island", f.when(~zombie, f.col("island")))
-        .groupBy(*PARTITION, "session", "owner_state", "owner_start_zxid", "island")
+        wrong.groupBy(*PARTITION, "session", "owner_state", "owner_start_zxid", "free_since_zxid")
         .agg(
             f.min(place).alias("first"),
             f.max(place).alias("last"),
@@ -181,7 +177,11 @@ def commits_past_moves(tables: Tables) -> DataFrame:
     """
     movers = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
     movers = movers.unionByName(tables.moves.select(*GROUP, "session")).where("session is not null")
+    moved = tables.moves.groupBy(*GROUP).agg(f.min("zxid").alias("first_zxid"))
     writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
+        f.broadcast(moved), list(GROUP)
+    )
+    writes = writes.where("zxid > first_zxid").join(
         movers.distinct(), [*GROUP, "session"], "left_anti"
     )
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")

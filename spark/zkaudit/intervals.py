@@ -42,7 +42,7 @@ def closes(stage: Stage) -> DataFrame:
 def lives(stage: Stage, tree: str) -> DataFrame:
     """Lives of the znodes of one ``tree`` (``ids`` or ``owners``).
 
-    Columns: chroot, group, name, topic, partition, path, session, data, the columns of a life
+    Columns: key, chroot, group, name, topic, partition, path, session, data, the columns of a life
     (``tables``), and sure, end_stretch for ``commits``.
     """
     events = stage.events.where((f.col("tree") == tree) & f.col("act").isin("create", "delete"))
@@ -54,7 +54,7 @@ def lives(stage: Stage, tree: str) -> DataFrame:
     in_life = f.col("close_zxid") > f.col("zxid")
     names = ("close_zxid", "close_time", "close_how")
     events = events.withColumns({f"{n}_": f.when(in_life, f.col(n)) for n in names})
-    order = Window.partitionBy("chroot", "group", "name").orderBy("zxid", "idx")
+    order = Window.partitionBy("key").orderBy("zxid", "idx")
     here = f.struct("act", "zxid", "idx", "time", "session", "close_zxid_")
     events = events.withColumns({"next": f.lead(here).over(order), "prev": f.lag(here).over(order)})
 
@@ -62,7 +62,7 @@ def lives(stage: Stage, tree: str) -> DataFrame:
         f.col("next").isNull() | (f.col("close_zxid_") < f.col("next.zxid"))
     )
     known = events.where("act = 'create'").select(
-        "chroot", "group", "name", "topic", "partition", "path", "data", "sure",
+        "key", "chroot", "group", "name", "topic", "partition", "path", "data", "sure",
         f.col("holder").alias("session"),
         f.col("zxid").alias("start_zxid"),
         f.col("idx").alias("start_idx"),
@@ -98,7 +98,7 @@ def lives(stage: Stage, tree: str) -> DataFrame:
     gone = f.col("prev").isNull() | (f.col("prev.act") == "delete")
     gone = gone | (f.col("prev.close_zxid_") < f.col("zxid"))
     unknown = events.where((f.col("act") == "delete") & f.coalesce(gone, f.lit(False))).select(
-        "chroot", "group", "name", "topic", "partition", "path",
+        "key", "chroot", "group", "name", "topic", "partition", "path",
         f.lit(None).cast("binary").alias("data"),
         f.lit(0).alias("sure"),
         f.lit(None).cast("bigint").alias("session"),
@@ -145,25 +145,22 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     ``owned``: ``owners(lives(stage, "owners"))``. Both are put in one order for each partition, and
     each write looks back at the last life that began (or, with an unknown begin, ended).
     """
-    key = ("chroot", "group", "topic", "partition")
     life = f.struct("session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_stretch")
     known = f.col("start_zxid").isNotNull()
     begins = owned.select(
-        *key,
+        "key",
         f.when(known, f.col("start_zxid")).otherwise(f.col("end_zxid")).alias("zxid"),
         f.when(known, f.col("start_idx")).otherwise(f.col("end_idx")).alias("idx"),
         life.alias("life"),
     )
-    writes = stage.events.where("tree = 'offsets'").select(
-        *key, "zxid", "idx", "time", "session", "act", "data", "stretch"
-    )
+    writes = stage.writes.withColumn("offset", _offset("data"))
     rows = begins.unionByName(writes, allowMissingColumns=True)
     so_far = (
-        Window.partitionBy(*key)
+        Window.partitionBy("key")
         .orderBy("zxid", "idx")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    before = f.when(f.col("act").isNotNull(), f.struct("act", "data"))
+    before = f.when(f.col("act").isNotNull(), f.struct("act", "data", "offset"))
     earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumns(
         {
@@ -184,8 +181,14 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         .when(f.col("owner.end_stretch") == f.col("stretch"), "none")
         .otherwise("unknown")
     )
-    previous = f.when(f.col("before.act") != "delete", f.col("before.data"))
-    rows = rows.withColumns({"alive": f.coalesce(alive, f.lit(False)), "previous_": previous})
+    lasted = f.col("before.act") != "delete"
+    rows = rows.withColumns(
+        {
+            "alive": f.coalesce(alive, f.lit(False)),
+            "previous_": f.when(lasted, f.col("before.data")),
+            "previous": f.when(lasted, f.col("before.offset")),
+        }
+    )
     same = f.coalesce(f.col("previous_") == f.col("data"), f.lit(False))
     claimed = f.col("alive") & (f.col("owner.start_zxid") == f.col("zxid"))
     kind = f.when(
@@ -193,15 +196,16 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     ).otherwise(f.when(same, "same").otherwise("commit"))
     rows = rows.withColumns({"owner_state": state, "kind": kind})
     mine = f.col("owner_state") == "owner"
+    whose = stage.names.where("tree = 'offsets'")
+    rows = rows.join(whose.select("key", "chroot", "group", "topic", "partition"), "key")
     return rows.withColumns(
         {
             "store": f.lit("zookeeper"),
             **{name: f.lit(None) for name in ("log_partition", "log_offset", "metadata")},
-            "offset": _offset("data"),
-            "previous": _offset("previous_"),
             "owner_session": f.when(mine, f.col("owner.session")),
             "owner_member": f.when(mine, f.col("owner.member")),
             "owner_start_zxid": f.when(mine, f.col("owner.start_zxid")),
+            "free_since_zxid": f.when(f.col("owner_state") == "none", f.col("owner.end_zxid")),
         }
     )
 

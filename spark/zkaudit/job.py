@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from zkaudit import (
     history,
     intervals,
     job_input,
+    job_verify,
     journals,
     sources_offsets,
     tables,
@@ -53,6 +54,8 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     journals: Sequence[str] = ()
     bootstrap: str | None = None
+    verify: bool = False
+    """Whether to compare the tree's digest after every transaction."""
 
 
 def session(master: str | None = None) -> SparkSession:
@@ -66,7 +69,7 @@ def session(master: str | None = None) -> SparkSession:
             "spark.driver.bindAddress", "127.0.0.1"
         )
         builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-        builder = builder.config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 2)))
+        builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
 
@@ -139,13 +142,15 @@ def audit(
 
     plan = history.plan(job_input.runs_of(rows))
     holes = job_input.holes_of(plan)
+    verified = job_verify.verify(spark, logs, snapshots, plan.dropped) if options.verify else None
     last = rows.where(f"type = '{RUN}'").agg(
         f.max("last_zxid").alias("zxid"), f.max_by("time", "last_zxid").alias("time")
     )
     told = history.apply(rows.where(f"type != '{RUN}'"), plan)
     seen = job_input.snapshots(spark, options.logs) if snapshots and holes else None
-    found = stage(told, holes, seen, options.group)
-    found = replace(found, events=kept(out, "staging/events", found.events))
+    found = stage(
+        told, holes, seen, options.group, lambda name, made: kept(out, f"staging/{name}", made)
+    )
 
     owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))
     members = intervals.registrations(intervals.lives(found, "ids"))
@@ -192,6 +197,7 @@ def audit(
         wrong = wrong.where(f.col("time") < f.lit(options.end).cast("timestamp"))
     wrong = table(tables.FINDINGS, wrong)
     more = {
+        "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),

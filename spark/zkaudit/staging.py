@@ -6,11 +6,11 @@ numbers the stretches between holes. Runs in the driver's thread and only builds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from zkaudit.errors import AuditError
@@ -31,10 +31,15 @@ _PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
 class Stage:
     """What the tables are made from."""
 
+    names: DataFrame
+    """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
+    ``tree`` is ids, owners, offsets, or migration (the tombstone of a move); ``key`` is a number
+    for each partition, member and tombstone of each group, quicker to sort by than their names."""
     events: DataFrame
-    """One row for each create, delete and write of a znode of a group: chroot, group, tree, name,
-    topic, partition, path, zxid, idx, time, session, cxid, act, data, ephemeral, stretch, sure.
-    ``tree`` is ids, owners, offsets, or migration (the tombstone of a move)."""
+    """One row for each create, delete and write of a znode that is no offset: the columns of
+    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, stretch, sure."""
+    writes: DataFrame
+    """The same of offsets, which are most: key, zxid, idx, time, session, act, data, stretch."""
     sessions: DataFrame
     """createSession and closeSession rows, as they are in the log."""
     refused: DataFrame
@@ -75,13 +80,15 @@ def stage(
     holes: Sequence[Hole] = (),
     snapshots: DataFrame | None = None,
     group: str | None = None,
+    keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
 ) -> Stage:
     """Cut a history (``schema.TXNLOG``, each transaction once) down to groups.
 
     ``holes``: (after, before) where all zxids strictly between are missing; a history that does not
     reach back to the first transaction begins with (0, its first zxid).
     ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
-    Java regex; only groups that match it as a whole.
+    Java regex; only groups that match it as a whole. ``keep`` stores what is used several times,
+    under a name, and returns what was stored.
     """
     if len(holes) > MAX_HOLES:
         raise AuditError(
@@ -93,20 +100,30 @@ def stage(
         .when(f.col("type").isin(*DELETES), "delete")
         .when(f.col("type") == "setData", "set")
     )
-    logged = rows.where(f.col("path").contains("/consumers/")).select(
-        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", act.alias("act")
+    logged = rows.where(f.col("path").contains("/consumers/")).withColumn("act", act)
+    logged = logged.where(f.col("act").isNotNull()).select(
+        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "act"
     )
     topics = _topics(rows.withColumn("act", act), snapshots)
-    events = logged.where(f.col("act").isNotNull()).withColumn(
+    paths = logged.select("path")
+    if snapshots is not None:
+        paths = paths.unionByName(snapshots.select("path").where(f.col("path").isNotNull()))
+    names = keep("names", _names(paths.distinct(), group))
+    offset = f.col("tree") == "offsets"
+    writes = logged.join(names.where(offset).select("path", "key"), "path")
+    events = logged.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", stretch_of(f.col("zxid"), holes)
     )
     if snapshots is not None:
         events = _with_snapshots(events, snapshots, holes)
-    events = _parse(events)
-    if group is not None:
-        events = events.where(f.col("group").rlike(rf"\A(?:{group})\z"))
+    events = events.join(names.where(~offset), "path")
+    stretch = stretch_of(f.col("zxid"), holes)
     return Stage(
-        events.withColumn("stretch", stretch_of(f.col("zxid"), holes)),
+        names,
+        keep("events", events.withColumn("stretch", stretch)),
+        writes.select(
+            "key", "zxid", "idx", "time", "session", "act", "data", stretch.alias("stretch")
+        ),
         rows.where(f.col("type").isin("createSession", "closeSession")).select(
             "type", "zxid", "time", "session", "cxid", "timeout"
         ),
@@ -139,9 +156,10 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
     )
 
 
-def _parse(events: DataFrame) -> DataFrame:
+def _names(paths: DataFrame, group: str | None) -> DataFrame:
+    """``Stage.names`` of the paths of groups: regexes see each path once, not each write."""
     part = [f.regexp_extract("path", _PATH, number) for number in range(1, 6)]
-    named = events.withColumns(
+    named = paths.withColumns(
         {
             "chroot": part[0],
             "group": part[1],
@@ -155,9 +173,20 @@ def _parse(events: DataFrame) -> DataFrame:
             "partition": f.expr(f"try_cast(regexp_extract(name, r'{_PARTITION}', 2) as bigint)"),
         }
     )
+    if group is not None:
+        named = named.where(f.col("group").rlike(rf"\A(?:{group})\z"))
+    of_partition = f.col("tree").isin("owners", "offsets")
     member = (f.col("tree") == "ids") & ~f.col("name").contains("/")
-    moved = f.col("tree") == "migration"
-    return named.where(member | moved | f.col("partition").isNotNull())
+    named = named.where(
+        f.when(of_partition, f.col("partition").isNotNull()).otherwise(
+            member | (f.col("tree") == "migration")
+        )
+    )
+    alone = f.when(~of_partition, f.struct("tree", "name"))
+    order = Window.orderBy(
+        "chroot", "group", f.when(of_partition, f.struct("topic", "partition")), alone
+    )
+    return named.withColumn("key", f.dense_rank().over(order))
 
 
 def _with_snapshots(events: DataFrame, snapshots: DataFrame, holes: Sequence[Hole]) -> DataFrame:

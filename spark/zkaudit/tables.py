@@ -155,6 +155,12 @@ COMMITS: Final = Table(
         _c("owner_session", "bigint", "session of the owner znode at this transaction"),
         _c("owner_member", "string", "consumer id in the owner znode at this transaction"),
         _c("owner_start_zxid", "bigint", "transaction that created that owner znode"),
+        _c(
+            "free_since_zxid",
+            "bigint",
+            "with `owner_state` = none: transaction at which the last owner znode was gone; null: "
+            "there had been none",
+        ),
         _c("log_partition", "int", "kafka: partition of `__consumer_offsets`"),
         _c("log_offset", "bigint", "kafka: offset of the record, the order of a group's commits"),
         _c("metadata", "string", "kafka: text that the member stored with the offset"),

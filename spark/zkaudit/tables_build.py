@@ -18,7 +18,8 @@ def sessions(stage: Stage) -> DataFrame:
     begun = f.col("type") == "createSession"
     first = f.min_by(f.struct("time", "timeout"), f.when(begun, f.col("zxid")))
     last = f.min_by(f.struct("time", "cxid"), f.when(~begun, f.col("zxid")))
-    used = stage.events.where("session != 0").select("session").distinct()
+    used = stage.events.select("session").unionByName(stage.writes.select("session"))
+    used = used.where("session != 0").distinct()
     logged = stage.sessions.groupBy("session").agg(
         f.min(f.when(begun, f.col("zxid"))).alias("created_zxid"),
         f.min(f.when(~begun, f.col("zxid"))).alias("closed_zxid"),

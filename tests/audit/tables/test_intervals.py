@@ -170,7 +170,9 @@ def by_spark(
     spark: SparkSession, rows: list[Row], holes: list[Hole], seen: list[Seen]
 ) -> tuple[list[Any], list[Any]]:
     """What Spark finds: lives, then commits, each sorted."""
-    stage = staging.stage(frame(spark, rows), holes, shown(spark, seen))
+    stage = staging.stage(
+        frame(spark, rows), holes, shown(spark, seen), keep=lambda _, made: made.persist()
+    )
     owned = intervals.owners(intervals.lives(stage, "owners"))
     life = ["path", "session", "start_zxid", "start_idx", "end_zxid", "end_idx",
             "end_after_zxid", "ended", "ended_by"]  # fmt: skip

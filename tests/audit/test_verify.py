@@ -1,0 +1,86 @@
+"""``zkaudit run --verify`` on logs of real servers."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from zkaudit import job
+from zkaudit.cli_commands import cli
+from zkaudit.errors import AuditError
+from zkaudit.txnlog import Operation, read_transactions
+
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+
+
+def home(recordings: Any, version: str, to: Path) -> Path:
+    """A copy of what a server of that version left."""
+    shutil.copytree(recordings(version).logs[0].parent, to / "version-2")
+    return to
+
+
+def forge(log: Path, victim: Operation) -> None:
+    """Change a bit of what a transaction wrote, and make its checksum right again."""
+    content = bytearray(log.read_bytes())
+    assert victim.data
+    head = victim.position + 12
+    length = int.from_bytes(content[head - 4 : head], "big")
+    content[content.index(victim.data, head + 40)] ^= 1
+    content[head - 8 : head - 4] = zlib.adler32(content[head : head + length]).to_bytes(4, "big")
+    log.write_bytes(content)
+
+
+def test_every_digest_of_every_server_is_compared(
+    spark: SparkSession, recordings: Any, tmp_path: Path
+) -> None:
+    """All digests that the logs carry, of two servers; of the second the first log is missing."""
+    one, other = (home(recordings, v, tmp_path / v) for v in ("3.6.4", "3.9.3"))
+    first = recordings("3.9.3").logs[0].name
+    (other / "version-2" / first).unlink()
+    carried = [
+        len(
+            {
+                op.zxid
+                for log in recordings(version).logs
+                if (version, log.name) != ("3.9.3", first)
+                for op in read_transactions(log)
+                if op.digest is not None
+            }
+        )
+        for version in ("3.6.4", "3.9.3")
+    ]
+    for place, count in zip((one, other), carried, strict=True):
+        options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
+        found = job.run(spark, options)["digests"]
+        assert found["equal"] + found["unknown"] == count
+        assert found["equal"] > count / 2
+        assert place is other or not found["unknown"]
+
+
+def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:
+    """A bit that was flipped is found by its checksum; with the checksum made right, the audit
+    passes without --verify, and with it names the file and the transaction."""
+    place = home(recordings, "3.9.3", tmp_path / "server")
+    log = place / "version-2" / recordings("3.9.3").logs[1].name
+    victim = next(op for op in read_transactions(log) if op.type == "setData" and op.data)
+    forge(log, victim)
+    options = job.Options([str(place)], str(tmp_path / "out"))
+    assert job.run(spark, options)["digests"] is None
+    options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
+    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
+        job.run(spark, options)
+    content = bytearray(log.read_bytes())
+    content[victim.position + 50] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(AuditError, match=rf"{log.name}: byte {victim.position}: checksum"):
+        job.run(spark, options)
+
+
+def test_the_command_has_the_option() -> None:
+    """``zkaudit run`` takes --verify, ``zkaudit stream`` does not."""
+    names = {c: {o.name for o in cli.commands[c].params} for c in ("run", "stream")}
+    assert "verify" in names["run"] - names["stream"]
