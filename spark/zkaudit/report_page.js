@@ -94,6 +94,26 @@ function fit(canvas, height) {
 const ink = () => getComputedStyle(document.body).color;
 const at = (ms, width) => LABEL + (ms - view.from) / Math.max(1, view.to - view.from) * (width - LABEL);
 
+// Exact intervals are packed in the page; they are unpacked once so few are in view that they can
+// be told apart.
+const MANY = 30000;
+let exact = null, unpacking = null;
+async function unpack() {
+  const packed = Uint8Array.from(atob(data.exact.packed), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = await new Response(stream).arrayBuffer(), n = data.exact.count, unit = data.exact.unit;
+  const a = new Uint32Array(bytes, 0, n), b = new Uint32Array(bytes, 4 * n, n);
+  exact = {
+    begin: (i) => data.begin + a[i] * unit, end: (i) => data.begin + b[i] * unit,
+    member: new Uint32Array(bytes, 8 * n, n), row: new Uint16Array(bytes, 12 * n, n), ended: new Uint8Array(bytes, 14 * n, n),
+  };
+}
+function drawsExact() {
+  if (!data.exact || data.exact.count * (view.to - view.from) > MANY * (data.end - data.begin)) return false;
+  if (!exact && !unpacking) unpacking = unpack().then(redraw);
+  return exact !== null;
+}
+
 function drawTimeline() {
   lines = [];
   data.rows.forEach((row, i) => { if (wanted(asItem(row))) lines.push(i); });
@@ -106,7 +126,8 @@ function drawTimeline() {
     c.fillStyle = hue(member);
     c.fillRect(x, y * ROW + 2, Math.max(1, end - x), ROW - 4);
   };
-  if (data.exact) for (const [row, a, b, member] of data.exact) bar(row, a, b, member);
+  if (drawsExact()) for (let i = 0; i < exact.row.length; i++)
+    bar(exact.row[i], exact.begin(i), exact.end(i), exact.member[i]);
   else for (const [row, a, b, member] of data.cells)
     bar(row, data.begin + a * data.width, data.begin + (b + 1) * data.width, member);
   const key = (item) => JSON.stringify([item[0], item[1], item[2], item[3]]);
@@ -196,9 +217,9 @@ canvas.addEventListener("pointermove", (event) => {
   if (row === undefined) return;
   const [, group, topic, partition] = data.rows[row];
   let owner = "no owner";
-  if (data.exact) {
-    const hit = data.exact.find(([r, a, b]) => r === row && a <= ms && ms < b);
-    if (hit) owner = `${data.members[hit[3]]}, ${when(hit[1])} to ${when(hit[2])}, ${hit[4]}`;
+  if (drawsExact()) {
+    const hit = exact.row.findIndex((r, i) => r === row && exact.begin(i) <= ms && ms < exact.end(i));
+    if (hit >= 0) owner = `${data.members[exact.member[hit]]}, ${when(exact.begin(hit))} to ${when(exact.end(hit))}, ${data.exact.ends[exact.ended[hit]]}`;
   } else {
     const bucket = Math.floor((ms - data.begin) / data.width);
     const hit = data.cells.find(([r, a, b]) => r === row && a <= bucket && bucket <= b);
@@ -213,7 +234,8 @@ const s = data.summary;
 const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
 byId("head").textContent = `${s.intervals.toLocaleString("en")} ownership intervals and ${s.commits.toLocaleString("en")} writes of offsets, `
   + `${when(data.begin)} to ${when(data.end)} UTC, from ${s.logs} logs of ${s.servers} servers with ${s.holes.length} holes. `
-  + `Timeline: ${data.rows.length} of ${data.partitions} partitions${data.exact ? "" : ", in cells of " + data.width + " ms"}.`;
+  + `Timeline: ${data.rows.length} of ${data.partitions} partitions`
+  + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${data.width} ms${data.exact ? " until you zoom in" : ""}.`);
 if (s.journals) byId("head").textContent += ` ${s.journals} journals of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
 if (s.dropped.length || s.unconfirmed.length) byId("head").textContent += ` Proposals left out because they never were committed: ${spans(s.dropped)}; that may not have been committed: ${spans(s.unconfirmed)}.`;
 data.limits.forEach((line) => text(byId("limits"), "li", line));
@@ -223,3 +245,4 @@ fill("severity", [["", "all"], ...Object.keys(colours).map((name) => [name, name
 fillTopics();
 draw();
 document.documentElement.dataset.drawn = "yes";
+if (unpacking) unpacking.then(() => { document.documentElement.dataset.exact = `${data.exact.count} ${exact.begin(0)} ${exact.end(data.exact.count - 1)}`; });

@@ -45,20 +45,21 @@ FLAGS = (
 
 
 @pytest.fixture(scope="session")
-def browse() -> Callable[[str, Path], str]:
-    """``browse(page, folder)``: the document as Chromium leaves it after its scripts."""
+def browse() -> Callable[..., str]:
+    """``browse(page, folder, *flags)``: the document as Chromium leaves it after its scripts."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program, "Chromium is not installed (Debian: apt install chromium)"
 
-    def shown(page: str, folder: Path) -> str:
+    def shown(page: str, folder: Path, *flags: str) -> str:
         file = folder / "report.html"
         file.write_text(page, encoding="utf-8")
         ran = subprocess.run(
-            [program, *FLAGS, f"--user-data-dir={folder / 'browser'}", "--dump-dom", file.as_uri()],
+            [program, *FLAGS, *flags, f"--user-data-dir={folder / 'browser'}", "--dump-dom",
+             file.as_uri()],
             capture_output=True,
             timeout=150,
             check=True,
-        )
+        )  # fmt: skip
         return ran.stdout.decode()
 
     return shown

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from pyspark.sql import SparkSession
+from zkaudit import report
 from zkaudit.report import BUCKETS, MAX_ROWS, render
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
@@ -93,3 +98,41 @@ def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) ->
     page = render(data("g", rows, cells))
     assert len(page) < 8_000_000
     assert 'data-drawn="yes"' in browse(page, tmp_path)
+
+
+def test_exact_intervals_are_unpacked_by_the_page(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """20,000 intervals of two partitions, one of them without a known member: the page has each
+    one's begin and end; with more than can be packed it says that there are cells only."""
+    rows = [("", "g", "t", 0), ("", "g", "t", 1)]
+    begin, end = 1_700_000_000_000, 1_700_000_200_000
+    spans = [
+        (
+            *rows[n % 2],
+            None if n == 7 else f"m{n % 9}",
+            "released",
+            begin + n * 10,
+            begin + n * 10 + 9,
+        )
+        for n in range(20_000)
+    ]
+    ddl = "chroot string, `group` string, topic string, `partition` long, member string, "
+    frame = spark.createDataFrame(spans, ddl + "ended string, a long, b long")
+    members: dict[str, int] = {}
+    exact = report._exact(frame, rows, members, begin, end)
+    assert exact
+    assert (exact["count"], exact["unit"], exact["ends"]) == (20_000, 1, ["released"])
+    content = zlib.decompress(base64.b64decode(exact["packed"]))
+    a, b, who = (np.frombuffer(content, "<u4", 20_000, 80_000 * n) for n in range(3))
+    partition = np.frombuffer(content, "<u2", 20_000, 240_000)
+    assert sorted(zip(partition, a, b, who, strict=True)) == [
+        (n % 2, n * 10, n * 10 + 9, members[span[4] or "?"])
+        for n, span in sorted(enumerate(spans), key=lambda item: (item[0] % 2, item[0]))
+    ]
+    shown = data("g") | {"exact": exact, "begin": begin, "end": end, "members": list(members)}
+    shown["rows"] = [list(row) for row in rows]
+    page = browse(render(shown), tmp_path, "--virtual-time-budget=20000")
+    assert f'data-exact="20000 {begin} {begin + 199_999}"' in page
+    assert "1 partitions, in cells" not in page
+    assert "in cells of 1000 ms" in browse(render(shown | {"exact": None}), tmp_path)
