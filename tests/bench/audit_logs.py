@@ -3,7 +3,7 @@
 Sessions, registrations, claims (half of the groups claim in a multi), releases, expiries, refused
 claims and, for 19 of 20 transactions, offset commits; one group has a share of its own. Every
 record is as a server writes it, but digests are made up. Alone: ``python tests/bench/audit_logs.py
-DIR TRANSACTIONS``.
+DIR TRANSACTIONS [TRANSACTIONS_PER_FILE]``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,11 @@ def _leave(out: _Writer, group: _Group, member: int, expired: bool) -> None:
 
 
 def write_history(
-    folder: Path, transactions: int, seed: int = 1, per_file: int = PER_FILE
+    folder: Path,
+    transactions: int,
+    seed: int = 1,
+    per_file: int = PER_FILE,
+    churn: float = CHURN,
 ) -> list[Path]:
     """Write the logs of one server, ``transactions`` long or a rebalance longer; return them."""
     rng = random.Random(seed)
@@ -156,14 +160,14 @@ def write_history(
     while out.count < transactions:
         dice = rng.random()
         group = groups[0] if rng.random() < SHARE else groups[1 + int(rng.random() * (GROUPS - 1))]
-        if dice < CHURN:
+        if dice < churn:
             member = rng.randrange(8)
             old.append((group, group.sessions[member]))
             _leave(out, group, member, expired=rng.random() < 0.3)
             _join(out, group, member)
             _rebalance(out, group, rng, member)
             continue
-        if dice < CHURN + ZOMBIE and old:
+        if dice < churn + ZOMBIE and old:
             group, session = rng.choice(old)
         else:
             session = 0
@@ -189,5 +193,7 @@ def write_history(
 
 
 if __name__ == "__main__":
-    made = write_history(Path(sys.argv[1]), int(sys.argv[2]))
+    made = write_history(
+        Path(sys.argv[1]), int(sys.argv[2]), per_file=int(sys.argv[3]) if sys.argv[3:] else PER_FILE
+    )
     sys.stdout.write(f"{len(made)} logs, {sum(p.stat().st_size for p in made) >> 20} MiB\n")
