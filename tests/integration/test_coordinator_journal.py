@@ -36,8 +36,8 @@ def _sizes(told: list[tuple[str, int, int]]) -> OnExchange:
         version = versions[name]
         header = 4 + 8 + 2 + len("journalled")
         out = header + len(request.encode(version=version))
-        answer.with_header()  # a decoded one has none, and cannot be encoded so
-        told.append((name, out, 8 + len(answer.encode(version=version))))
+        answer._version = version  # its own setter wants a header, which decoded ones lack
+        told.append((name, out, 8 + len(answer.encode())))
 
     return note
 
