@@ -181,14 +181,14 @@ def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
             if line.startswith(b"report: "):
                 break
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, errors.decode()
     assert b"Traceback" not in errors
     assert (tmp_path / "out" / "report.html").exists()
     batches = job_stream.recorded(tmp_path / "out" / "recorded")
-    again = subprocess.run([*argv, "--once"], capture_output=True, timeout=300, check=False)
+    again = subprocess.run([*argv, "--once"], capture_output=True, timeout=500, check=False)
     assert again.returncode == 0, again.stderr.decode()
     assert b"report:" not in again.stdout
     assert job_stream.recorded(tmp_path / "out" / "recorded") == batches
