@@ -172,6 +172,7 @@ def test_the_herd_command_compares_server_journal_and_simulator(tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert "scala, 5 members: the server counted" in done.stdout
-    assert re.search(r"simulated: reads [+-][0-9.]+ %, writes [+-][0-9.]+ %", done.stdout)
+    for figure_name in ("reads", "writes", "requests"):
+        assert re.search(rf"scala +5 +{figure_name} .* [+-][0-9.]+ %", done.stdout), done.stdout
     assert "scala (real)" in page.read_text(encoding="utf-8")
     assert sum(entry["kind"] == "event" for entry in read_journal(journal)) == 1
