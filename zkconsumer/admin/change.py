@@ -209,12 +209,14 @@ def write_offsets(
     paths = GroupPaths(group)
     for topic in sorted({key.topic for key in changes if key not in stored}):
         yield from _ensure(paths.offsets_topic(topic))
-    has_ids = yield from _exists(paths.ids)
+    guard: list[MultiOp] = []
+    if not force:
+        has_ids = yield from _exists(paths.ids)
+        guard = _guard(paths, has_ids, keep=has_ids)
     by_path = {key.path: key for key in changes}
     written = 0
     items = ((path, _write(path, changes[key], stored.get(key))) for path, key in by_path.items())
     for packet in _packets(items):
-        guard = [] if force else _guard(paths, has_ids, keep=has_ids)
         reply = yield from attempt(Multi((*guard, *packet.values())))
         if isinstance(reply, Failed):
             so_far = f"{written} of {len(changes)} offsets of group {group} are written"

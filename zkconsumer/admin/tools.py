@@ -23,7 +23,7 @@ from zkconsumer.admin.change import (
 )
 from zkconsumer.admin.describe import GroupRow, group_rows, with_stored_offsets
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.reads import children
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import (
     GroupSnapshot,
     Registrations,
@@ -230,7 +230,8 @@ class GroupTools:
     def plan_import(self, offsets: Mapping[OffsetKey, int]) -> ImportPlan:
         """Compare offsets with those that are stored."""
         groups = sorted({key.group for key in offsets})
-        listed = zip(groups, self._zk.run_all(map(list_members, groups)), strict=True)
+        lists = self._zk.run(children_of(GroupPaths(group).ids for group in groups))
+        listed = zip(groups, lists, strict=True)
         stored = self._zk.run(read_stored(sorted(offsets)))
         changes = []
         for key in sorted(offsets):

@@ -69,7 +69,8 @@ def import_(
     while members of a group are registered, as they hold offsets in memory and would overwrite
     what is written; an offset that somebody else changes meanwhile is left alone and named.
     """
-    wanted = parse(file, _read(file))
+    with no_collector():
+        wanted = parse(file, _read(file))
     with no_collector(), GroupTools(zookeeper, timeout) as tools:
         plan = tools.plan_import(wanted)
         print_notes(tools.notes)
