@@ -54,28 +54,29 @@ class Logs:
         for connection in self._connections.values():
             connection.close()
 
-    def of(
-        self, topics: Collection[str], patience: float = 0.0
+    def covering(
+        self, partitions: Collection[TopicPartition], patience: float
     ) -> tuple[dict[str, TopicState], Ranges]:
-        """Return those of the topics that exist, and their logs as they were some seconds ago.
+        """Return the topics and logs of these partitions as ``of`` does.
 
-        Partitions whose leader does not answer within ``patience`` seconds have no range.
+        Leaders that do not answer are asked again until ``patience`` seconds are over.
         """
         deadline = time.monotonic() + patience
+        names = {tp.topic for tp in partitions}
         while True:
-            found, ranges = self._known(topics)
-            silent = [
-                name
-                for name, topic in found.items()
-                if any(TopicPartition(name, number) not in ranges for number in topic.partitions)
-            ]
+            topics, ranges = self.of(names)
+            silent = {tp.topic for tp in partitions if tp.topic in topics and tp not in ranges}
             if not silent or time.monotonic() >= deadline:
-                return found, ranges
+                return topics, ranges
             time.sleep(_PAUSE)
             for name in silent:
-                del self._topics[name]
+                self._topics.pop(name, None)
 
-    def _known(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
+    def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
+        """Return those of the topics that exist, and their logs as they were some seconds ago.
+
+        Partitions whose leader does not answer have no range.
+        """
         if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
             self._topics.clear()
             self._ranges.clear()

@@ -297,11 +297,14 @@ def test_09_the_coordinator_moves(
     bench_on: Callable[[LocalCluster], Bench], group: str, topic: str
 ) -> None:
     """When the coordinator's broker dies, its successor is found in the same run; when it comes
-    back and leads again, what asks the successor is sent on and misses nothing."""
+    back and leads again, what asks the successor is sent on and misses nothing; and when the other
+    one hangs, so that commits wait for it in vain, they are sent again until they are stored."""
     properties = {
         "offsets.topic.replication.factor": "2",
         "offsets.topic.num.partitions": "1",
         "leader.imbalance.check.interval.seconds": "1",
+        "offsets.commit.timeout.ms": "1000",
+        "replica.lag.time.max.ms": "5000",
     }
     with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
         bench = bench_on(cluster)
@@ -332,6 +335,13 @@ def test_09_the_coordinator_moves(
             return bench.kafka.coordinator(groups[1]).port == ports[0]
 
         wait_until(leads_again, 90, "the first broker is the coordinator again")
+        (other,) = [one for one in cluster.broker_servers if one.port != ports[0]]
+        other.pause()
+        try:
+            bench.set_kafka(groups[1], topic, {0: 0, 1: 5})
+        finally:
+            other.resume()
+        assert len(bench.committed(groups[1], {topic: 2})) == 2
         bench.close()
 
 

@@ -1,7 +1,8 @@
 """What all talk with offset coordinators shares: finding one, committing, trying again in time.
 
-A coordinator moves (16), loads (14) or is not available (15), or the connection breaks: then it is
-looked for again until a deadline, never for ever. Any thread; state belongs to the callers.
+A coordinator moves (16), loads (14), is not available (15) or waits for its replicas in vain (7),
+or the connection breaks: then it is looked for again until a deadline, never for ever. Any thread;
+state belongs to the callers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedE
 
 UNKNOWN_TOPIC: Final = 3
 _NOT_AVAILABLE: Final = 15
-_AGAIN: Final = frozenset({14, _NOT_AVAILABLE, 16})
+_AGAIN: Final = frozenset({7, 14, _NOT_AVAILABLE, 16})
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ coordinator up when it needs it, and tries again until a deadline.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -322,7 +323,9 @@ class GroupCoordinators:
     def _any_broker(self) -> BrokerEndpoint:
         """A broker that a connection can be made to."""
         error: BrokerError = BrokerUnavailableError("no broker is registered in ZooKeeper")
-        for endpoint in self._brokers():
+        brokers = list(self._brokers())
+        random.shuffle(brokers)  # one of them may be silent
+        for endpoint in brokers:
             try:
                 self._connection(endpoint).open()
             except BrokerUnavailableError as failure:
