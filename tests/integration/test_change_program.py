@@ -30,20 +30,22 @@ def _program(side: str, cluster: LocalCluster, topic: str, group: str) -> str:
     return text
 
 
-def _run(program: str, path: Path, lines: int) -> list[str]:
-    """Run it until it has printed so many lines, then press Ctrl-C; everything it printed."""
+def _run(program: str, path: Path, wanted: set[str]) -> list[str]:
+    """Run it until it has printed these lines, then press Ctrl-C; everything it printed."""
     path.write_text(program)
     with subprocess.Popen(
         [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
-            found = [process.stdout.readline().strip() for _ in range(lines)]
+            found: list[str] = []
+            while not wanted <= set(found) and (line := process.stdout.readline()):
+                found.append(line.strip())
             process.send_signal(signal.SIGINT)
             rest, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert all(found), said
+    assert wanted <= set(found), said
     assert "KeyboardInterrupt" in said
     assert "last commit failed" not in said, said
     return found + rest.splitlines()
@@ -52,12 +54,14 @@ def _run(program: str, path: Path, lines: int) -> list[str]:
 def test_a_program_goes_on_after_its_group_was_moved(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """With the changes of the page the program reads on where it stopped: nothing twice or lost."""
+    """With the changes of the page the program reads on where it stopped: nothing is lost, and
+    nothing comes twice but the message that it had in hand."""
     cluster.create_topic(topic, 4)
     with Producer(cluster.bootstrap, topic, range(4)) as producer:
         producer.send(40)
-        before = _run(_program("-", cluster, topic, group), tmp_path / "before.py", 40)
-        assert sorted(before) == sorted(f"{topic} {p} {n}" for p in range(4) for n in range(10))
+        first = {f"{topic} {p} {n}" for p in range(4) for n in range(10)}
+        before = _run(_program("-", cluster, topic, group), tmp_path / "before.py", first)
+        assert sorted(before) == sorted(first)
         for arguments in (
             ["plan", "--group", group, "--out", "shop.plan"],
             ["apply", "shop.plan", "--execute"],
@@ -70,5 +74,8 @@ def test_a_program_goes_on_after_its_group_was_moved(
                 timeout=60,
             )
         producer.send(8)
-    after = _run(_program("+", cluster, topic, group), tmp_path / "after.py", 8)
-    assert sorted(after) == sorted(f"{topic} {p} {n}" for p in range(4) for n in (10, 11))
+    rest = {f"{topic} {p} {n}" for p in range(4) for n in (10, 11)}
+    after = _run(_program("+", cluster, topic, group), tmp_path / "after.py", rest)
+    in_hand = before[-1]  # Ctrl-C may have come before the program asked for the next one
+    assert sorted(line for line in after if line != in_hand) == sorted(rest)
+    assert after.count(in_hand) <= 1
