@@ -118,7 +118,7 @@ function drawTimeline() {
   lines = [];
   data.rows.forEach((row, i) => { if (wanted(asItem(row))) lines.push(i); });
   const place = new Map(lines.map((row, i) => [row, i]));
-  const [c, width] = fit(byId("timeline"), lines.length * ROW + 26);
+  const [c, width] = fit(byId("timeline"), lines.length * ROW);
   const bar = (row, a, b, member) => {
     const y = place.get(row);
     if (y === undefined || b < view.from || a > view.to) return;
@@ -147,10 +147,7 @@ function drawTimeline() {
     const [, group, topic, partition] = data.rows[row];
     c.fillText(`${group} ${topic}-${partition}`, 0, i * ROW + ROW / 2, LABEL - 8);
   });
-  c.fillText(when(view.from), LABEL, lines.length * ROW + 14);
-  c.textAlign = "right";
-  c.fillText(when(view.to), width, lines.length * ROW + 14);
-  c.textAlign = "left";
+  byId("span").textContent = `${when(Math.round(view.from))} to ${when(Math.round(view.to))} UTC`;
 }
 
 function drawSeries() {
@@ -231,11 +228,15 @@ byId("reset").addEventListener("click", () => { view.from = data.begin; view.to 
 window.addEventListener("resize", redraw);
 
 const s = data.summary;
+for (const row of s.findings) {
+  text(byId("kinds"), "span", row.severity, "sev " + row.severity);
+  text(byId("kinds"), "span", ` ${row.count.toLocaleString("en")} ${row.kind} \u00a0 `);
+}
 const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
 byId("head").textContent = `${s.intervals.toLocaleString("en")} ownership intervals and ${s.commits.toLocaleString("en")} writes of offsets, `
   + `${when(data.begin)} to ${when(data.end)} UTC, from ${s.logs} logs of ${s.servers} servers with ${s.holes.length} holes. `
   + `Timeline: ${data.rows.length} of ${data.partitions} partitions`
-  + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${data.width} ms${data.exact ? " until you zoom in" : ""}.`);
+  + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${(data.width / 1000).toLocaleString("en")} s${data.exact ? " until you zoom in" : ""}.`);
 if (s.journals) byId("head").textContent += ` ${s.journals} journals of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
 if (s.dropped.length || s.unconfirmed.length) byId("head").textContent += ` Proposals left out because they never were committed: ${spans(s.dropped)}; that may not have been committed: ${spans(s.unconfirmed)}.`;
 data.limits.forEach((line) => text(byId("limits"), "li", line));

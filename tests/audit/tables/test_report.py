@@ -135,4 +135,4 @@ def test_exact_intervals_are_unpacked_by_the_page(
     page = browse(render(shown), tmp_path, "--virtual-time-budget=20000")
     assert f'data-exact="20000 {begin} {begin + 199_999}"' in page
     assert "1 partitions, in cells" not in page
-    assert "in cells of 1000 ms" in browse(render(shown | {"exact": None}), tmp_path)
+    assert "in cells of 1 s" in browse(render(shown | {"exact": None}), tmp_path)
