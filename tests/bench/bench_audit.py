@@ -77,7 +77,8 @@ def tasks(events: Path, since: float) -> list[float]:
     """Seconds of each task of the stage that took longest of those begun after ``since``."""
     stages: dict[int, list[float]] = {}
     for place in events.rglob("*"):
-        for line in place.read_text().splitlines() if place.is_file() else ():
+        # The last line may still be being written.
+        for line in place.read_text().split("\n")[:-1] if place.is_file() else ():
             event = json.loads(line)
             if event["Event"] == "SparkListenerTaskEnd":
                 info = event["Task Info"]
