@@ -334,12 +334,17 @@ def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
         return made[-1][1]
 
     yield one
-    left = [member for _, member in sorted(made, key=lambda pair: pair[0])]
-    while left:  # static ones last, and each when no rebalance would wait for it
-        left.pop(0).close()
+    left = sorted(made, key=lambda pair: pair[0])
+    while left:  # static ones last, and those when no rebalance would wait for one that is gone
+        static, member = left.pop(0)
+        member.close()
         with suppress(ClusterError):
             wait_until(
-                lambda: sum(len(m.partitions) for m in left) in (0, PARTITIONS), 5, "settled"
+                lambda static=static: (
+                    static or sum(len(m.partitions) for _, m in left) in (0, PARTITIONS)
+                ),
+                5,
+                "settled",
             )
 
 
