@@ -7,6 +7,7 @@ for them; a server that does not start fails the tests that need it.
 from __future__ import annotations
 
 import re
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,11 @@ KINDS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register one marker for each kind."""
+    """Register one marker for each kind; let Ctrl-C reach the programs that tests start.
+
+    Programs inherit an ignored SIGINT, and a shell that starts us in the background ignores it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
 
