@@ -72,7 +72,7 @@ def commits(rows: DataFrame) -> DataFrame:
         f.lit("unknown").alias("owner_state"),
         *[
             f.lit(None).alias(name)
-            for name in ("owner_session", "owner_member", "owner_start_zxid")
+            for name in ("owner_session", "owner_member", "owner_start_zxid", "free_since_zxid")
         ],
         "log_partition",
         "log_offset",
