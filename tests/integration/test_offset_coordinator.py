@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from zkconsumer.broker.api_versions import OFFSET_FETCH
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
@@ -90,8 +93,22 @@ def test_closing_ends_the_wait(group: str) -> None:
     assert "no broker is registered" in str(failures[0])
 
 
+def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]) -> FetchedOffsets:
+    """What ``broker`` answers to who asks for offsets of ``group``, with these highest versions."""
+    connection = BrokerConnection(broker, "tests", 5.0, 0)
+    connection.open()
+    connection._versions = {**connection._versions, **versions}
+    try:
+        return fetch_offsets(connection, group, TPS[:1])
+    finally:
+        connection.close()
+
+
 def test_a_coordinator_that_moves_is_found_again() -> None:
-    """When the coordinator's broker dies, offsets are read from and written to its successor."""
+    """Offsets are read from and written to the coordinator's successor, when its broker dies.
+
+    Who is not the coordinator has none to tell, in any version of the request.
+    """
     properties = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"}
     with LocalCluster("3.9", brokers=2, properties=properties) as cluster:
         cluster.create_topic("orders", 3, replication=2)
@@ -101,6 +118,13 @@ def test_a_coordinator_that_moves_is_found_again() -> None:
         ]
         offsets = OffsetCoordinator("moving", "tests", lambda: endpoints, 5.0, 0.1)
         assert offsets.commit({TPS[0]: 5}, 30) == {}
+        assert offsets.endpoint is not None
+        (other,) = [one for one in endpoints if one.port != offsets.endpoint.port]
+        for versions in ({}, {OFFSET_FETCH: 2}, {OFFSET_FETCH: 1}):
+            assert fetched_from(other, "moving", versions).code in (15, 16), versions
+            assert fetched_from(offsets.endpoint, "moving", versions) == FetchedOffsets(
+                0, "stored offsets of group moving", {TPS[0]: StoredOffset(5)}
+            )
         (first,) = [
             index
             for index, server in enumerate(cluster.broker_servers)

@@ -1,4 +1,4 @@
-"""What all talk with offset coordinators shares: finding one, committing, trying again in time.
+"""What all talk with offset coordinators shares: finding one, offsets, trying again in time.
 
 A coordinator moves (16), loads (14), is not available (15) or waits for its replicas in vain (7),
 or the connection breaks: then it is looked for again until a deadline, never for ever. Any thread;
@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
+from kafka.protocol.consumer import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
-from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT
+from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.core.membership.wire import by_topic
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 
-UNKNOWN_TOPIC: Final = 3
+_UNKNOWN_TOPIC: Final = 3
 _NOT_AVAILABLE: Final = 15
 _AGAIN: Final = frozenset({7, 14, _NOT_AVAILABLE, 16})
 
@@ -34,6 +39,14 @@ class StoredOffset(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+
+
+class FetchedOffsets(NamedTuple):
+    """What a coordinator has stored. ``code``: of the first failure, of ``what``; 0: none."""
+
+    code: int
+    what: str
+    offsets: dict[TopicPartition, StoredOffset]
 
 
 class TryAgainError(Exception):
@@ -88,6 +101,51 @@ def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint
     with mapped_errors(connection.endpoint):
         check(answer.error_code, f"coordinator of group {group}")
         return BrokerEndpoint(answer.node_id, answer.host, answer.port)
+
+
+def fetch_offsets(
+    connection: BrokerConnection,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    *,
+    all_stored: bool = False,
+    ask: Callable[[Any, type[Any], int], Any] | None = None,
+) -> FetchedOffsets:
+    """Ask for the stored offsets of ``partitions``; those stored as negative numbers are none.
+
+    With ``all_stored``, brokers since 0.10.2 tell those of all partitions. ``ask`` sends a request,
+    ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
+    """
+    # DEVIATION-29: since version 2 a failure stands once for the whole answer. A broker of 3.9 that
+    # is not the coordinator answers version 1 without a failure, and names no partition at all:
+    # that is no "nothing stored".
+    version = connection.version(OFFSET_FETCH, 5, 2, 1)
+    everything = all_stored and version > 1
+    left = set() if everything else set(partitions)
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic
+    topics = [
+        topic(name=name, partition_indexes=indexes, version=version)
+        for name, indexes in by_topic(left).items()
+    ]
+    if not topics and not everything:
+        return FetchedOffsets(0, "", {})
+    request = OffsetFetchRequest(group_id=group, topics=topics or None)
+    answer = (ask or connection.call)(request, OffsetFetchResponse, version)
+    code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
+    offsets: dict[TopicPartition, StoredOffset] = {}
+    with mapped_errors(connection.endpoint):
+        for entry in answer.topics:
+            for part in entry.partitions:
+                tp = TopicPartition(entry.name, part.partition_index)
+                left.discard(tp)
+                if part.error_code not in (0, _UNKNOWN_TOPIC):
+                    if not code:
+                        code, what = part.error_code, f"stored offset of {tp}"
+                elif part.committed_offset >= 0:
+                    epoch = part.committed_leader_epoch if version == 5 else -1
+                    stored = StoredOffset(part.committed_offset, epoch, part.metadata or "")
+                    offsets[tp] = stored
+    return FetchedOffsets(_NOT_AVAILABLE if left and not code else code, what, offsets)
 
 
 def commit(
@@ -158,11 +216,3 @@ def settle(
             refused[tp] = error
     if again is not None:
         raise TryAgainError(again)
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partitions' numbers by topic, sorted."""
-    topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        topics[topic].append(index)
-    return topics

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from kafka.protocol.consumer import (
@@ -20,8 +21,6 @@ from kafka.protocol.consumer import (
     LeaveGroupResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -36,9 +35,9 @@ from zkconsumer.broker.api_versions import (
     FIND_COORDINATOR,
     METADATA,
     OFFSET_COMMIT,
-    OFFSET_FETCH,
 )
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.coordinator_calls import fetch_offsets
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import GroupMember, MembershipFact
@@ -52,7 +51,6 @@ HEARTBEAT: Final = 12
 LEAVE_GROUP: Final = 13
 SYNC_GROUP: Final = 14
 _UNSUPPORTED: Final = 35
-_UNKNOWN_TOPIC: Final = 3
 _GRACE: Final = 10.0
 """Seconds that JoinGroup may take beyond the rebalance timeout."""
 
@@ -307,26 +305,12 @@ class GroupClient:
 
     def _fetch(self, order: orders.FetchOffsets) -> MembershipFact:
         connection = self._to_coordinator()
-        version = connection.version(OFFSET_FETCH, 1)
-        kind = OffsetFetchRequest.OffsetFetchRequestTopic
-        request = OffsetFetchRequest(
-            group_id=self._group,
-            topics=[
-                kind(name=name, partition_indexes=numbers, version=version)
-                for name, numbers in by_topic(order.partitions).items()
-            ],
+        code, what, stored = fetch_offsets(
+            connection, self._group, order.partitions, ask=partial(self._call, connection)
         )
-        answer = self._call(connection, request, OffsetFetchResponse, version)
-        offsets: dict[TopicPartition, int | None] = dict.fromkeys(order.partitions)
-        with mapped_errors(connection.endpoint):
-            for entry in answer.topics:
-                for part in entry.partitions:
-                    code = part.error_code
-                    if code and code != _UNKNOWN_TOPIC:
-                        return self._failed(order.token, code, "OffsetFetch")
-                    found = part.committed_offset
-                    tp = TopicPartition(entry.name, part.partition_index)
-                    offsets[tp] = found if found >= 0 and not code else None
+        if code:
+            return facts.RequestFailed(order.token, code, str(error_from_code(code, what)))
+        offsets = {tp: stored[tp].offset if tp in stored else None for tp in order.partitions}
         return facts.OffsetsFetched(order.token, offsets)
 
     def _commit(self, order: orders.CommitOffsets) -> MembershipFact:

@@ -24,22 +24,20 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
 )
 
-from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.broker.api_versions import OFFSET_COMMIT
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
-    UNKNOWN_TOPIC,
     StoredOffset,
-    by_topic,
     check,
     commit,
+    fetch_offsets,
     find_coordinator,
     settle,
     until,
 )
+from zkconsumer.core.membership.wire import by_topic
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
@@ -171,32 +169,8 @@ class GroupCoordinators:
         """
 
         def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
-            version = connection.version(OFFSET_FETCH, 5, 2, 1)
-            topic = OffsetFetchRequest.OffsetFetchRequestTopic
-            topics = None
-            if version == 1:
-                topics = [
-                    topic(name=name, partition_indexes=indexes, version=version)
-                    for name, indexes in by_topic(partitions).items()
-                ]
-                if not topics:
-                    return {}
-            request = OffsetFetchRequest(group_id=group, topics=topics)
-            answer = connection.call(request, OffsetFetchResponse, version)
-            offsets: dict[TopicPartition, StoredOffset] = {}
-            with mapped_errors(connection.endpoint):
-                if version > 1:
-                    check(answer.error_code, f"stored offsets of group {group}")
-                for entry in answer.topics:
-                    for part in entry.partitions:
-                        tp = TopicPartition(entry.name, part.partition_index)
-                        if part.error_code != UNKNOWN_TOPIC:
-                            check(part.error_code, f"stored offset of {tp}")
-                            if part.committed_offset >= 0:
-                                epoch = part.committed_leader_epoch if version == 5 else -1
-                                offsets[tp] = StoredOffset(
-                                    part.committed_offset, epoch, part.metadata or ""
-                                )
+            code, what, offsets = fetch_offsets(connection, group, partitions, all_stored=True)
+            check(code, what)
             return offsets
 
         return self._at_coordinator(group, ask)

@@ -12,17 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
-
-from zkconsumer.broker.api_versions import OFFSET_FETCH
-from zkconsumer.broker.connection import BrokerConnection, mapped_errors
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import (
-    UNKNOWN_TOPIC,
     StoredOffset,
     TryAgainError,
-    by_topic,
     check,
     commit,
+    fetch_offsets,
     find_coordinator,
     settle,
     until,
@@ -154,26 +150,6 @@ class OffsetCoordinator:
     def _fetch_once(
         self, connection: BrokerConnection, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        # DEVIATION-29: version 1 repeats a failure for each partition; version 2 says it once for
-        # all, which the JVM's consumer overlooks. Version 0 would read ZooKeeper.
-        version = connection.version(OFFSET_FETCH, 1)
-        topic = OffsetFetchRequest.OffsetFetchRequestTopic
-        request = OffsetFetchRequest(
-            group_id=self._group,
-            topics=[
-                topic(name=name, partition_indexes=indexes, version=version)
-                for name, indexes in by_topic(partitions).items()
-            ],
-        )
-        answer = connection.call(request, OffsetFetchResponse, version)
-        offsets: dict[TopicPartition, int | None] = {}
-        with mapped_errors(connection.endpoint):
-            for entry in answer.topics:
-                for part in entry.partitions:
-                    tp = TopicPartition(entry.name, part.partition_index)
-                    code = part.error_code
-                    if code != UNKNOWN_TOPIC:
-                        check(code, f"stored offset of {tp}")
-                    found = part.committed_offset
-                    offsets[tp] = found if found >= 0 and not code else None
-        return {tp: offsets.get(tp) for tp in partitions}
+        code, what, offsets = fetch_offsets(connection, self._group, partitions)
+        check(code, what)
+        return {tp: offsets[tp].offset if tp in offsets else None for tp in partitions}
