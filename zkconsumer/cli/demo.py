@@ -286,6 +286,7 @@ class Play:
             return all(offsets.get(TopicPartition(TOPIC, p), 0) >= n for p, n in self._sent.items())
 
         self._until(all_committed, FINISH_SECONDS, "every message is delivered and committed")
+        self._look()
         self._note("all is committed", began)
 
     # -- looking -------------------------------------------------------------------------------
