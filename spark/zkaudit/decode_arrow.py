@@ -60,6 +60,24 @@ def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
     return alternating.take(numbers(np.arange(0, 2 * count, 2), pa.int64(), ~null))
 
 
+def lists(which: Numbers, found: Sequence[Sequence[str] | None]) -> pa.Array:
+    """Lists of strings: row i is ``found[which[i]]``, null where ``which`` is negative."""
+    kind = _SCHEMA.field("deleted").type
+    rows = np.flatnonzero(which >= 0).tolist()
+    made = [found[number] for number in which[rows].tolist()]
+    sizes = np.zeros(len(which) + 1, np.int32)
+    has = np.zeros(len(which), bool)
+    for row, strings in zip(rows, made, strict=True):
+        if strings is not None:
+            has[row], sizes[row + 1] = True, len(strings)
+    values = pa.array([text for strings in made for text in strings or ()], pa.string())
+    buffers = [
+        pa.py_buffer(np.packbits(has, bitorder="little")),
+        pa.py_buffer(np.cumsum(sizes, dtype=np.int32)),
+    ]
+    return pa.Array.from_buffers(kind, len(which), buffers, children=[values])
+
+
 def texts(values: pa.Array) -> pa.Array:
     """Bytes as strings; what is not UTF-8 becomes the replacement character, as in Java."""
     try:

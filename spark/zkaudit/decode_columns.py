@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from zkaudit.decode_arrow import (
     Numbers,
     gather,
+    lists,
     numbers,
     operations_batch,
     schema_of,
@@ -35,6 +36,7 @@ from zkaudit.txnlog import (
     TXN_HEADER,
     BodyError,
     Operation,
+    close_session,
     decode_payload,
 )
 
@@ -99,6 +101,7 @@ class _Block:
     """Numbers at any byte of a block; places outside of it read as its edge, checked elsewhere."""
 
     def __init__(self, block: bytes) -> None:
+        self.block = block
         self.bytes = np.frombuffer(block, np.uint8)
         self.int32s = np.ndarray((len(block) - 3,), ">i4", block, strides=(1,))
         self.int64s = np.ndarray((len(block) - 7,), ">i8", block, strides=(1,))
@@ -158,7 +161,8 @@ def batch_of(
     has_digest = np.zeros(len(starts), bool)
 
     ops = _operations(data, starts, ends, codes, wanted, bad, sizes, has_digest)
-    fields = _fields(data, ops, bad, has_digest)
+    closes: list[tuple[str, ...] | None] = []
+    fields = _fields(data, ops, bad, has_digest, closes)
 
     records = len(starts)
     slow: list[Operation] = []
@@ -220,6 +224,8 @@ def batch_of(
         if name == "digest":
             has = each(has_digest)
             return numbers(np.where(has, data.int64(each(ends) - 8), 0), field.type, has)
+        if name == "deleted":
+            return lists(fields["close"], closes)
         if name == "idx":
             return numbers(ops.idx, field.type)
         if name in in_every_record:
@@ -285,10 +291,17 @@ def _operations(
     return ops
 
 
-def _fields(data: _Block, ops: _Ops, bad: Numbers, has_digest: Numbers) -> dict[str, Numbers]:
+def _fields(
+    data: _Block,
+    ops: _Ops,
+    bad: Numbers,
+    has_digest: Numbers,
+    closes: list[tuple[str, ...] | None],
+) -> dict[str, Numbers]:
     """Find the fields of every operation; records that do not fit exactly become ``bad``.
 
-    A ``..._size`` of -1 is null.
+    A ``..._size`` of -1 is null. What sessions deleted at their close goes to ``closes``;
+    ``close`` is its place there, -1 for all other operations.
     """
     known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
     wants = _FIELD_TABLE[np.where(known, ops.code - _LOWEST, len(_FIELD_TABLE) - 1)]
@@ -363,6 +376,12 @@ def _fields(data: _Block, ops: _Ops, bad: Numbers, has_digest: Numbers) -> dict[
     number("error", ops.code == ERROR)
     number("timeout", ops.code == CREATE_SESSION)
     left = end - at
+    found["close"] = np.full(count, -1, np.int64)
+    for row in np.flatnonzero(ops.code == CLOSE_SESSION).tolist():
+        body = data.block[ops.at[row] : end[row]]
+        deleted, left[row] = close_session(body)
+        found["close"][row] = len(closes)
+        closes.append(deleted)
     digest = ops.single & (left == DIGEST_SIZE)
     wrong |= (left != 0) & ~digest
     has_digest[ops.record[digest]] = True

@@ -257,6 +257,12 @@ def _close_session(jute: Jute) -> tuple[str, ...] | None:
     return deleted
 
 
+def close_session(body: bytes) -> tuple[tuple[str, ...] | None, int]:
+    """The deleted paths of a closeSession's body, and how many bytes are left behind them."""
+    jute = Jute(body, 0, len(body))
+    return _close_session(jute), jute.left
+
+
 def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     """Say why no whole record begins at ``position``; ``None``: one does (it was just written).
 
