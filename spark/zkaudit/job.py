@@ -33,7 +33,7 @@ from zkaudit import (
 )
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings import SEVERITIES, Limits, Tables, findings
-from zkaudit.schema import RUN
+from zkaudit.schema import PATH, RUN
 from zkaudit.sources_files import Piece
 from zkaudit.staging import stage
 
@@ -146,10 +146,15 @@ def audit(
     last = rows.where(f"type = '{RUN}'").agg(
         f.max("last_zxid").alias("zxid"), f.max_by("time", "last_zxid").alias("time")
     )
-    told = history.apply(rows.where(f"type != '{RUN}'"), plan)
+    told = history.apply(rows.where(~f.col("type").isin(RUN, PATH)), plan)
     seen = job_input.snapshots(spark, options.logs) if snapshots and holes else None
     found = stage(
-        told, holes, seen, options.group, lambda name, made: kept(out, f"staging/{name}", made)
+        told,
+        holes,
+        seen,
+        options.group,
+        rows.where(f.col("type") == PATH),
+        lambda name, made: kept(out, f"staging/{name}", made),
     )
 
     owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))

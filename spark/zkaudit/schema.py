@@ -143,10 +143,12 @@ TXNLOG_GROUPS: Final = (
     _c("last_zxid", Kind.LONG, "type `#run`: zxid of the run's last transaction"),
 )
 """What an audit of groups needs: operations on znodes below ``/consumers`` and ``/brokers/topics``,
-sessions and errors; and for every unbroken run of zxids one row of type ``RUN``, its first in
-``zxid``, its last in ``last_zxid`` and that one's time in ``time``, so that one reading does."""
+sessions and errors. So that one reading does, there are also rows that are no operations: one of
+type ``RUN`` for every unbroken run of zxids, its first in ``zxid``, its last in ``last_zxid`` and
+that one's time in ``time``; and one of type ``PATH`` for each path below ``/consumers``."""
 
 RUN: Final = "#run"
+PATH: Final = "#path"
 
 SNAPSHOT: Final = (
     *_PLACE,

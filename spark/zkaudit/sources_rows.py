@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zkaudit.sources import Settings
 
 _OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
+_ROWS: Final = 20_000
 _WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
 
 
@@ -87,6 +88,7 @@ def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     runs = Runs()
+    seen: set[str] = set()
     names = [column.name for column in schema.TXNLOG_GROUPS if column.name != "last_zxid"]
     wanted = schema.arrow_schema(settings.columns)
     for batch in _reader(settings, piece, names).batches():
@@ -96,17 +98,19 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         for part in _OF_GROUPS:
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
         batch = batch.filter(chosen)
+        seen.update(filter(None, pc.unique(batch["path"]).to_pylist()))
         last = pa.nulls(batch.num_rows, pa.int64())
         arrays = [last if f.name == "last_zxid" else batch[f.name] for f in wanted]
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    fixed = {"server": piece.server, "idx": 0, "session": 0, "cxid": 0, "type": schema.RUN}
-    yield _batch(
-        settings,
-        [
-            fixed | {"zxid": first, "last_zxid": last, "time": time}
-            for first, last, time in runs.found
-        ],
-    )
+    fixed = {"server": piece.server, "idx": 0, "session": 0, "cxid": 0}
+    found = [
+        fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
+        for first, last, time in runs.found
+    ]
+    of_group = sorted(path for path in seen if _OF_GROUPS[0] in path)
+    found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
+    for begin in range(0, len(found), _ROWS):
+        yield _batch(settings, found[begin : begin + _ROWS])
 
 
 def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -80,6 +80,7 @@ def stage(
     holes: Sequence[Hole] = (),
     snapshots: DataFrame | None = None,
     group: str | None = None,
+    paths: DataFrame | None = None,
     keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
 ) -> Stage:
     """Cut a history (``schema.TXNLOG``, each transaction once) down to groups.
@@ -87,7 +88,8 @@ def stage(
     ``holes``: (after, before) where all zxids strictly between are missing; a history that does not
     reach back to the first transaction begins with (0, its first zxid).
     ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
-    Java regex; only groups that match it as a whole. ``keep`` stores what is used several times,
+    Java regex; only groups that match it as a whole. ``paths``: all paths below ``/consumers``, or
+    more, where they are known without reading ``rows``. ``keep`` stores what is used several times,
     under a name, and returns what was stored.
     """
     if len(holes) > MAX_HOLES:
@@ -105,7 +107,7 @@ def stage(
         "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "act"
     )
     topics = _topics(rows.withColumn("act", act), snapshots)
-    paths = logged.select("path")
+    paths = logged.select("path") if paths is None else paths.select("path")
     if snapshots is not None:
         paths = paths.unionByName(snapshots.select("path").where(f.col("path").isNotNull()))
     names = keep("names", _names(paths.distinct(), group))
