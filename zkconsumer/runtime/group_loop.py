@@ -7,7 +7,6 @@ and one for heartbeats alone, so that neither a rebalance nor the application de
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import math
@@ -36,6 +35,7 @@ from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.group_listener import Calls, GroupListener
 from zkconsumer.runtime.loop import DataPort
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.timers import Timers
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -108,7 +108,7 @@ class GroupLoop:
         self._requests: queue.SimpleQueue[RequestOrder | None] = queue.SimpleQueue()
         self._beats: queue.SimpleQueue[orders.Heartbeat | None] = queue.SimpleQueue()
         self._numbers = itertools.count(1)
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers = Timers()
         self._asked: dict[int, Future[tuple[str, ...]]] = {}
         self._begun: float | None = None
         self._settled_at = -math.inf
@@ -207,10 +207,10 @@ class GroupLoop:
 
     def _run(self) -> None:
         try:
-            self._every(_SAMPLE_INTERVAL, self._data.measure)
-            self._every(min(1.0, self.spec.rebalance_timeout / 5), self._watch_hands)
+            self._timers.every(_SAMPLE_INTERVAL, self._data.measure)
+            self._timers.every(min(1.0, self.spec.rebalance_timeout / 5), self._watch_hands)
             if self._auto_commit_interval is not None:
-                self._every(self._auto_commit_interval, self._auto_commit)
+                self._timers.every(self._auto_commit_interval, self._auto_commit)
             while not self.closed.done():
                 self._turn()
         except BaseException as error:
@@ -226,13 +226,7 @@ class GroupLoop:
                     future.set_result(("the connector is shut down",))
 
     def _turn(self) -> None:
-        timeout = max(0.0, self._timers[0][0] - time.monotonic())
-        try:
-            fact = self._mailbox.get(timeout=timeout)
-        except queue.Empty:
-            fact = None
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            heapq.heappop(self._timers)[2]()
+        fact = self._timers.wait(self._mailbox)
         if isinstance(fact, _GiveUp):
             self.closed.set_result(("the coordinator did not answer",))
         elif isinstance(fact, _Crashed):
@@ -248,16 +242,6 @@ class GroupLoop:
             self._take(fact.fact)
         elif fact is not None:
             self._take(fact)
-
-    def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
-
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        def again() -> None:
-            self._after(seconds, again)
-            action()
-
-        self._after(seconds, again)
 
     def _auto_commit(self) -> None:
         self._take(common.CommitRequested(None, self._data.positions()))
@@ -320,7 +304,7 @@ class GroupLoop:
             case common_orders.SetBrokers(brokers):
                 self._data.set_brokers(brokers)
             case common_orders.SetTimer(token, name, seconds):
-                self._after(seconds, lambda: self._take(common.TimerFired(token, name)))
+                self._timers.after(seconds, lambda: self._take(common.TimerFired(token, name)))
             case common_orders.AnswerCommit(request, faults):
                 future = self._asked.pop(request, None)
                 if future is not None and not future.done():

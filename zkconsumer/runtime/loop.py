@@ -8,7 +8,6 @@ hands, the user's listener) runs on a thread of its own and posts its outcome.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import queue
@@ -33,6 +32,7 @@ from zkconsumer.core.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.metrics import MemberCounts
+from zkconsumer.runtime.timers import Timers
 from zkconsumer.zk.driver import SessionEvent
 
 logger = logging.getLogger("zkconsumer.member")
@@ -188,7 +188,7 @@ class ConnectorLoop:
         self._context: ScriptContext | None = None
         self._scripts: dict[int, _Running] = {}
         self._numbers = itertools.count(1)
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers = Timers()
         self._requests: dict[int, Future[tuple[str, ...]]] = {}
         self._random = random.Random()
         self._thread = threading.Thread(
@@ -224,10 +224,10 @@ class ConnectorLoop:
 
     def _run(self) -> None:
         try:
-            self._every(self._session_timeout / 6, self._ping)
-            self._every(_SAMPLE_INTERVAL, self._data.measure)
+            self._timers.every(self._session_timeout / 6, self._ping)
+            self._timers.every(_SAMPLE_INTERVAL, self._data.measure)
             if self._auto_commit_interval is not None:
-                self._every(self._auto_commit_interval, self._auto_commit)
+                self._timers.every(self._auto_commit_interval, self._auto_commit)
             while not self.closed.done():
                 self._turn()
         except BaseException as error:
@@ -240,13 +240,7 @@ class ConnectorLoop:
 
     def _turn(self) -> None:
         """Wait for the next item or timer, and deal with what is there."""
-        timeout = max(0.0, self._timers[0][0] - time.monotonic())
-        try:
-            item = self._mailbox.get(timeout=timeout)
-        except queue.Empty:
-            item = None
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            heapq.heappop(self._timers)[2]()
+        item = self._timers.wait(self._mailbox)
         if isinstance(item, _Answered):
             self._resume(item)
         elif isinstance(item, tuple):
@@ -270,16 +264,6 @@ class ConnectorLoop:
         if self._offsets is not None:
             self._offsets.close()
         self._zk.close()
-
-    def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), action))
-
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        def again() -> None:
-            self._after(seconds, again)
-            action()
-
-        self._after(seconds, again)
 
     def _session_changed(self, event: SessionEvent, session_id: int) -> None:
         if event is SessionEvent.OPENED:
@@ -389,7 +373,7 @@ class ConnectorLoop:
                 self._data.set_brokers(brokers)
             case orders.SetTimer(token, name, seconds, jitter):
                 wait = seconds + self._random.uniform(0, jitter)
-                self._after(wait, lambda: self._take(facts.TimerFired(token, name)))
+                self._timers.after(wait, lambda: self._take(facts.TimerFired(token, name)))
             case orders.AnswerCommit(request, faults):
                 self._requests.pop(request).set_result(faults)
             case orders.AnswerStart():
