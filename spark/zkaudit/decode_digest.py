@@ -78,7 +78,9 @@ class Tree:
         """
         snapshot = open_snapshot(path)
         tree = cls()
+        newest = 0  # the server notes how far it is after it has changed the znode
         for found in snapshot.nodes():
+            newest = max(newest, found.czxid, found.mzxid, found.pzxid)
             name = "" if found.path == "/" else found.path
             tree._take(name)
             node = _Node(
@@ -95,7 +97,8 @@ class Tree:
             )
             tree._put(name, node)
             tree.ephemerals.setdefault(node.owner, set()).add(name)
-        return tree, snapshot.complete_zxid
+        complete = snapshot.complete_zxid
+        return tree, None if complete is None else max(complete, newest)
 
     def apply(self, op: Operation) -> None:
         """Do what an operation did."""
@@ -131,6 +134,7 @@ class Tree:
         parent.cversion = max(parent.cversion, op.parent_cversion or 0)
         parent.pzxid = op.zxid
         self._put(_parent(path), parent)
+        self._take(path)  # a snapshot may have what was created while it was written
         node = _Node(op.data, op.zxid, op.zxid, op.zxid, op.time_ms, op.time_ms, owner=owner)
         self._put(path, node)
 
