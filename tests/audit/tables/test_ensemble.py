@@ -52,7 +52,7 @@ class Ensemble:
             (place / "myid").write_text(f"{number}\n")
             # Servers are frozen for a while: nobody may give up on them meanwhile.
             (self.root / f"zoo{number}.cfg").write_text(
-                f"dataDir={place}\ntickTime=500\ninitLimit=120\nsyncLimit=120\n"
+                f"dataDir={place}\ntickTime=500\ninitLimit=20\nsyncLimit=120\n"
                 "maxSessionTimeout=60000\nadmin.enableServer=false\nstandaloneEnabled=false\n"
                 f"reconfigEnabled=true\nskipACL=yes\n4lw.commands.whitelist=*\n{servers}"
             )
@@ -77,6 +77,21 @@ class Ensemble:
         wait_until(
             lambda: self.supervisor.poll(f"zookeeper-{number}") is not None, 30, "it is killed"
         )
+
+    def freeze(self, *numbers: int) -> None:
+        """Stop all threads of these servers, and see that they stand still."""
+        for number in numbers:
+            os.kill(self.pids[number], signal.SIGSTOP)
+        for number in numbers:
+            tasks = Path(f"/proc/{self.pids[number]}/task")
+            wait_until(
+                lambda tasks=tasks: all(  # type: ignore[misc]
+                    re.search(r"\nState:\tT", (task / "status").read_text())
+                    for task in tasks.iterdir()
+                ),
+                30,
+                f"all threads of server {number} are stopped",
+            )
 
     def mode(self, number: int) -> str:
         import socket
@@ -149,8 +164,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
         client = KazooClient(f"127.0.0.1:{ensemble.ports[first][0]}", timeout=60)
         client.start(timeout=60)
         settled = _settled(ensemble, first)
-        for number in others:
-            os.kill(ensemble.pids[number], signal.SIGSTOP)
+        ensemble.freeze(*others)
         for number in range(100, 105):
             client.create_async(OWNER.format(number), b"phantom-0")
         wait_until(
