@@ -18,6 +18,7 @@ from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
 from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
+from zkconsumer.testing.waiting import stands_still
 
 SCRIPT = Path(__file__).with_name("member.py")
 SESSION = 2.0
@@ -100,6 +101,8 @@ class Outside:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
+        if number is signal.SIGSTOP:
+            wait_until(lambda: stands_still(self.process.pid), 30, "the member stands still")
 
     def kill(self) -> None:
         self.alive = False

@@ -14,7 +14,7 @@ from typing import Final
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.testing.waiting import free_port, stands_still, wait_until
 
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -127,7 +127,10 @@ class Server:
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open, nothing is answered."""
-        self._supervisor.signal(self.name, signal.SIGSTOP)
+        pid = self._pid
+        if pid is not None and self.running:
+            self._supervisor.signal(self.name, signal.SIGSTOP)
+            wait_until(lambda: stands_still(pid), STOP_SECONDS, f"{self.name} stands still")
 
     def resume(self) -> None:
         """Let a paused server go on (SIGCONT)."""

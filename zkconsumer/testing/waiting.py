@@ -64,6 +64,20 @@ def _ephemeral_low() -> int:
         return _EPHEMERAL_LOW
 
 
+def stands_still(pid: int) -> bool:
+    """Whether SIGSTOP has stopped all threads of process ``pid``.
+
+    One of them has to run first to stop the others, which go on meanwhile: on a busy machine for
+    longer than it takes to log a transaction. Without ``/proc`` nobody can tell: then ``True``.
+    """
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+    except OSError:
+        return not os.path.exists("/proc/self/stat")
+    return all(state in "TtZX" for state in states)
+
+
 def process_started(pid: int) -> str | None:
     """Return when process ``pid`` started, in a form good only for comparing; ``None``: it is gone.
 

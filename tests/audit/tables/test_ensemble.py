@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from zkaudit.txnlog import Operation, read_transactions
 
 from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.testing.supervisor import Supervisor
-from zkconsumer.testing.waiting import free_port, wait_until
+from zkconsumer.testing.waiting import free_port, stands_still, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 FLAGS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
@@ -83,14 +84,8 @@ class Ensemble:
         for number in numbers:
             os.kill(self.pids[number], signal.SIGSTOP)
         for number in numbers:
-            tasks = Path(f"/proc/{self.pids[number]}/task")
             wait_until(
-                lambda tasks=tasks: all(  # type: ignore[misc]
-                    re.search(r"\nState:\tT", (task / "status").read_text())
-                    for task in tasks.iterdir()
-                ),
-                30,
-                f"all threads of server {number} are stopped",
+                partial(stands_still, self.pids[number]), 30, f"server {number} stands still"
             )
 
     def mode(self, number: int) -> str:
