@@ -43,6 +43,7 @@ from zkaudit.txnlog import (
 _HEADER: Final = np.dtype(
     [("session", ">i8"), ("cxid", ">i4"), ("zxid", ">i8"), ("time", ">i8"), ("type", ">i4")]
 )
+_HEADER_BYTES: Final = np.dtype(f"V{_HEADER.itemsize}")
 _LOWEST: Final = min(TYPES)
 _PATH, _DATA, _ACL, _FLAG, _PARENT, _VERSION, _TTL = (1 << bit for bit in range(7))
 _FIELDS: Final = {
@@ -148,7 +149,9 @@ def batch_of(
     """
     data = _Block(block)
     ends = starts + lengths
-    heads = np.ndarray((len(block) - _HEADER.itemsize + 1,), _HEADER, block, strides=(1,))[starts]
+    # As bytes first: numpy chooses rows of many fields eight times as slowly.
+    places = len(block) - _HEADER.itemsize + 1
+    heads = np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
     codes = heads["type"].astype(np.int64)
     zxids = heads["zxid"].astype(np.int64)
     wanted = np.ones(len(starts), bool)
@@ -309,44 +312,42 @@ def _fields(
     wants = np.where(wrong, 0, wants)
     at, end = ops.at.copy(), ops.end
     count = len(at)
-    path_at, path_size = ops.at.copy(), np.full(count, -1, np.int64)
-    found: dict[str, Numbers] = {"path_at": path_at, "path_size": path_size}
-
-    def some(mask: Numbers) -> Any:
-        return slice(None) if mask.all() else np.flatnonzero(mask)
+    found: dict[str, Numbers] = {}
 
     def number(name: str, mask: Numbers, width: int = 4) -> None:
-        if not mask.any():
+        """Advance over a number, in the rows of ``mask``."""
+        many = np.count_nonzero(mask)
+        if not many:
             return
-        rows = some(mask)
+        if 2 * many > count and width == 4 and name not in found:  # quicker than choosing rows
+            found[name], found[f"has_{name}"] = data.int32(at), mask
+            np.add(at, width, out=at, where=mask)
+            return
+        rows = np.flatnonzero(mask)
         values = found.setdefault(name, np.zeros(count, np.int64))
         has = found.setdefault(f"has_{name}", np.zeros(count, bool))
         values[rows] = data.int32(at[rows]) if width == 4 else data.int64(at[rows])
         has[rows] = True
         at[rows] += width
 
-    def bounded(rows: Any, size: Numbers, least: int) -> Numbers:
-        """Advance over a length and its bytes; what does not fit is wrong and stays empty."""
+    def sized(name: str, mask: Numbers, least: int) -> None:
+        """Advance over a length and its bytes, in the rows of ``mask``; what does not fit is wrong
+        and stays empty. All others keep a place in order, and never one outside of the block."""
+        size = data.int32(at)
+        fits = mask & (size >= least) & (size <= end - at - 4)
+        np.logical_or(wrong, mask ^ fits, out=wrong)
+        found[f"{name}_at"] = np.minimum(at + 4, end)
+        found[f"{name}_size"] = size = np.where(fits, size, -1)
+        np.add(at, np.maximum(size, 0) + 4, out=at, where=mask)
+
+    def bounded(rows: Numbers, size: Numbers, least: int) -> None:
+        """Advance some rows over a length and its bytes; what does not fit is wrong."""
         fits = (size >= least) & (size <= end[rows] - at[rows] - 4)
         wrong[rows] |= ~fits
-        size = np.where(fits, size, -1)
-        at[rows] += 4 + np.maximum(size, 0)
-        return size
+        at[rows] += 4 + np.where(fits, np.maximum(size, 0), 0)
 
-    mask = wants & _PATH != 0
-    rows = some(mask)
-    path_at[rows] = at[rows] + 4
-    path_size[rows] = bounded(rows, data.int32(at[rows]), 0)
-    data_at, data_size = at.copy(), np.full(count, -1, np.int64)
-    found |= {"data_at": data_at, "data_size": data_size}
-    mask = wants & _DATA != 0
-    if mask.any():
-        rows = some(mask)
-        data_at[rows] = at[rows] + 4
-        data_size[rows] = bounded(rows, data.int32(at[rows]), -1)
-    # Rows without the field keep a place in order, and never one outside of the block.
-    np.minimum(path_at, end, out=path_at)
-    np.minimum(data_at, end, out=data_at)
+    sized("path", wants & _PATH != 0, 0)
+    sized("data", wants & _DATA != 0, -1)
     rows = np.flatnonzero(wants & _ACL)
     if len(rows):
         entries = data.int32(at[rows])
@@ -359,7 +360,7 @@ def _fields(
                 bounded(live, data.int32(at[live]), -1)
     flagged = wants & _FLAG != 0
     if flagged.any():
-        rows = some(flagged)
+        rows = np.flatnonzero(flagged)
         found["ephemeral"], found["has_ephemeral"] = np.zeros(count, bool), np.zeros(count, bool)
         found["ephemeral"][rows] = data.bytes[np.minimum(at[rows], len(data.bytes) - 1)] != 0
         found["has_ephemeral"][rows] = True
