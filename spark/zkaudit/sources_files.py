@@ -17,7 +17,7 @@ from zkaudit.errors import InputMissingError
 from zkaudit.snapshot import snapshot_zxid
 from zkconsumer.errors import ConfigError
 
-BYTES_PER_TASK: Final = 128 << 20
+BYTES_PER_TASK: Final = 192 << 20
 """A Python task costs about as much as decoding 10 MB, so small files share one."""
 
 
