@@ -164,7 +164,7 @@ def test_the_iterator_times_out_and_goes_on(cluster: LocalCluster, make: Make, t
     begun = time.monotonic()
     with pytest.raises(ConsumerTimeoutError):
         next(iterator)
-    assert 0.15 < time.monotonic() - begun < 5
+    assert 0.15 < time.monotonic() - begun < 20
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(1)
 
@@ -253,6 +253,6 @@ def test_wrong_use(cluster: LocalCluster, make: Make, topic: str) -> None:
     threading.Thread(target=lambda: (list(stream), ended.set()), daemon=True).start()
     member.shutdown()
     member.shutdown()
-    assert ended.wait(5), "iteration ends at shutdown"
+    assert ended.wait(20), "iteration ends at shutdown"
     with pytest.raises(ConnectorClosedError):
         member.commit_offsets()

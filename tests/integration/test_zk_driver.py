@@ -46,7 +46,7 @@ class Driven:
             self.watches.put,
         )
         self.driver.start(15.0)
-        event, self.session = self.events.get(timeout=5)
+        event, self.session = self.events.get(timeout=15)
         assert event is SessionEvent.OPENED
 
     def ask(self, op: ZkOp, session: int | None = None) -> Reply:
@@ -165,9 +165,9 @@ def test_many_reads_with_watches(driven: Driven, zookeeper: str, chroot: str) ->
     driven.value(Multi((Create("/a"), Create("/b"))))
     driven.value(GetMany(("/a", "/missing", "/b"), watch=True))
     driven.value(SetData("/b", b"1"))
-    assert driven.watches.get(timeout=5) == "/b"
+    assert driven.watches.get(timeout=15) == "/b"
     driven.value(Delete("/a"))
-    assert driven.watches.get(timeout=5) == "/a"
+    assert driven.watches.get(timeout=15) == "/a"
     driven.value(Create("/missing"))
     assert driven.watches.empty()
 
@@ -176,14 +176,14 @@ def test_watches_fire_once_and_without_chroot(driven: Driven) -> None:
     """Watches on existence, data and children fire once each, named without the chroot."""
     driven.value(Exists("/a", watch=True))
     driven.value(Create("/a"))
-    assert driven.watches.get(timeout=5) == "/a"
+    assert driven.watches.get(timeout=15) == "/a"
     driven.value(GetChildren("/a", watch=True))
     driven.value(Create("/a/b"))
-    assert driven.watches.get(timeout=5) == "/a"
+    assert driven.watches.get(timeout=15) == "/a"
     driven.value(Create("/a/c"))
     driven.value(GetData("/a/b", watch=True))
     driven.value(SetData("/a/b", b"1"))
-    assert driven.watches.get(timeout=5) == "/a/b"
+    assert driven.watches.get(timeout=15) == "/a/b"
     assert driven.watches.empty()
 
 
@@ -323,6 +323,6 @@ def test_close_ends_the_session_at_once(chroot: str) -> None:
     driven.value(Create("/mine", b"", ephemeral=True))
     other.value(Exists("/mine", watch=True))
     driven.driver.close()
-    assert other.watches.get(timeout=2) == "/mine"
+    assert other.watches.get(timeout=6) == "/mine"
     driven.driver.close()
     other.driver.close()
