@@ -1,7 +1,8 @@
 """Audits of what real groups left: clean ones without a finding, planted faults all found.
 
-One cluster for all: a group of our members, one of the original consumer, one with both and with
-faults, one that keeps its offsets in Kafka. ZooKeeper's log is read while the server runs.
+One cluster for all: a group of our members, one of the original consumer, one with its oldest
+release and ours, one with both and with faults, one that keeps its offsets in Kafka. ZooKeeper's
+log is read while the server runs.
 """
 
 from __future__ import annotations
@@ -131,6 +132,14 @@ def play(scene: Scene) -> None:
         scene.settled(watch, "theirs", 1)
         scene.moved(watch, "theirs", two)
         two.leave()
+    with scene.group("oldest") as watch, JvmMembers("0.8.2") as oldest:
+        theirs, ours = scene.theirs("oldest", "otto", oldest), scene.ours("oldest", "olga")
+        scene.settled(watch, "oldest", 2)
+        scene.moved(watch, "oldest", theirs)
+        theirs.leave()
+        scene.settled(watch, "oldest", 1)
+        scene.moved(watch, "oldest")
+        ours.shutdown()
     with scene.group("mixed") as watch, ExitStack() as stack:
         stays = scene.theirs("mixed", "jane")
         ours = scene.ours("mixed", "anna")
@@ -219,6 +228,7 @@ def test_clean_groups_give_no_finding(audited: Audited) -> None:
     """Members that come, work, hand over and leave: ours and the original's, nothing is wrong."""
     assert audited.kinds("ours") == set()
     assert audited.kinds("theirs") == set()
+    assert audited.kinds("oldest") == set()
     assert audited.kinds("forth") == set()
 
 
@@ -251,7 +261,7 @@ def test_a_move_is_no_fault_and_a_commit_behind_it_is(audited: Audited) -> None:
 
 def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> None:
     """For each of our members, the ranges that its journal tells are what its streams gave out."""
-    assert (audited.summary["journals"], audited.summary["unreadable"]) == (3, 0)
+    assert (audited.summary["journals"], audited.summary["unreadable"]) == (4, 0)
     ranges: dict[tuple[str, int], set[int]] = defaultdict(set)
     for row in audited.tables["deliveries"].collect():
         assert row["ended"] in ("stopped", "dropped"), row
