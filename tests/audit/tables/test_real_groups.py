@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import Producer as TransactionalProducer
+from confluent_kafka import TopicPartition as Place
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from kazoo.client import KazooClient
@@ -169,6 +172,7 @@ def play(scene: Scene) -> None:
         move(scene, "past")
         client.set(path, b"2")
     store(scene.cluster)
+    undo(scene.cluster)
 
 
 def move(scene: Scene, group: str, *options: str) -> None:
@@ -202,6 +206,25 @@ def store(cluster: LocalCluster) -> None:
             for offset in offsets:
                 meta = OffsetAndMetadata(offset, f"at {offset}", -1)
                 consumer.commit({TopicPartition("stored", 1): meta})
+
+
+def undo(cluster: LocalCluster) -> None:
+    """A group whose offsets are committed in transactions: the first is aborted, one is open."""
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "undone"}
+    member = Consumer(settings)
+    try:
+        for offset, end in ((10, "abort"), (20, "commit"), (30, None)):
+            producer = TransactionalProducer(
+                {"bootstrap.servers": cluster.bootstrap, "transactional.id": f"to {offset}"}
+            )
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            place = Place("stored", 0, offset)
+            producer.send_offsets_to_transaction([place], member.consumer_group_metadata(), 30)
+            if end is not None:
+                getattr(producer, f"{end}_transaction")(30)
+    finally:
+        member.close()
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +325,8 @@ def test_herds_are_measured_where_members_kept_journals(audited: Audited) -> Non
 
 
 def test_offsets_in_kafka_are_commits_too(audited: Audited) -> None:
-    """Each commit with its place, its text and the one before it; one that went back is told."""
+    """Each commit with its place, its text and the one before it; one that went back is told.
+    Of those in transactions, only what was committed counts."""
     rows = audited.tables["commits"].where("store = 'kafka'").orderBy("log_offset").collect()
     told = [
         (r["offset"], r["previous"], r["kind"], r["metadata"]) for r in rows if r["group"] == "back"
@@ -313,6 +337,7 @@ def test_offsets_in_kafka_are_commits_too(audited: Audited) -> None:
     assert kinds == ["commit", "commit", "same"]
     assert all(r["time"] and r["log_partition"] is not None and r["zxid"] is None for r in rows)
     assert audited.kinds("back") == {"offset regression"}
+    assert [r["offset"] for r in rows if r["group"] == "undone"] == [20]
     assert audited.tables["commits"].where("store = 'zookeeper'").count() > 100
 
 
