@@ -233,11 +233,12 @@ for (const row of s.findings) {
   text(byId("kinds"), "span", ` ${row.count.toLocaleString("en")} ${row.kind} \u00a0 `);
 }
 const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
-byId("head").textContent = `${s.intervals.toLocaleString("en")} ownership intervals and ${s.commits.toLocaleString("en")} writes of offsets, `
-  + `${when(data.begin)} to ${when(data.end)} UTC, from ${s.logs} logs of ${s.servers} servers with ${s.holes.length} holes. `
+const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+byId("head").textContent = `${many(s.intervals, "ownership interval")} and ${many(s.commits, "write")} of offsets, `
+  + `${when(data.begin)} to ${when(data.end)} UTC, from ${many(s.logs, "log")} of ${many(s.servers, "server")} with ${many(s.holes.length, "hole")}. `
   + `Timeline: ${data.rows.length} of ${data.partitions} partitions`
   + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${(data.width / 1000).toLocaleString("en")} s${data.exact ? " until you zoom in" : ""}.`);
-if (s.journals) byId("head").textContent += ` ${s.journals} journals of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
+if (s.journals) byId("head").textContent += ` ${many(s.journals, "journal")} of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
 if (s.dropped.length || s.unconfirmed.length) byId("head").textContent += ` Proposals left out because they never were committed: ${spans(s.dropped)}; that may not have been committed: ${spans(s.unconfirmed)}.`;
 data.limits.forEach((line) => text(byId("limits"), "li", line));
 fill("group", [[ALL, "all"], ...data.groups.map((g, i) => [i, names[i].trim()])]);
