@@ -68,7 +68,13 @@ def session(master: str | None = None) -> SparkSession:
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
-        builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+        builder = builder.config("spark.ui.enabled", "false")
+        if "SPARK_CONF_DIR" not in os.environ:  # the user's own settings say what is logged
+            quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+            builder = builder.config(
+                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
+            )
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
     return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
