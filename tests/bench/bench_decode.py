@@ -252,7 +252,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
                 yield f"Spark local[2], {case}", "transactions/s", fast
                 yield f"Spark local[2], {case}, 1 M/s", "ratio", [speed / 1e6 for speed in fast]
                 yield f"row at a time, {case}", "transactions/s", slow
-                yield f"Spark, {case}, 5 x row at a time", "ratio", _ratio(fast, slow, 5)
+                yield f"5 x row at a time, {case}", "ratio", _ratio(fast, slow, 5)
         finally:
             spark.stop()
 
