@@ -40,8 +40,7 @@ def live(group, first: str, second: str, kind: str) -> None:
     Between any two changes messages are sent and delivered, so that each change hands over what
     was read to its end.
     """
-    topics = [group.create("a", 4)]
-    topics.append(group.create(group.telling_end(topics[0]), 3))
+    topics = list(group.create_telling(4, 3))
 
     def step() -> None:
         group.settled()

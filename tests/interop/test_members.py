@@ -110,8 +110,8 @@ def test_uneven_subscriptions(
     """Members that subscribe to different topics with different numbers of streams agree; before
     0.10.2 the original roundrobin takes no such groups."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy=strategy)
-    a, c = group.create("a", 5), group.create("c", 3)
-    b = group.create(group.telling_end(a), 4)
+    a, b = group.create_telling(5, 4)
+    c = group.create("c", 3)
     group.send()
     for name, topics in {
         "j1": {a: 2},

@@ -126,20 +126,23 @@ class MixedGroup:
         self.partitions[name] = partitions
         return name
 
-    def telling_end(self, topic: str) -> str:
-        """The end of another topic's name with which the two forms of roundrobin differ.
+    def create_telling(self, first: int, second: int) -> tuple[str, str]:
+        """Create two topics whose names tell the two forms of roundrobin apart; return their names.
 
-        They differ when the forms' hashes put the partitions of the two topics in different order.
+        The forms' hashes put the partitions of the two topics in different order. ``first`` and
+        ``second`` are how many partitions they have; a regular expression for the ends of their
+        names is ``[ab]+``.
         """
-        for end in ("b" * length for length in range(1, 50)):
-            other = f"{self.group}-{end}"
+        ends = [(a * "a", b * "b") for a in range(1, 25) for b in range(1, 50)]
+        for end, other_end in ends:
+            topic, other = f"{self.group}-{end}", f"{self.group}-{other_end}"
             orders = {
                 java_hash(f"{topic}-0") < java_hash(f"{other}-0"),
                 java_hash(f"[{topic},0]") < java_hash(f"[{other},0]"),
             }
             if len(orders) == 2:
-                return end
-        raise AssertionError("no name of a second topic tells the two forms apart")
+                return self.create(end, first), self.create(other_end, second)
+        raise AssertionError("no names of two topics tell the two forms apart")
 
     def grow(self, topic: str, total: int) -> None:
         """Add partitions to a topic."""
