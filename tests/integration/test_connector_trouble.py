@@ -66,7 +66,7 @@ def test_duplicate_consumer_id(
         second = ZookeeperConsumerConnector(settings)
         with pytest.raises(DuplicateConsumerIdError, match=r"consumer\.id: .*ids/.*_same"):
             second.create_message_streams({topic: 1})
-        assert 2.0 < time.monotonic() - began < 1.5 * 2.0 + 4.0
+        assert 2.0 < time.monotonic() - began < 1.5 * 2.0 + 10.0
         with pytest.raises(ConnectorClosedError):
             second.create_message_streams({topic: 1})
         with Producer(cluster.bootstrap, topic, (0,)) as producer:
@@ -281,7 +281,7 @@ def test_shutdown_while_iterating(
         reader.wait(100)
         began = time.monotonic()
         member.shutdown()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
         reader.join(5)
         member.shutdown()
         producer.stop()
@@ -315,7 +315,7 @@ def test_shutdown_in_the_reading_thread(
                 member.shutdown()
         assert got == [first, first + 1, first + 2]
         assert began is not None
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
         assert watch.offsets(topic) == {0: stored}
 
 
