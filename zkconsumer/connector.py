@@ -87,7 +87,7 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
         if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
-            self._mailbox.put(facts.OffsetReset(event.partition))
+            self._mailbox.put(facts.OffsetReset(event.partition, event.replaced))
 
     def _make_loop(
         self,
@@ -112,7 +112,7 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
             coalesce=config.coalesce_ms / 1000,
             backoff=config.rebalance_backoff_ms / 1000,
             reread=config.reread_interval_ms / 1000,
-            session_timeout=self._session_timeout,
+            session_timeout=max(self._session_timeout, self._zk.session_timeout),
             max_attempts=config.rebalance_max_retries,
         )
         return ConnectorLoop(

@@ -115,7 +115,8 @@ def test_auto_offset_reset(
         next(iter(target))
     assert info.resolved_by_reset
     assert info.consumed_offset == info.fetched_offset == 10
-    assert [e.kind for e in events].count(FetchEventKind.OFFSET_RESET) == 1
+    (told,) = [e for e in events if e.kind is FetchEventKind.OFFSET_RESET]
+    assert told.replaced == (None if start is None or start < 0 else start)
 
 
 def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: str) -> None:
@@ -170,8 +171,9 @@ def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
     counted = [0]
     serve = fetcher._round
     fetcher._round = lambda feeds: (counted.__setitem__(0, counted[0] + 1), serve(feeds))[1]  # type: ignore[method-assign,func-returns-value]
+    begun = time.monotonic()
     time.sleep(0.5)
-    assert counted[0] < 40
+    assert counted[0] < 80 * (time.monotonic() - begun)
     assert slow.queue.full
     assert len(take(slow, 200)) == 200
 

@@ -147,7 +147,7 @@ class Chaos:
             lambda: facts.Changed(PATHS.owner(TPS[0])),
             lambda: facts.Changed(BROKER_IDS),
             lambda: facts.Dropped(dict.fromkeys(self.some(), 7)),
-            lambda: facts.OffsetReset(rng.choice(TPS)),
+            lambda: facts.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
             lambda: facts.TimerFired(rng.randint(0, 60), "backoff"),
             self.request,
             lambda: self.answer(
@@ -207,8 +207,11 @@ class Chaos:
             self.answered.append(order.request)
         if isinstance(order, orders.StartFetching):
             assert order.partitions.keys() <= machine.held.keys()
-        if isinstance(order, orders.Commit | orders.Release):
+        if isinstance(order, orders.Commit):
             assert order.claims.keys() <= machine.held.keys()
+        if isinstance(order, orders.Release):
+            assert order.claims.keys() <= machine.held.keys() | machine._unsure.keys()
+            assert not order.claims.keys() & machine.fetching
             if isinstance(order, orders.Commit):
                 assert order.positions.keys() == order.claims.keys()
         if isinstance(order, orders.ClaimPartitions):

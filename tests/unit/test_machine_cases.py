@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import pytest
+
 from zkconsumer.core import facts, orders
 from zkconsumer.core.facts import Claim, Fact
 from zkconsumer.core.machine import RebalanceMachine
@@ -110,6 +112,119 @@ def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
         notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
         start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
         assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
+
+
+@pytest.mark.parametrize(("stored", "reached"), [(10, 520), (10, 4)])
+def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached: int) -> None:
+    """It goes on from there, and may still store what is below the void offset."""
+    member = settled()
+    member.on(facts.OffsetReset(T0, stored))
+    member.on(facts.SessionLost())
+    member.on(facts.Dropped({T0: reached, T1: 12}))
+    register = only(orders.Register, member.on(facts.SessionOpened(2)))
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    claims = {tp: Claim(MINE, 2, stored) for tp in (T0, T1)}
+    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
+    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    assert start.partitions == {T0: (MINE, reached), T1: (MINE, 12)}
+    member.on(facts.FetchingStarted(start.token))
+    commit = only(orders.Commit, member.on(facts.CommitRequested(None, {T0: reached + 1})))
+    assert commit.claims[T0].void
+
+
+def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
+    """Where nothing was stored a reset may be told after a first commit: that one counts."""
+    for old, refused in ((None, ("below the committed offset 10",)), (10, ())):
+        member = settled()
+        member.on(facts.OffsetReset(T0, old))
+        found = member.on(facts.CommitRequested(1, {T0: 3}, strict=True))
+        if refused:
+            (answer,) = found
+            assert isinstance(answer, orders.AnswerCommit)
+            assert refused[0] in answer.faults[0]
+        else:
+            assert only(orders.Commit, found).positions == {T0: 3}
+
+
+def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
+    """A commit that waits for its turn leaves out what the reset has overtaken, unless somebody
+    named the offset himself; one that is under way leaves it void."""
+    member = settled()
+    first = only(orders.Commit, member.on(facts.CommitRequested(1, {T0: 11, T1: 11})))
+    assert member.on(facts.CommitRequested(2, {T0: 12, T1: 12})) == []
+    assert member.on(facts.CommitRequested(3, {T0: 6}, strict=True)) == []
+    member.on(facts.OffsetReset(T0, 12))
+    claims = {tp: Claim(MINE, 2, 11) for tp in (T0, T1)}
+    second = only(orders.Commit, member.on(facts.Committed(first.token, claims)))
+    assert second.positions == {T1: 12}
+    third = only(orders.Commit, member.on(facts.Committed(second.token, {T1: Claim(MINE, 3, 12)})))
+    assert third.positions == {T0: 6}
+    assert third.claims[T0] == Claim(MINE, 2, 11, void=True)
+
+
+def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_have_them() -> None:
+    """A claim may fail after it made owner znodes, as when Kafka tells no offsets."""
+    member = machine()
+    register = only(orders.Register, member.on(facts.SessionOpened(1)))
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    timer = only(
+        orders.SetTimer, member.on(facts.ScriptFailed(claim.token, Code.OTHER, "", "away"))
+    )
+    load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
+    release = only(orders.Release, member.on(facts.ViewLoaded(load.token, view("g_a"))))
+    assert set(release.claims) == {T0}
+    claim = only(orders.ClaimPartitions, member.on(facts.Released(release.token)))
+    assert set(claim.wanted) == {T1}
+    notify = only(
+        orders.NotifyStarting,
+        member.on(facts.Claimed(claim.token, {T1: Claim(MINE, 1, 10)})),
+    )
+    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    member.on(facts.FetchingStarted(start.token))
+    load = look_again(member, facts.Changed(PATHS.ids))
+    found = member.on(facts.ViewLoaded(load.token, view("g_a")))
+    assert not [order for order in found if isinstance(order, orders.Release)], "released once"
+
+
+def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
+    """Whatever has become of a claim that is not answered."""
+    member = machine()
+    register = only(orders.Register, member.on(facts.SessionOpened(1)))
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    member.on(facts.ViewLoaded(load.token, view()))
+    stop = only(orders.StopFetching, member.on(facts.CloseRequested()))
+    release = only(orders.Release, member.on(facts.FetchingStopped(stop.token, {})))
+    assert set(release.claims) == {T0, T1}
+
+
+def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -> None:
+    """The second stop tells nothing of a partition that the first one stopped."""
+    member, stop = stopping()
+    commit = only(orders.Commit, member.on(facts.FetchingStopped(stop.token, {T0: 40})))
+    timer = only(
+        orders.SetTimer, member.on(facts.ScriptFailed(commit.token, Code.OTHER, "", "away"))
+    )
+    load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
+    stop = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view("g_a"))))
+    commit = only(orders.Commit, member.on(facts.FetchingStopped(stop.token, {})))
+    assert commit.positions == {T0: 40}
+
+
+def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
+    """As the JVM's ``shutdown`` does with automatic commits."""
+    member = machine(scala=True)
+    register = only(orders.Register, member.on(facts.SessionOpened(1)))
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    claims = {tp: Claim(MINE, None, 10) for tp in (T0, T1)}
+    member.held.update(claims)
+    member.fetching.update(claims)
+    stop = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view())))
+    member.on(facts.CloseRequested())
+    rest = only(orders.StopFetching, member.on(facts.FetchingStopped(stop.token, {T0: 40, T1: 50})))
+    commit = only(orders.Commit, member.on(facts.FetchingStopped(rest.token, {})))
+    assert commit.positions == {T0: 40, T1: 50}
 
 
 def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
+from zkconsumer.admin.change import delete
 from zkconsumer.core import facts, orders
 from zkconsumer.core.facts import Claim
 from zkconsumer.core.known import NOTHING, Known
@@ -19,8 +21,12 @@ from zkconsumer.core.ops import (
     GetChildren,
     GetData,
     GetMany,
+    Multi,
+    OffsetOp,
+    Ok,
     Reply,
     SetData,
+    StoreOffsets,
     ZkOp,
 )
 from zkconsumer.core.scripts.common import ScriptContext
@@ -192,6 +198,89 @@ def test_claim_leaves_a_broken_offset_alone() -> None:
     assert (bench.offset(T0), bench.owner(T0)) == (b"forty", 0)
 
 
+def test_claim_leaves_a_broken_offset_alone_that_comes_in_between() -> None:
+    """An earlier owner's first commit lands during the claim, and cannot be read."""
+    bench = registered()
+
+    def before(_index: int, op: ZkOp) -> None:
+        if isinstance(op, Multi) and bench.offset(T0) is None:
+            bench.zk.do(Create(PATHS.offset(T0), b"forty"))
+
+    fact, _ = bench.run(CLAIM, before=before)
+    assert isinstance(fact, facts.Claimed)
+    assert set(fact.broken) == {T0}
+    assert set(fact.claims) == {T1, T2}
+
+
+def drive(script: Generator[Any, Reply, Any], answer: Callable[[Any], Reply]) -> Any:
+    """What the script returns."""
+    op = next(script)
+    while True:
+        try:
+            op = script.send(answer(op))
+        except StopIteration as end:
+            return end.value
+
+
+def with_kafka(bench: Bench, order: ZkOrder, answer: Callable[[OffsetOp], Reply]) -> facts.Fact:
+    """The fact that ends the script of a member that keeps its offsets in Kafka."""
+    spec = replace(bench.context.spec, kafka_storage=True)
+    script = script_for(order, ScriptContext(spec, bench.client.session_id, lambda: 7))
+    fact = drive(script, lambda op: answer(op) if isinstance(op, OffsetOp) else bench.send(op))
+    assert isinstance(fact, facts.Fact)
+    return fact
+
+
+def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:
+    """The registration is gone in the middle of a claim: what is won so far has no offset yet."""
+    bench = registered()
+    away = with_kafka(bench, CLAIM, lambda op: Failed(Code.OTHER, detail="no coordinator"))
+    assert isinstance(away, facts.ScriptFailed)
+    assert bench.owner(T0) == bench.client.session_id, "the claim had won before Kafka was asked"
+    bench.zk.do(Create(PATHS.offset(T1), b"7"))  # so that the next claim has something to write
+    bench.zk.do(Delete(PATHS.member("g_m")))
+    gone = with_kafka(bench, CLAIM, lambda op: pytest.fail(f"asked {op}"))
+    assert isinstance(gone, facts.Claimed)
+    assert gone.unregistered
+    assert gone.claims == {}
+
+
+@pytest.mark.parametrize(("void", "sent"), [(True, 5), (False, 40)])
+def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
+    void: bool, sent: int
+) -> None:
+    """Kafka takes whatever comes, so what goes there is checked before."""
+    bench = registered()
+    bench.run(orders.ClaimPartitions(2, 0, {T0: MINE}))
+    order = orders.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, void)})
+    stored: list[OffsetOp] = []
+
+    def answer(op: OffsetOp) -> Reply:
+        stored.append(op)
+        return Ok((None,))
+
+    fact = with_kafka(bench, order, answer)
+    assert isinstance(fact, facts.Committed)
+    assert stored == [StoreOffsets(((T0, sent),))]
+    assert fact.claims[T0] == Claim(MINE, None, sent)
+
+
+def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:
+    """The group is gone when it is looked at again."""
+    bench = Bench()
+    sent: list[ZkOp] = []
+
+    def answer(op: ZkOp) -> Reply:
+        reply = bench.send(op)
+        lost = isinstance(op, Multi) and not sent
+        sent.extend([op] if lost else [])
+        return Failed(Code.CONNECTION_LOSS) if lost else reply
+
+    assert drive(delete("g", None, lambda count: None), answer).whole
+    assert len(sent) == 1
+    assert bench.zk.get(PATHS.root) is None
+
+
 @pytest.mark.parametrize("harm", ["deleted", "rewritten"])
 def test_nothing_is_written_without_the_own_registration(harm: str) -> None:
     """Claim, commit and release check that the session that decided is the one that acts."""
@@ -249,6 +338,38 @@ def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) ->
     assert fact.foreign == {T0}
     assert fact.claims[T0].committed == int(stays)
     assert bench.offset(T0) == stays
+
+
+def test_a_void_offset_is_lowered_whichever_answer_gets_lost() -> None:
+    """``auto.offset.reset`` went back: what is stored is replaced, and counts again from then."""
+
+    def make() -> Bench:
+        return holding()[0]
+
+    _, claims = holding()
+    order = orders.Commit(3, 0, {T0: 5}, {T0: replace(claims[T0], void=True)})
+    for lose, applied in losses(order, make):
+        bench = make()
+        fact, _ = bench.run(order, lose, applied)
+        assert isinstance(fact, facts.Committed)
+        assert (bench.offset(T0), fact.foreign) == (b"5", frozenset()), (lose, applied)
+        assert fact.claims[T0].committed == 5
+        assert not fact.claims[T0].void
+
+
+def test_a_void_offset_is_lowered_although_another_one_is_foreign() -> None:
+    """One foreign write refuses the whole packet; that says nothing of the void offset."""
+    bench, claims = holding()
+    bench.zk.do(Create(PATHS.offset(T1), b"8"))
+    void = {T0: replace(claims[T0], void=True), T1: claims[T1]}
+    fact, _ = bench.run(orders.Commit(3, 0, {T0: 5, T1: 9}, void))
+    assert isinstance(fact, facts.Committed)
+    assert (bench.offset(T0), bench.offset(T1)) == (b"5", b"9")
+    assert fact.claims[T0].committed == 5
+    bench.zk.do(SetData(PATHS.offset(T0), b"70"))
+    fact, _ = bench.run(orders.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], void=True)}))
+    assert isinstance(fact, facts.Committed)
+    assert (bench.offset(T0), fact.foreign) == (b"70", {T0}), "what somebody wrote since stays"
 
 
 @pytest.mark.parametrize("tp", [T0, T1])

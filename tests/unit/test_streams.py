@@ -7,11 +7,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,
@@ -19,6 +22,7 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.fetcher_thread import Feed, FetcherThread
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.messages import (
     MessageAndMetadata,
@@ -63,6 +67,44 @@ def stream(timeout_ms: int = 200, **options: object) -> KafkaStream:
 def info() -> PartitionTopicInfo:
     """A partition that starts at offset 0."""
     return PartitionTopicInfo("topic", 0, 0)
+
+
+def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> None:
+    """What is committed meanwhile is where reading goes on, not an offset the log has lost."""
+    info = PartitionTopicInfo("topic", 0, 60)
+    tested = stream()
+    tested.queue.put(chunk(info, 60, 61))
+    info.pending_reset = reset = Chunk(info, b"", 5, 5)
+    tested.queue.put(reset)
+    tested.queue.put(chunk(info, 5, 6))
+    got = []
+    for _ in range(3):
+        got.append(next(iter(tested)).offset)
+        assert info.position == 5
+    assert (got, info.pending_reset) == ([60, 61, 5], None)
+    assert next(iter(tested)).offset == 6
+    assert info.position == 6
+
+
+def test_the_fetcher_tells_of_a_reset_that_is_under_way() -> None:
+    """With messages of the position before still queued, the new one is known at once."""
+    info = PartitionTopicInfo("topic", 0, 60)
+    tested = stream()
+    tested.queue.put(chunk(info, 60, 61))
+    info.fetched_offset = 62
+    told: list[tuple[int | None, int | None]] = []
+    manager: Any = SimpleNamespace(
+        config=SimpleNamespace(profile="default"),
+        report=lambda event: told.append((event.replaced, info.position)),
+    )
+    fetcher = FetcherThread(manager, threading.Lock(), "c", BrokerEndpoint(0, "b", 9092), 0)
+    fetcher._reset(Feed(info, tested.queue), 5)
+    assert told == [(62, 5)]
+    assert [next(iter(tested)).offset for _ in range(2)] == [60, 61]
+    assert (info.consumed_offset, info.position) == (61, 5)
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(tested))
+    assert (info.consumed_offset, info.pending_reset) == (5, None)
 
 
 @pytest.mark.parametrize("scala", [False, True])

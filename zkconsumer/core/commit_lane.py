@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from zkconsumer.core.facts import Claim, CommitRequested
 from zkconsumer.core.types import TopicPartition
@@ -32,6 +33,16 @@ class CommitLane:
             self._waiting = deque(item for item in self._waiting if item.request is not None)
         self._waiting.append(request)
 
+    def reset(self, partition: TopicPartition) -> None:
+        """Forget how far ``partition`` got before ``auto.offset.reset`` chose another position.
+
+        An offset that somebody names in a request of his own stays.
+        """
+        self._waiting = deque(
+            item if item.strict else replace(item, positions=_without(partition, item.positions))
+            for item in self._waiting
+        )
+
     def next(
         self, claims: Mapping[TopicPartition, Claim], may_lower: bool, resend: bool
     ) -> tuple[CommitRequested, dict[TopicPartition, int], tuple[str, ...]] | None:
@@ -50,7 +61,7 @@ class CommitLane:
             if claim is None:
                 if request.strict:
                     faults.append(f"{tp}: not owned by this member")
-            elif claim.committed is not None and position < claim.committed and not may_lower:
+            elif claim.forbids(position) and not may_lower:
                 if request.strict:
                     faults.append(
                         f"{tp}: {position} is below the committed offset {claim.committed}; "
@@ -77,3 +88,9 @@ class CommitLane:
         self._waiting.clear()
         self.token, self.current, self._faults = None, None, ()
         return [item.request for item in requests if item.request is not None]
+
+
+def _without(
+    partition: TopicPartition, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    return {tp: position for tp, position in positions.items() if tp != partition}

@@ -6,8 +6,8 @@ The part of the machine between ``Dispatcher`` and ``RebalanceMachine``; run by 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.dispatch import Dispatcher
@@ -20,8 +20,16 @@ from zkconsumer.core.view import MemberSpec
 EPOCHS = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How far a partition got that was stopped or lost, and the claim it had then."""
+
+    position: int
+    claim: Claim
+
+
 class Committing(Dispatcher):
-    """A member's claims, and the commit lane that works on them."""
+    """A member's claims, the commit lane that works on them, and how far partitions got."""
 
     def __init__(self, spec: MemberSpec) -> None:
         super().__init__()
@@ -33,6 +41,7 @@ class Committing(Dispatcher):
         #: What goes on when the commit under way is answered.
         self._after_lane: Callable[[], None] | None = None
         self._reset_meanwhile: set[TopicPartition] = set()
+        self._remembered: dict[TopicPartition, Remembered] = {}
 
     @abstractmethod
     def _pull_trigger(self) -> None:
@@ -53,10 +62,28 @@ class Committing(Dispatcher):
             self._emit(orders.Report(event, f"{tp}: {reason}"))
         self._emit(orders.Drop(partitions))
 
+    def _remember(self, tp: TopicPartition, position: int, claim: Claim) -> None:
+        if claim.committed is None or claim.void or position > claim.committed:
+            self._remembered[tp] = Remembered(position, claim)
+
+    def _resumed_at(self, tp: TopicPartition) -> int | None:
+        """How far a partition had got, unless another offset has been stored since."""
+        remembered, claim = self._remembered.get(tp), self.held[tp]
+        if remembered is None or remembered.claim.committed != claim.committed:
+            return None
+        self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+        return remembered.position
+
+    def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where those that are held had got."""
+        found = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
+        return {tp: position for tp, position in found.items() if position is not None}
+
     def _offset_reset(self, fact: facts.OffsetReset) -> None:
         claim = self.held.get(fact.partition)
-        if claim is not None:
-            self.held[fact.partition] = replace(claim, committed=None)
+        if claim is not None and fact.old is not None:
+            self.held[fact.partition] = replace(claim, void=True)
+            self._lane.reset(fact.partition)
             if self._lane.busy:  # its positions are from before the reset
                 self._reset_meanwhile.add(fact.partition)
 
@@ -107,7 +134,7 @@ class Committing(Dispatcher):
         for tp, claim in fact.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
-                self.held[tp] = replace(claim, committed=None) if reset else claim
+                self.held[tp] = replace(claim, void=True) if reset else claim
         self._reset_meanwhile.clear()
         for tp in sorted(fact.foreign):
             self._emit(orders.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))

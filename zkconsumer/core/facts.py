@@ -20,12 +20,18 @@ class Claim:
     """A partition held by this member.
 
     ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
-    no offset znode. ``committed`` is the offset stored there, ``None`` when there is none.
+    no offset znode. ``committed`` is the offset stored there, ``None`` when there is none; it is
+    ``void`` when ``auto.offset.reset`` has replaced it: then a lower one may take its place.
     """
 
     thread: ConsumerThreadId
     version: int | None
     committed: int | None
+    void: bool = False
+
+    def forbids(self, position: int) -> bool:
+        """Whether a commit of ``position`` would go backwards."""
+        return self.committed is not None and not self.void and position < self.committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +141,15 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """``auto.offset.reset`` chose a new position: the stored offset is missing or not in the log.
+    """``auto.offset.reset`` chose a position in place of ``old``, which is not in the log.
 
     What is stored counts for nothing then, and a lower position may replace it; otherwise the
-    next member would skip the messages between the two.
+    next member would skip the messages between the two. ``old`` is ``None`` where no offset was
+    stored: then there is nothing to replace.
     """
 
     partition: TopicPartition
+    old: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ first, then the group is read, one conflict undoes the attempt, and after
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 
 from zkconsumer.core import facts, orders
 from zkconsumer.core.committing import Committing
+from zkconsumer.core.facts import Claim
 from zkconsumer.core.known import NOTHING, Knowledge
 from zkconsumer.core.ops import Code
 from zkconsumer.core.orders import Outcome, Scope
@@ -39,14 +39,6 @@ from zkconsumer.core.znodes import BROKER_IDS
 
 #: Seconds between attempts to register while another session holds the consumer id.
 REGISTER_RETRY = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """How far a partition got that was stopped or lost, and the offset known to be stored then."""
-
-    position: int
-    committed: int | None
 
 
 class RebalanceMachine(Committing):
@@ -75,8 +67,9 @@ class RebalanceMachine(Committing):
         self._register_refusals = 0
         self._leaving: frozenset[TopicPartition] = frozenset()
         self._positions: Mapping[TopicPartition, int] = {}
-        self._remembered: dict[TopicPartition, Remembered] = {}
-        self._committed_at_loss: dict[TopicPartition, int | None] = {}
+        self._lost: dict[TopicPartition, Claim] = {}
+        #: Partitions that a claim asked for which has told no outcome: owner znodes may be there.
+        self._unsure: dict[TopicPartition, ConsumerThreadId] = {}
         self.quarantined: Mapping[str, str] = {}
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
@@ -113,10 +106,11 @@ class RebalanceMachine(Committing):
             return
         # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
         if not self.spec.scala and self.held:
-            self._committed_at_loss = {tp: claim.committed for tp, claim in self.held.items()}
+            self._lost = dict(self.held)
             self._emit(orders.Drop(frozenset(self.held)))
             self.fetching.clear()
         self.held.clear()
+        self._unsure.clear()
         self.blocked.clear()
         self._leaving = frozenset()
         self._timers.clear()
@@ -127,12 +121,8 @@ class RebalanceMachine(Committing):
 
     def _dropped(self, fact: facts.Dropped) -> None:
         for tp, position in fact.positions.items():
-            if tp in self._committed_at_loss:
-                self._remember(tp, position, self._committed_at_loss.pop(tp))
-
-    def _remember(self, tp: TopicPartition, position: int, committed: int | None) -> None:
-        if committed is None or position > committed:
-            self._remembered[tp] = Remembered(position, committed)
+            if tp in self._lost:
+                self._remember(tp, position, self._lost.pop(tp))
 
     def _register(self) -> None:
         token = self._await(State.REGISTERING)
@@ -291,8 +281,16 @@ class RebalanceMachine(Committing):
         lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
         if lost:
             self._stop(frozenset(lost))
+        elif self._strays(mine):
+            self._when_lane_idle(self._release)
         else:
             self._claim()
+
+    def _strays(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
+        """What is not wanted, yet may have an owner znode of ours from a claim that failed."""
+        return {
+            tp: Claim(thread, None, None) for tp, thread in self._unsure.items() if tp not in wanted
+        }
 
     def _stop(self, partitions: frozenset[TopicPartition]) -> None:
         self._leaving = partitions
@@ -302,13 +300,14 @@ class RebalanceMachine(Committing):
     def _fetching_stopped(self, fact: facts.FetchingStopped) -> None:
         self.fetching -= self._leaving
         positions = {tp: at for tp, at in fact.positions.items() if tp in self.held}
-        if not self.spec.scala:
+        if not self.spec.scala or self._close_wanted:
             for tp, position in positions.items():
-                self._remember(tp, position, self.held[tp].committed)
+                self._remember(tp, position, self.held[tp])
+        # Those stopped by an attempt that failed are not among the answer's.
+        self._positions = {**self._resumed(self._leaving), **positions}
         if self._close_wanted:
             self._close_requested(facts.CloseRequested())
-        elif self.spec.auto_commit and positions:
-            self._positions = positions
+        elif self.spec.auto_commit and self._positions:
             self._when_lane_idle(self._commit_before_release)
         else:
             self._announce_release()
@@ -335,7 +334,8 @@ class RebalanceMachine(Committing):
     def _release(self) -> None:
         token = self._await(State.RELEASING)
         claims = {tp: self.held[tp] for tp in self._leaving if tp in self.held}
-        self._emit(orders.Release(token, self.registered_epoch, claims))
+        strays = self._strays(self.decision.mine)
+        self._emit(orders.Release(token, self.registered_epoch, strays | claims))
 
     def _released(self, fact: facts.Released) -> None:
         if fact.unregistered:
@@ -344,6 +344,8 @@ class RebalanceMachine(Committing):
         for tp in self._leaving:
             self.held.pop(tp, None)
             self._remembered.pop(tp, None)
+        for tp in self._strays(self.decision.mine):
+            del self._unsure[tp]
         self._leaving = frozenset()
         if self.spec.scala:
             token = self._await(State.REVIEWING)
@@ -365,6 +367,8 @@ class RebalanceMachine(Committing):
         if not wanted:
             self._start()
             return
+        if not self.spec.scala:
+            self._unsure.update(wanted)
         token = self._await(State.CLAIMING)
         self._emit(orders.ClaimPartitions(token, self.registered_epoch, wanted))
 
@@ -377,6 +381,8 @@ class RebalanceMachine(Committing):
     def _claimed(self, fact: facts.Claimed) -> None:
         self.held.update(fact.claims)
         self.blocked = dict(fact.blocked)
+        for tp in (*fact.claims, *fact.blocked):
+            self._unsure.pop(tp, None)
         for reason in fact.broken.values():
             self._emit(orders.Report("broken-offset", reason))
         if fact.unregistered:
@@ -405,11 +411,9 @@ class RebalanceMachine(Committing):
         self._emit(orders.StartFetching(token, starting))
 
     def _start_offset(self, tp: TopicPartition) -> int | None:
-        committed = self.held[tp].committed
-        remembered = self._remembered.pop(tp, None)
-        if remembered is not None and remembered.committed == committed:
-            return remembered.position
-        return committed
+        position = self._resumed_at(tp)
+        self._remembered.pop(tp, None)
+        return self.held[tp].committed if position is None else position
 
     def _listener_failed(self, fact: facts.ListenerDone) -> bool:
         """A raising listener fails the attempt in the JVM; by default it is reported."""
@@ -503,9 +507,7 @@ class RebalanceMachine(Committing):
 
     def _closing_stopped(self, fact: facts.FetchingStopped) -> None:
         self.fetching.clear()
-        stopped = {tp: self._start_offset(tp) for tp in self.held if tp in self._remembered}
-        stopped |= fact.positions
-        self._positions = {tp: at for tp, at in stopped.items() if at is not None}
+        self._positions = {**self._resumed(self.held), **fact.positions}
         self._when_lane_idle(self._closing_commit)
 
     def _closing_commit(self) -> None:
@@ -530,7 +532,7 @@ class RebalanceMachine(Committing):
             self._close()
             return
         token = self._await(State.CLOSING_RELEASE)
-        self._emit(orders.Release(token, self.registered_epoch, dict(self.held)))
+        self._emit(orders.Release(token, self.registered_epoch, self._strays(()) | self.held))
 
     def _closing_released(self, _fact: facts.Released) -> None:
         self.held.clear()

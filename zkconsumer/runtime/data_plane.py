@@ -83,7 +83,7 @@ class DataPlane:
             deadline = monotonic() + self._release_wait
             for stream, infos in _by_stream(taken).items():
                 stream.wait_released(infos, deadline)
-            return _positions(taken)
+            return _positions(info for info, _ in taken)
 
         return wait
 
@@ -101,7 +101,7 @@ class DataPlane:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Deliver nothing more of ``partitions``; forget them; return where they stood."""
-        return _positions(self._revoke(partitions, keep=False))
+        return _positions(info for info, _ in self._revoke(partitions, keep=False))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """``partitions`` are released: they count in ``positions`` no longer."""
@@ -126,11 +126,7 @@ class DataPlane:
         """Consumed offsets of held partitions and of stopped ones not yet released."""
         with self._lock:
             infos = [info for info, _ in self._held.values()] + list(self._stopped.values())
-        return {
-            info.topic_partition: info.consumed_offset
-            for info in infos
-            if info.consumed_offset is not None
-        }
+        return _positions(infos)
 
     def lags(self) -> dict[TopicPartition, int]:
         """Messages between consumed offset and high watermark, where known."""
@@ -164,11 +160,7 @@ def _by_stream(
     return groups
 
 
-def _positions(
-    found: Iterable[tuple[PartitionTopicInfo, KafkaStream]],
-) -> dict[TopicPartition, int]:
+def _positions(infos: Iterable[PartitionTopicInfo]) -> dict[TopicPartition, int]:
     return {
-        info.topic_partition: info.consumed_offset
-        for info, _ in found
-        if info.consumed_offset is not None
+        info.topic_partition: position for info in infos if (position := info.position) is not None
     }

@@ -29,12 +29,16 @@ class FetchEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchEvent:
-    """One report. ``detail`` is a line for people."""
+    """One report. ``detail`` is a line for people.
+
+    ``replaced`` is the offset that ``OFFSET_RESET`` found out of range.
+    """
 
     kind: FetchEventKind
     partition: TopicPartition | None
     broker: int | None
     detail: str
+    replaced: int | None = None
 
 
 OnEvent = Callable[[FetchEvent], None]

@@ -297,7 +297,8 @@ class FetcherThread(threading.Thread):
             info.consumed_offset = info.fetched_offset = offset
         else:
             info.fetched_offset = offset
-            self._put(feed, Chunk(info, b"", offset, offset))
+            info.pending_reset = reset = Chunk(info, b"", offset, offset)
+            self._put(feed, reset)
         self._manager.report(
             FetchEvent(
                 FetchEventKind.OFFSET_RESET,
@@ -305,6 +306,7 @@ class FetcherThread(threading.Thread):
                 self.endpoint.broker_id,
                 f"{info.topic_partition} starts at {offset}: "
                 + ("no offset was committed" if old is None else f"{old} is out of range"),
+                old,
             )
         )
         if offset == old:  # the broker contradicts itself: not at full speed

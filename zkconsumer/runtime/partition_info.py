@@ -7,7 +7,12 @@ be read by any thread.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zkconsumer.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.runtime.chunk_queue import Chunk
 
 
 class PartitionTopicInfo:
@@ -25,6 +30,7 @@ class PartitionTopicInfo:
         "fetched_offset",
         "high_watermark",
         "partition",
+        "pending_reset",
         "resets",
         "revoked",
         "stopped",
@@ -39,18 +45,31 @@ class PartitionTopicInfo:
         self.partition = partition
         self.topic_partition = TopicPartition(topic, partition)
         self.consumed_offset: int | None = start_offset
-        """Offset of the next message to be consumed, what a commit stores; ``None`` until known.
-        Written by the consuming thread, and by the fetcher thread when nothing is under way."""
+        """Offset of the next message to be consumed; ``None`` until known. Written by the
+        consuming thread, and by the fetcher thread when nothing is under way."""
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the fetcher thread."""
         self.high_watermark: int | None = None
         """What the last answer said. Written by the fetcher thread."""
         self.resets = 0
         """How often the position came from ``auto.offset.reset``. Written by the fetcher."""
+        self.pending_reset: Chunk | None = None
+        """The chunk that brings a position chosen by ``auto.offset.reset`` to the consuming thread,
+        behind what was fetched before. Set by the fetcher, taken back by the consuming thread."""
         self.revoked = False
         """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
         self.stopped = False
         """Nothing more is enqueued. Written by ``ConsumerFetcherManager.stop``."""
+
+    @property
+    def position(self) -> int | None:
+        """What a commit stores; ``None`` until known.
+
+        A reset counts at once (as in Scala 1.1.1 ConsumerFetcherThread.handleOffsetOutOfRange): the
+        positions on the way to it are no longer in the log.
+        """
+        reset = self.pending_reset
+        return self.consumed_offset if reset is None else reset.fetch_offset
 
     @property
     def resolved_by_reset(self) -> bool:
@@ -60,10 +79,11 @@ class PartitionTopicInfo:
 
     @property
     def lag(self) -> int | None:
-        """Messages between the consumed offset and the high watermark; ``None`` until known."""
-        if self.high_watermark is None or self.consumed_offset is None:
+        """Messages between the position and the high watermark; ``None`` until known."""
+        position = self.position
+        if self.high_watermark is None or position is None:
             return None
-        return max(0, self.high_watermark - self.consumed_offset)
+        return max(0, self.high_watermark - position)
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else " stopped" if self.stopped else ""

@@ -336,6 +336,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self.bytes_begun += len(chunk.data)
         # Normally they are equal. After an offset out of range the log begins anew elsewhere.
         info.consumed_offset = chunk.fetch_offset
+        if info.pending_reset is chunk:
+            info.pending_reset = None
         if chunk.data and chunk.next_offset == chunk.fetch_offset and not chunk.damaged:
             raise MessageSizeTooLargeError(
                 f"the message at offset {chunk.fetch_offset} of {info.topic_partition} is larger "

@@ -26,7 +26,9 @@ def claim(order: orders.ClaimPartitions, ctx: ScriptContext) -> MemberScript[fac
     # DEVIATION-03: the JVM reads offsets before it claims.
     script = legacy.claim if ctx.spec.scala else ownership.claim
     claimed = yield from script(order, ctx)
-    if not claimed.claims or claimed.unregistered:
+    if claimed.unregistered:
+        return replace(claimed, claims={})  # their offsets are not known
+    if not claimed.claims:
         return claimed
     stored = yield from _fetch(claimed.claims)
     claims = {}
@@ -86,8 +88,10 @@ def _store(order: orders.Commit, settled: facts.Committed) -> MemberScript[facts
     positions = []
     for tp, position in sorted(order.positions.items()):
         if tp in settled.claims:
-            committed = settled.claims[tp].committed
-            positions.append((tp, position if committed is None else max(position, committed)))
+            stored = settled.claims[tp]
+            if stored.committed is not None and not stored.void:
+                position = max(position, stored.committed)
+            positions.append((tp, position))
     if not positions:
         return settled
     reply = yield StoreOffsets(tuple(positions))
@@ -98,9 +102,10 @@ def _store(order: orders.Commit, settled: facts.Committed) -> MemberScript[facts
     for (tp, position), fault in zip(positions, reply.value, strict=True):
         if isinstance(fault, str):
             broken[tp] = fault
-            claims[tp] = replace(claims[tp], committed=order.claims[tp].committed)
+            before = order.claims[tp]
+            claims[tp] = replace(claims[tp], committed=before.committed, void=before.void)
         else:
-            claims[tp] = replace(claims[tp], committed=position)
+            claims[tp] = replace(claims[tp], committed=position, void=False)
     return replace(settled, claims=claims, broken=broken)
 
 

@@ -192,6 +192,7 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
                 committed = stored_offset(path, node)
             except ZnodeFormatError as fault:
                 state.broken[tp] = str(fault)
+                del state.claims[tp]
                 continue
             reply = yield from _submit(
                 state.ctx, state.check, {tp: [SetData(path, node.data, node.stat.version)]}
@@ -267,7 +268,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
         held = claims[tp]
         if held.version is None:
             suspects.append(tp)
-        elif held.committed is None or position > held.committed:
+        elif held.void or held.committed is None or position > held.committed:
             todo.append(tp)
     if suspects:
         yield from ensure_path(ctx, paths.offsets)  # first: saves a refusal for each topic
@@ -296,10 +297,12 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
         except ZnodeFormatError as fault:
             broken[tp] = str(fault)
             return
-        if offset.stat.version != claimed.version and stored != order.positions[tp]:
+        untouched = offset.stat.version == claimed.version
+        if not untouched and stored != order.positions[tp]:
             foreign.add(tp)
-        claims[tp] = Claim(claimed.thread, offset.stat.version, stored)
-        if stored is None or stored < order.positions[tp]:
+        found = Claim(claimed.thread, offset.stat.version, stored, claimed.void and untouched)
+        claims[tp] = found
+        if found.void or stored is None or stored < order.positions[tp]:
             todo.append(tp)
 
     while (todo or suspects) and not unregistered:
