@@ -28,6 +28,7 @@ from zkconsumer.core.ops import (
 )
 from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
 from zkconsumer.testing import LocalZooKeeper, TcpProxy, expire_session, free_port, wait_until
+from zkconsumer.testing.servers import TICK_MS
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 
@@ -315,6 +316,14 @@ def test_missing_chroot(zookeeper: str) -> None:
     driver = ZkDriver(zookeeper, "/no/such", 4.0, lambda *_: None, lambda _: None)
     with pytest.raises(ChrootMissingError, match="/no/such does not exist"):
         driver.start(10.0)
+
+
+def test_the_session_timeout_is_the_one_the_server_grants(chroot: str) -> None:
+    """A server sets limits to it, and ends the session by its own."""
+    for asked, granted in ((0.001, TICK_MS / 1000), (4.0, 4.0), (100_000.0, 600.0)):
+        driven = Driven(chroot, asked)
+        assert driven.driver.session_timeout == granted
+        driven.driver.close()
 
 
 def test_close_ends_the_session_at_once(chroot: str) -> None:

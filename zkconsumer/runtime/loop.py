@@ -29,6 +29,7 @@ from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import script_for
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import MemberSpec
+from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.metrics import MemberCounts
@@ -60,6 +61,10 @@ WARNINGS = frozenset(
 
 class ZkPort(Protocol):
     """What the loop needs of ZooKeeper (``zkconsumer.zk.driver.ZkDriver``)."""
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds after which the server ends a silent session."""
 
     def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
         """Carry out ``op``; call ``on_reply`` once, on any thread."""
@@ -224,7 +229,7 @@ class ConnectorLoop:
 
     def _run(self) -> None:
         try:
-            self._timers.every(self._session_timeout / 6, self._ping)
+            self._timers.every(self._lease / 6, self._ping)
             self._timers.every(_SAMPLE_INTERVAL, self._data.measure)
             if self._auto_commit_interval is not None:
                 self._timers.every(self._auto_commit_interval, self._auto_commit)
@@ -237,6 +242,8 @@ class ConnectorLoop:
             for future in self._requests.values():
                 if not future.done():
                     future.set_result(("the connector is shut down",))
+            if not self.started.done():
+                self.started.set_exception(ConnectorClosedError("the connector was shut down"))
 
     def _turn(self) -> None:
         """Wait for the next item or timer, and deal with what is there."""
@@ -290,13 +297,18 @@ class ConnectorLoop:
         if context is None:
             return
         sent = time.clock_gettime(CLOCK)
-        until = sent + self._session_timeout * 2 / 3
+        until = sent + self._lease * 2 / 3
 
         def answered() -> None:
             if self._context is context:
                 self._gate.extend(until)
 
         self._zk.ping(answered)
+
+    @property
+    def _lease(self) -> float:
+        """Seconds that the session lives without a word from us, as far as can be relied on."""
+        return min(self._session_timeout, self._zk.session_timeout)
 
     def _auto_commit(self) -> None:
         self._take(facts.CommitRequested(None, self._data.positions()))

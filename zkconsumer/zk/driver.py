@@ -18,6 +18,7 @@ from typing import Any
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState
 
 from zkconsumer.core.ops import (
@@ -113,6 +114,9 @@ class ZkDriver:
         self._lock = threading.Lock()
         self._session_id = 0
         self._has_multiread = True
+        self.session_timeout = session_timeout
+        """Seconds after which the server ends a silent session: the server sets limits to what is
+        asked of it. As asked, until there is a connection. Written by kazoo's connection thread."""
         self.operations = 0
         """Requests sent, for metrics; written without a lock by whoever submits."""
         self._client = KazooClient(
@@ -123,6 +127,20 @@ class ZkDriver:
             logger=logging.getLogger("zkconsumer.zk.kazoo"),
         )
         self._client.add_listener(self._state_changed)
+        self._note_session_timeout()
+
+    def _note_session_timeout(self) -> None:
+        """Look at the answers to connection requests: kazoo keeps the granted timeout to itself."""
+        connection = self._client._connection
+        invoke = connection._invoke
+
+        def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:
+                self.session_timeout = answer[0].time_out / 1000
+            return answer
+
+        connection._invoke = noting
 
     @property
     def session_id(self) -> int:
