@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from kafka import KafkaProducer
 
-from zkconsumer.broker.api_versions import FETCH, METADATA
+from zkconsumer.broker.api_versions import FETCH, METADATA, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.records import TimestampType
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.types import BrokerEndpoint
-from zkconsumer.errors import ConsumerTimeoutError, MessageSizeTooLargeError
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    ConsumerTimeoutError,
+    MessageSizeTooLargeError,
+)
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
@@ -125,6 +129,27 @@ def test_generation_is_detected(line: tuple[str, LocalCluster]) -> None:
     try:
         assert connection.version(FETCH, 10, 4, 3, 2, 0) == {"3.9": 10, "1.1": 4, "0.8.2": 0}[name]
         assert connection.version(METADATA, 4, 0) == {"3.9": 4, "1.1": 4, "0.8.2": 0}[name]
+    finally:
+        connection.close()
+
+
+def test_a_broken_connection_says_nothing_of_a_broker_s_age(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that ends while versions are asked for is made again, and asked again."""
+    asked: list[BrokerConnection] = []
+
+    def breaking(connection: BrokerConnection) -> Mapping[int, int] | None:
+        asked.append(connection)
+        if len(asked) == 1:
+            raise BrokerUnavailableError("broken") from ConnectionResetError()
+        return supported_versions(connection)
+
+    monkeypatch.setattr("zkconsumer.broker.connection.supported_versions", breaking)
+    connection = BrokerConnection(endpoint(cluster), "c", 10, 65536)
+    try:
+        assert connection.version(FETCH, 10, 0) == 10
+        assert len(asked) == 2
     finally:
         connection.close()
 

@@ -103,7 +103,7 @@ def delete(group: str, topic: str | None, progress: Progress) -> Script[Deletion
         try:
             plan = yield from plan_deletion(group, topic, deep=attempts > 0)
         except UnknownGroupError:
-            if done:
+            if attempts:  # then it is this deletion whose answer got lost
                 return Deletion(group, topic, True, tuple(done))
             raise
         except GroupActiveError as error:

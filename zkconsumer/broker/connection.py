@@ -115,22 +115,26 @@ class BrokerConnection:
         """
         if self._socket is not None:
             return
-        with mapped_errors(self.endpoint):
-            self._connect()
-        try:
-            versions = supported_versions(self)
-        except BrokerUnavailableError as error:
-            # Brokers before 0.10 close the connection when they do not know the request.
-            self.close()
-            if not isinstance(error.__cause__, ConnectionError):
-                raise  # it hangs, which says nothing of its age
+        # Brokers before 0.10 close the connection when they do not know the request. Others may
+        # close it for a reason of the moment, so one is not enough.
+        for _ in range(2):
             with mapped_errors(self.endpoint):
                 self._connect()
-            versions = None
-        except BrokerError:
-            self.close()
-            raise
-        self._versions = LEGACY_VERSIONS if versions is None else versions
+            try:
+                versions = supported_versions(self)
+            except BrokerUnavailableError as error:
+                self.close()
+                if not isinstance(error.__cause__, ConnectionError):
+                    raise  # it hangs, which says nothing of its age
+            except BrokerError:
+                self.close()
+                raise
+            else:
+                self._versions = LEGACY_VERSIONS if versions is None else versions
+                return
+        with mapped_errors(self.endpoint):
+            self._connect()
+        self._versions = LEGACY_VERSIONS
 
     def version(self, api_key: int, *wanted: int) -> int:
         """Return the first of ``wanted`` that the broker knows; opens the connection.

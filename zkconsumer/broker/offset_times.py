@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import Final
@@ -19,7 +19,7 @@ from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, LeaderUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, LeaderUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -52,7 +52,7 @@ def commit_times(
         leaders: Mapping[TopicPartition, int] = {}
         deadline = time.monotonic() + timeout
         while not by_partition.keys() <= leaders.keys():  # the topic may be new
-            leaders = fetch_metadata(next(iter(connections.values())), {OFFSETS_TOPIC}).leaders
+            leaders = _leaders(connections.values())
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.02)
@@ -70,6 +70,17 @@ def commit_times(
     finally:
         for connection in connections.values():
             connection.close()
+
+
+def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition, int]:
+    """Who leads the topic's partitions, as the first broker says that answers."""
+    error: BrokerError = BrokerUnavailableError("no broker is registered")
+    for connection in connections:
+        try:
+            return fetch_metadata(connection, {OFFSETS_TOPIC}).leaders
+        except BrokerUnavailableError as failed:
+            error = failed
+    raise error
 
 
 def _place(group: str, partitions: int) -> int:

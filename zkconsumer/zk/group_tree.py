@@ -5,6 +5,7 @@ Used by the command line. Each call blocks the calling thread until ZooKeeper an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from zkconsumer.core.ops import (
     Value,
     ZkOp,
 )
+from zkconsumer.core.scripts.common import READ_BATCH
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import ZkUnavailableError, ZooKeeperError
@@ -143,14 +145,21 @@ class GroupTree:
             for number in self._children(f"{root}/{topic}")
             if number.isdecimal()
         ]
-        paths = tuple(f"{root}/{topic}/{number}" for topic, number in partitions)
-        nodes = self._ask(GetMany(paths), root)
-        assert isinstance(nodes, tuple)
+        nodes = self._nodes([f"{root}/{topic}/{number}" for topic, number in partitions])
         return sorted(
             (tp, node.data)
             for tp, node in zip(partitions, nodes, strict=True)
             if isinstance(node, Node)
         )
+
+    def _nodes(self, paths: Sequence[str]) -> list[object]:
+        found: list[object] = []
+        for first in range(0, len(paths), READ_BATCH):
+            part = tuple(paths[first : first + READ_BATCH])
+            nodes = self._ask(GetMany(part), part[0])
+            assert isinstance(nodes, tuple)
+            found += nodes
+        return found
 
     def walk(self, group: str) -> list[Znode]:
         """All znodes of the group, parents before children; numbers in numeric order."""
@@ -162,8 +171,7 @@ class GroupTree:
                 visit(f"{path}/{name}")
 
         visit(GroupPaths(group).root)
-        nodes = self._ask(GetMany(tuple(paths)), paths[0])
-        assert isinstance(nodes, tuple)
+        nodes = self._nodes(paths)
         return [
             Znode(path, node.data, node.stat.ephemeral_owner != 0)
             for path, node in zip(paths, nodes, strict=True)
