@@ -53,7 +53,9 @@ def basic_flow(
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1), compression=compression) as producer:
         first = producer.send(4)
-        with ZookeeperConsumerConnector(settings(pair, group, "consumer1")) as one:
+        with ZookeeperConsumerConnector(
+            settings(pair, group, "consumer1", auto_commit_interval_ms=60_000)
+        ) as one:
             readers = [Reader(one.create_message_streams({topic: 1})[topic])]
             readers[0].wait(4)
             assert sorted(readers[0].values()) == sorted(first)
@@ -263,6 +265,8 @@ def test_auto_offset_reset(
         )
         with ZookeeperConsumerConnector(config) as member:
             stream = member.create_message_streams({topic: 1})[topic][0]
+            begins = {TopicPartition(topic, 0): 10 - received}
+            wait_until(lambda: member._plane.positions() == begins, 15, "it knows where to begin")
             assert len(until_timeout(stream)) == received, case
             producer.send(1)
             assert next(iter(stream)).offset == 10

@@ -24,6 +24,7 @@ from zkconsumer.errors import (
     RebalanceFailedError,
     ZkUnavailableError,
 )
+from zkconsumer.runtime.gate import CLOCK
 from zkconsumer.testing import LocalCluster, free_port, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 
@@ -266,6 +267,18 @@ def test_owner_deleted(
         wait_until(lambda: reader.offsets(1) == list(range(10)), 10, "the other is undisturbed")
 
 
+def test_delivery_rests_on_the_session_timeout_the_server_grants(
+    cluster: LocalCluster, config: dict[str, object], topic: str
+) -> None:
+    """Asked for 1,200 s, the server grants 600: cut off, a member may deliver for 2/3 of that."""
+    cluster.create_topic(topic, 1)
+    settings = config | {"zookeeper.session.timeout.ms": 1_200_000}
+    with ZookeeperConsumerConnector(settings) as member:
+        member.create_message_streams({topic: 1})
+        wait_until(lambda: member._gate.is_open, 10, "the gate is open")
+        assert 300 < member._gate.valid_until - time.clock_gettime(CLOCK) <= 400
+
+
 # -- the end ------------------------------------------------------------------------------------
 
 
@@ -278,7 +291,7 @@ def test_shutdown_while_iterating(
     with Producer(cluster.bootstrap, topic, (0, 1), interval=0.001) as producer:
         member = ZookeeperConsumerConnector(config)
         reader = Reader(member.create_message_streams({topic: 1})[topic])
-        reader.wait(100)
+        wait_until(lambda: min(len(reader.offsets(n)) for n in (0, 1)) >= 30, 15, "deliveries")
         began = time.monotonic()
         member.shutdown()
         assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
@@ -399,6 +412,11 @@ def test_churn(
     print(f"CHURN_SEED={seed}")  # noqa: T201
     chance = random.Random(seed)
     cluster.create_topic(topic, 8)
+    # No stall of a busy machine ends a session, or the wait for a message in hand.
+    patient = config | {
+        "zookeeper.session.timeout.ms": 20_000,
+        "zkconsumer.release.wait.ms": 10_000,
+    }
     readers: list[Reader] = []
     errors: list[BaseException] = []
     leaves = 0
@@ -408,8 +426,7 @@ def test_churn(
         nonlocal leaves
         try:
             while time.monotonic() < deadline:
-                settings = config | {"consumer.id": f"m{index}"}
-                with ZookeeperConsumerConnector(settings) as member:
+                with ZookeeperConsumerConnector(patient | {"consumer.id": f"m{index}"}) as member:
                     streams = member.create_message_streams({topic: chance.randint(1, 3)})
                     readers.append(Reader(streams[topic]))
                     time.sleep(chance.random())

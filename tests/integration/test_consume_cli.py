@@ -270,7 +270,7 @@ def test_timeout_is_success_only_with_messages(
 ) -> None:
     """A timeout ends with 0 when something was printed and with 1 when nothing came."""
     base = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled)
-    some = consume(*base, "--from-beginning", "--timeout-ms", "1500", "--streams", "2")
+    some = consume(*base, "--from-beginning", "--timeout-ms", "5000", "--streams", "2")
     assert (some.returncode, len(some.stdout.splitlines())) == (0, 30), some.stderr
     none = consume(*base, "--timeout-ms", "300")
     assert (none.returncode, none.stdout) == (1, "")
