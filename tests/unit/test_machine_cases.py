@@ -114,6 +114,25 @@ def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
         assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
 
+@pytest.mark.parametrize(("stored", "start_at"), [(10, 17), (14, 17), (15, 15)])
+def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
+    stored: int, start_at: int
+) -> None:
+    """It may have been carried out or not; either way nobody else has been there."""
+    member = settled()
+    commit = only(orders.Commit, member.on(facts.CommitRequested(None, {T0: 14, T1: 10})))
+    assert commit.positions == {T0: 14}
+    member.on(facts.SessionLost())
+    member.on(facts.Dropped({T0: 17, T1: 10}))
+    register = only(orders.Register, member.on(facts.SessionOpened(2)))
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    claims = {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)}
+    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
+    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
+
+
 @pytest.mark.parametrize(("stored", "reached"), [(10, 520), (10, 4)])
 def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached: int) -> None:
     """It goes on from there, and may still store what is below the void offset."""

@@ -22,10 +22,14 @@ EPOCHS = 64
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """How far a partition got that was stopped or lost, and the claim it had then."""
+    """How far a partition got that was stopped or lost, and the claim it had then.
+
+    ``sent`` is the offset of a commit that was under way when the session was lost.
+    """
 
     position: int
     claim: Claim
+    sent: int | None = None
 
 
 class Committing(Dispatcher):
@@ -62,16 +66,21 @@ class Committing(Dispatcher):
             self._emit(orders.Report(event, f"{tp}: {reason}"))
         self._emit(orders.Drop(partitions))
 
-    def _remember(self, tp: TopicPartition, position: int, claim: Claim) -> None:
+    def _remember(
+        self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
+    ) -> None:
         if claim.committed is None or claim.void or position > claim.committed:
-            self._remembered[tp] = Remembered(position, claim)
+            self._remembered[tp] = Remembered(position, claim, sent)
 
     def _resumed_at(self, tp: TopicPartition) -> int | None:
-        """How far a partition had got, unless another offset has been stored since."""
+        """How far a partition had got, unless somebody else has stored an offset since."""
         remembered, claim = self._remembered.get(tp), self.held[tp]
-        if remembered is None or remembered.claim.committed != claim.committed:
+        if remembered is None:
             return None
-        self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+        if claim.committed == remembered.claim.committed:
+            self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+        elif claim.committed is None or claim.committed != remembered.sent:
+            return None
         return remembered.position
 
     def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

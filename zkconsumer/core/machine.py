@@ -67,7 +67,8 @@ class RebalanceMachine(Committing):
         self._register_refusals = 0
         self._leaving: frozenset[TopicPartition] = frozenset()
         self._positions: Mapping[TopicPartition, int] = {}
-        self._lost: dict[TopicPartition, Claim] = {}
+        #: What a lost session held, with the offset of a commit that was under way.
+        self._lost: dict[TopicPartition, tuple[Claim, int | None]] = {}
         #: Partitions that a claim asked for which has told no outcome: owner znodes may be there.
         self._unsure: dict[TopicPartition, ConsumerThreadId] = {}
         self.quarantined: Mapping[str, str] = {}
@@ -98,6 +99,7 @@ class RebalanceMachine(Committing):
         self._session = None
         self._awaited = None
         self._after_lane = None
+        sent = self._lane.current.positions if self._lane.current is not None else {}
         for request in self._lane.abandon():
             self._emit(orders.AnswerCommit(request, ("the ZooKeeper session was lost",)))
         if self.state in CLOSING or self._close_wanted:
@@ -106,7 +108,7 @@ class RebalanceMachine(Committing):
             return
         # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
         if not self.spec.scala and self.held:
-            self._lost = dict(self.held)
+            self._lost = {tp: (claim, sent.get(tp)) for tp, claim in self.held.items()}
             self._emit(orders.Drop(frozenset(self.held)))
             self.fetching.clear()
         self.held.clear()
@@ -122,7 +124,7 @@ class RebalanceMachine(Committing):
     def _dropped(self, fact: facts.Dropped) -> None:
         for tp, position in fact.positions.items():
             if tp in self._lost:
-                self._remember(tp, position, self._lost.pop(tp))
+                self._remember(tp, position, *self._lost.pop(tp))
 
     def _register(self) -> None:
         token = self._await(State.REGISTERING)
