@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from zkconsumer.cli.config import config
+from zkconsumer.cli.main import cli
 from zkconsumer.config.keys import KEYS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.md"
 
 def test_config_page_is_fresh() -> None:
     """docs/reference/config.md is what ``zkconsumer config --markdown`` prints today."""
-    result = CliRunner().invoke(config, ["--markdown"])
+    result = CliRunner().invoke(cli, ["config", "--markdown"])
     assert result.exit_code == 0
     assert PAGE.read_text(encoding="utf-8") == result.stdout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from zkconsumer.cli.config import config as command
+from zkconsumer.cli.main import cli
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.properties import read_properties
@@ -96,7 +96,7 @@ def test_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 def run(*arguments: str) -> Result:
     """Run ``zkconsumer config`` with these arguments."""
-    return CliRunner().invoke(command, list(arguments))
+    return CliRunner().invoke(cli, ["config", *arguments])
 
 
 def test_list_shows_every_key() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from zkconsumer.cli.diagram import diagram
+from zkconsumer.cli.main import cli
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal import JournalWriter
 from zkconsumer.journal.recorder import event_entry, run_entry
@@ -24,7 +24,7 @@ def _journal(path: Path, profile: str) -> Path:
 
 
 def _draw(*arguments: str) -> str:
-    found = CliRunner().invoke(diagram, list(arguments), catch_exceptions=False)
+    found = CliRunner().invoke(cli, ["diagram", *arguments], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
 
@@ -68,6 +68,6 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
         ([str(path), "--member", "x"], "the journal tells of"),
         ([str(empty)], "of no member"),
     ):
-        result = CliRunner().invoke(diagram, arguments)
+        result = CliRunner().invoke(cli, ["diagram", *arguments])
         assert isinstance(result.exception, ConfigError)
         assert text in str(result.exception)
