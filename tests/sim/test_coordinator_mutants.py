@@ -119,6 +119,11 @@ def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MembershipMachine, "_coordinator_lost", lambda self: None)
 
 
+def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
+    """It is not looked for while the listener runs, which may wait for it."""
+    patch.setattr(MembershipMachine, "_find_beside", lambda self: None)
+
+
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
     """A commit that waits is sent, though a later one of the same partitions went before."""
     patch.setattr(commits.CommitDesk, "forget", lambda self, partitions: None)
@@ -182,6 +187,7 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
         (lets_go_and_tells_nobody, range(60), "no_orphan_at_rest", COOPERATIVE),
         (keeps_what_was_taken, range(60), "stopped_before_release", COOPERATIVE),
         (asks_no_second_time, range(60), "stable_at_rest", STRATEGIES),
+        (forgets_the_coordinator_in_a_listener, range(400), "stable_at_rest", STRATEGIES),
         (commits_out_of_date, range(400), "offsets_never_lowered", STRATEGIES),
         (keeps_an_unknown_id, range(60), "stable_at_rest", STRATEGIES),
         (never_comes_back, range(60), "stable_at_rest", STRATEGIES),

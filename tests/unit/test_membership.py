@@ -288,6 +288,61 @@ def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
     assert (machine.state, set(machine.held)) == (State.STABLE, set(A[:2]))
 
 
+def wait_in(state: State) -> MembershipMachine:
+    """A member with a generation that waits in ``state`` for its application or its fetchers."""
+    machine = stable(cooperative=True)
+    if state in (State.STOPPING, State.NOTIFYING_RELEASE):
+        tell(machine, common.CloseRequested())
+    else:
+        beat(machine, 27)
+        answer(machine, facts.TopicsLoaded, {"a": 3})
+        answer(machine, facts.Joined, "m1", 2, "other", "range")
+        answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:3]))))
+        answer(machine, facts.OffsetsFetched, {A[2]: 5})
+    if state is State.NOTIFYING_RELEASE:
+        answer(machine, common.FetchingStopped, {})
+    elif state is State.STARTING:
+        answer(machine, common.ListenerDone)
+    assert machine.state is state
+    return machine
+
+
+@pytest.mark.parametrize(
+    "state", [State.STOPPING, State.NOTIFYING_RELEASE, State.NOTIFYING_START, State.STARTING]
+)
+def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
+    """A commit of the listener is answered 16: the coordinator is looked for beside, again after a
+    pause, until it is found; then heartbeats go on and the same commit is sent."""
+    machine = wait_in(state)
+    awaited = machine._awaited
+    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}, strict=True))
+    (find,) = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 16}))
+    assert isinstance(find, orders.FindCoordinator)
+    (pause,) = tell(machine, facts.RequestFailed(find.token, 15))
+    assert (pause.name, pause.seconds) == ("search", 0.1)
+    (find,) = tell(machine, common.TimerFired(pause.token, "search"))
+    beats, again = tell(machine, facts.CoordinatorFound(find.token))
+    assert isinstance(beats, orders.Heartbeat)
+    assert isinstance(again, orders.CommitOffsets)
+    assert again.positions == commit.positions
+    (told,) = tell(machine, facts.OffsetsCommitted(again.token, {A[0]: 0}))
+    assert told == common_orders.AnswerCommit(1, ())
+    assert (machine.state, machine._awaited) == (state, awaited)
+    tell(machine, facts.HeartbeatAnswered(beats.token, 0))
+    assert kinds(beat(machine, 0)) == []
+
+
+def test_it_is_looked_for_once() -> None:
+    """The listener returns during the search: the member waits for that one before it goes on."""
+    machine = wait_in(State.NOTIFYING_START)
+    (find,) = (one for one in beat(machine, -1) if isinstance(one, orders.FindCoordinator))
+    answer(machine, common.ListenerDone)
+    assert kinds(answer(machine, common.FetchingStarted)) == []
+    assert machine.state is State.FINDING
+    assert kinds(tell(machine, facts.CoordinatorFound(find.token))) == [orders.Heartbeat]
+    assert machine.state is State.STABLE
+
+
 @pytest.mark.parametrize("code", [30, 82])
 def test_a_refused_member_ends(code: int) -> None:
     """30 and 82: dropped, and the streams end with the error."""

@@ -8,16 +8,19 @@ Everything runs inside kernel events.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from zkconsumer.core import facts as common
+from zkconsumer.core import orders as common_orders
 from zkconsumer.core.invariants import MemberAtRest, Observer
 from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import MembershipFact
 from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.types import TopicPartition
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
@@ -189,6 +192,8 @@ class SimGroupMember(SimProcess):
         self._settled_at = -1.0
         self._stalled_until = -1.0
         self._cut_until = -1.0
+        self._stopped_at: Mapping[TopicPartition, int] = {}
+        self._listening: dict[int, int] = {}  # commit to the token of the listener that waits
 
     def start(self) -> None:
         """Join the group."""
@@ -268,6 +273,8 @@ class SimGroupMember(SimProcess):
         if self._record is not None:
             self._say(f"{fact}")
         self.active_us = self._kernel.now_us
+        if isinstance(fact, common.FetchingStopped):
+            self._stopped_at = fact.positions
         for watcher in self._watchers:
             watcher.fact(fact, machine.generation, machine.rejoins)
         following = machine.on(fact)
@@ -291,6 +298,12 @@ class SimGroupMember(SimProcess):
                 pass  # the process has let go of them already
             case orders.NotifyLost():
                 self._notify(order.token)
+            case common_orders.NotifyReleasing() if self._habits.listener_commits:
+                self._after(self._habits.listener, partial(self._commit_and_tell, order.token))
+            case common_orders.AnswerCommit(request):
+                self._carry_out_common(order)
+                if request in self._listening:
+                    self.post(common.ListenerDone(self._listening.pop(request)))
             case orders.Fail():
                 self.failed = order.text
             case orders.Close():
@@ -298,6 +311,11 @@ class SimGroupMember(SimProcess):
                 self.cluster.members.remove(self)
             case _ if not self._carry_out_common(order):
                 requests.send(order)
+
+    def _commit_and_tell(self, token: int) -> None:
+        """The listener commits what is about to be released, and returns when it is answered."""
+        if self.alive:
+            self._listening[self.commit(self._stopped_at)] = token
 
 
 __all__ = ["Brokers", "SimGroupMember"]

@@ -83,6 +83,7 @@ class World:
             stop=(0.0, rng.choice([0.1, 0.1, 1.5])),
             listener=(0.0, rng.choice([0.01, 0.3, 3.0])),
             listener_error=rng.choice([0.0, 0.0, 0.1]),
+            listener_commits=seed % 3 == 0,
         )
         self.statics = 0
         self.changed_at = self.static_until = -NEVER

@@ -55,7 +55,8 @@ class Habits:
 
     ``poll``: between two looks for messages, up to ``burst`` of each partition being taken.
     ``stop``: until fetchers have stopped. ``listener``: in the user's listener, which raises with
-    probability ``listener_error``.
+    probability ``listener_error``. ``listener_commits``: it commits what is about to be released,
+    and waits for the answer; only of members on the coordinator.
     """
 
     poll: tuple[float, float] = (0.3, 0.7)
@@ -63,6 +64,7 @@ class Habits:
     stop: tuple[float, float] = (0.0, 0.1)
     listener: tuple[float, float] = (0.0, 0.05)
     listener_error: float = 0.0
+    listener_commits: bool = False
     commit_interval: float = 2.0
 
 

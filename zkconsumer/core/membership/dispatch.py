@@ -54,6 +54,14 @@ class MembershipDispatcher(ABC):
         """The topics were read again."""
 
     @abstractmethod
+    def _find_beside(self) -> None:
+        """Look for a lost coordinator where nothing else does."""
+
+    @abstractmethod
+    def _search_done(self, fact: MembershipFact) -> None:
+        """The coordinator was looked for beside something else."""
+
+    @abstractmethod
     def _close(self) -> None:
         """It is over."""
 
@@ -82,6 +90,8 @@ class MembershipDispatcher(ABC):
         self._outside = False
         self._beat: tuple[int, str, int] | None = None
         self._reread: int | None = None
+        self._search: int | None = None
+        self._search_paused = False
         self._topics: dict[str, int] = {}
         self._known: Mapping[str, int] = {}
         self._members: tuple[GroupMember, ...] = ()
@@ -114,6 +124,9 @@ class MembershipDispatcher(ABC):
             self._reread = None
             if isinstance(fact, facts.TopicsLoaded):
                 self._reread_done(fact)
+        elif token is not None and token == self._search:
+            self._search = None
+            self._search_done(fact)
         elif (
             token is not None
             and token == self._awaited
@@ -123,6 +136,7 @@ class MembershipDispatcher(ABC):
             getattr(self, handler)(fact)
         else:
             self.stale_answers += 1
+        self._find_beside()
         self._pump_commits()
         return self._orders
 

@@ -19,6 +19,7 @@ from zkconsumer.core.membership.reactions import UNREACHABLE, Reaction, Request,
 from zkconsumer.core.membership.states import (
     BETWEEN,
     COMMIT_STATES,
+    WAITING,
     State,
 )
 from zkconsumer.core.membership.strategies import Standing, deal_to_streams, topics_of
@@ -41,7 +42,10 @@ class MembershipMachine(MembershipDispatcher):
         """Do ``goal`` next, after finding the coordinator when it is not known."""
         self._goal = goal
         if not self._coordinator:
-            self._emit(orders.FindCoordinator(self._await(State.FINDING)))
+            if self._search is None:
+                self._emit(orders.FindCoordinator(self._await(State.FINDING)))
+            else:
+                self.state, self._awaited, self._search = State.FINDING, self._search, None
             return
         match goal:
             case Goal.LOAD:
@@ -57,8 +61,7 @@ class MembershipMachine(MembershipDispatcher):
 
     def _found(self, fact: facts.CoordinatorFound) -> None:
         self._coordinator = True
-        if self.generation >= 0:
-            self._send_heartbeat()
+        self._send_heartbeat()
         self._go(self._goal)
 
     def _find_failed(self, fact: facts.RequestFailed) -> None:
@@ -67,6 +70,25 @@ class MembershipMachine(MembershipDispatcher):
         else:
             self._back_off(self._goal)
 
+    def _find_beside(self) -> None:
+        """Look for a lost coordinator beside what is waited for here: a member that waits for its
+        listener has to show that it lives, and the listener may wait for a commit."""
+        lost = not self._coordinator and self.generation >= 0 and self.state in WAITING
+        if lost and self._search is None and not self._search_paused:
+            self._search = self._next_token()
+            self._emit(orders.FindCoordinator(self._search))
+
+    def _search_done(self, fact: MembershipFact) -> None:
+        if isinstance(fact, facts.CoordinatorFound):
+            self._coordinator = True
+            self._send_heartbeat()
+        elif isinstance(fact, facts.RequestFailed):
+            if reaction(Request.FIND, fact.code) is Reaction.FATAL:
+                self._fail(fact.code, fact.detail)
+            else:
+                self._search_paused = True
+                self._timer("search", self.spec.backoff)
+
     def _back_off(self, goal: Goal) -> None:
         self._goal = goal
         self._awaited = None
@@ -74,7 +96,10 @@ class MembershipMachine(MembershipDispatcher):
         self._timer("backoff", self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
-        """Whatever is under way with it will not be answered; join, or go on as a member."""
+        """Whatever is under way with it will not be answered; join, or go on as a member.
+
+        Elsewhere the failure of what is waited for leads to the next one, or ``_find_beside``.
+        """
         self._coordinator = False
         if self.state in BETWEEN:
             self._go(Goal.LOAD)
@@ -89,6 +114,8 @@ class MembershipMachine(MembershipDispatcher):
                 self._send_heartbeat()
         elif fact.name == "commit":
             self._desk.paused = False
+        elif fact.name == "search":
+            self._search_paused = False
         elif fact.name == "backoff" and self.state is State.BACKING_OFF:
             self._go(self._goal)
         elif fact.name == "reread":

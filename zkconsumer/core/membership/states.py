@@ -80,6 +80,10 @@ COMMIT_STATES = frozenset(
         State.STARTING,
     }
 )
+#: States that wait for the application or for fetchers, whatever becomes of the coordinator.
+WAITING = frozenset(
+    {State.STOPPING, State.NOTIFYING_RELEASE, State.NOTIFYING_START, State.STARTING}
+)
 #: Between JoinGroup and the assignment.
 BETWEEN = frozenset({State.JOINING, State.LEADING, State.SYNCING})
 ENDED = frozenset({State.FAILED, State.CLOSED})
