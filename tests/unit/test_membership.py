@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,71 @@ def test_legacy_range_keeps_the_split_of_zookeeper() -> None:
     for name, raw in given.items():
         found |= deal_to_streams(f"g_{name}", topics[name], decode_assignment(raw), {})
     assert found == expected
+
+
+UNENDING = b"[" * 100_000
+FOREIGN = [
+    b"junk",
+    b"[]",
+    b'{"streams": 1}',
+    b'{"streams": {"a": NaN}, "consumer": "x"}',
+    b'{"streams": {"a": Infinity}, "consumer": "x"}',
+    b'{"streams": {"a": 1e999}, "consumer": "x"}',
+    b'{"streams": {"a": ' + b"9" * 6000 + b'}, "consumer": "x"}',
+    UNENDING,
+]
+
+
+@pytest.mark.parametrize("told", FOREIGN, ids=lambda told: str(told[:40]))
+@pytest.mark.parametrize("name", ["legacy-range", "legacy-roundrobin"])
+def test_foreign_user_data_counts_as_none(name: str, told: bytes) -> None:
+    """Whatever a member says of its streams, the leader deals out, one stream to such a member."""
+    (good,) = members(strategy := LegacyStrategy(name), {"m1": {"a": 1}})
+    bad = GroupMember("m2", None, encode_subscription(SubscriptionData(("a",), told)))
+    given = strategy.assign([good, bad], {"a": 4})
+    shares = [decode_assignment(given[one]).partitions for one in ("m1", "m2")]
+    assert [len(share) for share in shares] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"junk", b"[]", b'{"streams": 1}', b'{"streams": [["a", 0, 0, 0]]}', UNENDING),
+        *(b'{"streams": [["a", 0, Infinity]]}', b'{"streams": [["a", 1e999, 1]]}'),
+    ],
+    ids=lambda said: str(said[:40]),
+)
+def test_foreign_assignments_are_dealt_evenly(said: bytes) -> None:
+    """Whatever a leader says of streams, the member spreads its partitions over its own."""
+    found = deal_to_streams("c", {"a": 2}, AssignmentData(frozenset(A[:2]), said), {})
+    assert {tp: thread.stream for tp, thread in found.items()} == {A[0]: 0, A[1]: 1}
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_sticky_with_topics_that_are_not_wanted_any_more(cooperative: bool) -> None:
+    """Members may have had partitions of topics that they subscribe to no more: all are dealt out
+    among those who subscribe, where nobody else holds them."""
+    strategy, topics = StickyStrategy(cooperative), ["a", "b"]
+    every = [TopicPartition(topic, n) for topic in topics for n in range(4)]
+    for seed in range(300):
+        rng = random.Random(seed)
+        group, wants, had = [], {}, {}
+        for name in ("m1", "m2", "m3"):
+            wants[name] = tuple(rng.sample(topics, rng.randint(0, 2)))
+            had[name] = frozenset(rng.sample(every, 3))
+            generation = rng.randint(0, 2)
+            user_data = encode_sticky(had[name], generation)
+            data = SubscriptionData(wants[name], user_data, had[name], generation, 2)
+            group.append(GroupMember(name, None, encode_subscription(data)))
+        given = strategy.assign(group, dict.fromkeys(topics, 4))
+        shares = {name: decode_assignment(raw).partitions for name, raw in given.items()}
+        for name, share in shares.items():
+            assert {tp.topic for tp in share} <= set(wants[name])
+        dealt = [tp for share in shares.values() for tp in share]
+        assert len(dealt) == len(set(dealt))
+        wanted = {tp for tp in every for name in wants if tp.topic in wants[name]}
+        held = frozenset().union(*had.values()) if cooperative else frozenset()
+        assert wanted - held <= set(dealt) <= wanted
 
 
 def test_cooperative_moves_take_two_rounds() -> None:

@@ -78,7 +78,8 @@ class StickyStrategy:
         """See ``Strategy``."""
         before = {member.member_id: _before(member, self.cooperative) for member in members}
         known = {name: list(one.partitions) for name, one in before.items()}
-        executor = StickyAssignmentExecutor(_Cluster(partitions), before)
+        wanted = {name: _wanted(one) for name, one in before.items()}
+        executor = StickyAssignmentExecutor(_Cluster(partitions), wanted)
         executor.perform_initial_assignment()
         executor.balance()
         owner = {tp: name for name, owned in known.items() for tp in owned}
@@ -94,6 +95,13 @@ class StickyStrategy:
             mine = frozenset(TopicPartition(tp.topic, tp.partition) for tp in final)
             given[member_id] = encode_assignment(AssignmentData(mine))
         return given
+
+
+def _wanted(told: StickyAssignorMemberMetadataV1) -> StickyAssignorMemberMetadataV1:
+    """Without topics that the member had and subscribes to no more: over these the algorithm may
+    fail with a KeyError."""
+    kept = [tp for tp in told.partitions if tp.topic in told.subscription]
+    return told._replace(partitions=kept)
 
 
 def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetadataV1:

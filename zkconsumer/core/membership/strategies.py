@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin
 from zkconsumer.core.membership.facts import GroupMember
@@ -236,6 +236,10 @@ def _encoded(given: Mapping[str, set[TopicPartition]]) -> dict[str, bytes]:
     }
 
 
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What comes of user data of another making: infinite numbers and nesting without end, too."""
+
+
 def _told(member: GroupMember) -> tuple[str, dict[str, int]]:
     """Consumer id and streams of a member; one stream each where it says nothing of the kind."""
     try:
@@ -247,7 +251,7 @@ def _told(member: GroupMember) -> tuple[str, dict[str, int]]:
         streams = {str(topic): int(n) for topic, n in told["streams"].items()}
         if all(1 <= n <= 1000 for n in streams.values()):
             return str(told["consumer"]), streams
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (*_UNREADABLE, AttributeError):
         pass
     return member.member_id, dict.fromkeys(data.topics, 1)
 
@@ -260,5 +264,5 @@ def _said_streams(user_data: bytes) -> dict[TopicPartition, int]:
             for topic, number, stream in found
             if int(stream) >= 0
         }
-    except (ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         return {}
