@@ -28,8 +28,9 @@ from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.orders import MembershipOrder
 from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import ENDED, State
 from zkconsumer.core.types import TopicPartition
-from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+from zkconsumer.errors import BrokerError, ConnectorClosedError, UnsupportedBrokerError
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.group_listener import Calls, GroupListener
@@ -42,6 +43,7 @@ logger = logging.getLogger("zkconsumer.member")
 _SAMPLE_INTERVAL: Final = 5.0
 _KNOWN: Final = (0, 27)
 """Answers to a heartbeat which say that the coordinator counts this member in."""
+_AWAY: Final = ENDED | {State.OUTSIDE}
 _UNSUPPORTED: Final = 35
 _REQUESTS: Final = get_args(RequestOrder)
 _WARNINGS: Final = frozenset({"commit-failed", "listener-error", "lost", "poll-expired"})
@@ -224,6 +226,8 @@ class GroupLoop:
             for future in list(self._asked.values()):
                 if not future.done():
                     future.set_result(("the connector is shut down",))
+            if not self.started.done():
+                self.started.set_exception(ConnectorClosedError("the connector was shut down"))
 
     def _turn(self) -> None:
         fact = self._timers.wait(self._mailbox)
@@ -247,7 +251,10 @@ class GroupLoop:
         self._take(common.CommitRequested(None, self._data.positions()))
 
     def _watch_hands(self) -> None:
-        """Tell the machine when the application is too slow, and when it goes on."""
+        """Tell the machine when the application is too slow, and when it goes on.
+
+        The former again and again until it is outside: it hears that only as a member.
+        """
         now = time.monotonic()
         called = self._called
         longest = 0.0 if called is None else now - called
@@ -261,9 +268,11 @@ class GroupLoop:
             else:
                 longest = max(longest, now - before[1])
         slow = longest > self.spec.rebalance_timeout
-        if slow != self._slow:
-            self._slow = slow
-            self._take(facts.PollExpired() if slow else facts.PollResumed())
+        if slow and self.machine.state not in _AWAY:
+            self._take(facts.PollExpired())
+        elif self._slow and not slow:
+            self._take(facts.PollResumed())
+        self._slow = slow
 
     def _take(self, fact: MembershipFact) -> None:
         if isinstance(fact, facts.OffsetsCommitted):
