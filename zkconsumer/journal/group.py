@@ -202,12 +202,26 @@ def _in(order: Any, answer: MembershipFact) -> int:
         case facts.Synced(_, assignment):
             return 4 + 2 + 4 + len(assignment)
         case facts.OffsetsFetched(_, offsets):
-            return _partitions(offsets, 4 + 8 + 2 + 2)
+            return 4 + _partitions(offsets, 4 + 8 + 4 + 2 + 2) + 2
         case facts.OffsetsCommitted(_, codes):
             return 4 + _partitions(codes, 4 + 2)
         case facts.RequestFailed():
-            empty = facts.Joined(0, answer.member_id, -1, "", "")
-            return _in(order, empty) if isinstance(order, orders.JoinGroup) else 6
+            return _refused(order, answer)
+    return 4 + 2
+
+
+def _refused(order: Any, answer: facts.RequestFailed) -> int:
+    match order:
+        case orders.FindCoordinator():
+            return 2 + 4 + _text("") + 4
+        case orders.JoinGroup():
+            return _in(order, facts.Joined(0, answer.member_id, -1, "", ""))
+        case orders.SyncGroup():
+            return _in(order, facts.Synced(0, b""))
+        case orders.FetchOffsets():
+            return _in(order, facts.OffsetsFetched(0, {}))
+        case orders.CommitOffsets(_, _, _, positions):
+            return _in(order, facts.OffsetsCommitted(0, positions))
     return 4 + 2
 
 
