@@ -183,7 +183,7 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
     other = make()
     other.create_message_streams({topic: 1})
     wait_until(lambda: len(held(other)) == 2, 15, "the other one gets all")
-    assert slow.metrics().state == "OUTSIDE"
+    wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow one has left")
     iterator.mark_consumed()
     wait_until(lambda: share([slow, other], 2), 10, "both have a share")
 
