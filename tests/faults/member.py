@@ -2,7 +2,8 @@
 
 Run as ``python member.py CONFIG TOPICS LOG``: CONFIG is JSON, TOPICS a topic or ``/regex``. Every
 message handed out becomes a line ``<monotonic seconds> <topic> <partition> <offset>`` in LOG before
-the next one is asked for. SIGTERM leaves the group cleanly.
+the next one is asked for. SIGTERM leaves the group cleanly, from another thread than the one that
+reads: what is in the log was consumed, or is so when the next message is asked for.
 """
 
 from __future__ import annotations
@@ -11,37 +12,39 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+import traceback
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.errors import CommitFailedError
-
-
-class Leave(BaseException):
-    """SIGTERM."""
+from zkconsumer.errors import CommitFailedError, ConnectorClosedError
 
 
 def main() -> None:
     """Read until told to leave."""
     config, topics, path = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def leave(*_: object) -> None:
-        raise Leave
-
-    signal.signal(signal.SIGTERM, leave)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
     member = ZookeeperConsumerConnector(config)
-    try:
-        if topics.startswith("/"):
-            (stream,) = member.create_message_streams_by_filter(Whitelist(topics[1:]))
-        else:
-            (stream,) = member.create_message_streams({topics: 1})[topics]
-        for found in stream:
-            line = f"{time.monotonic():.6f} {found.topic} {found.partition} {found.offset}\n"
-            os.write(log, line.encode())
-    except Leave:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def read() -> None:
+        try:
+            if topics.startswith("/"):
+                (stream,) = member.create_message_streams_by_filter(Whitelist(topics[1:]))
+            else:
+                (stream,) = member.create_message_streams({topics: 1})[topics]
+            for found in stream:
+                line = f"{time.monotonic():.6f} {found.topic} {found.partition} {found.offset}\n"
+                os.write(log, line.encode())
+        except ConnectorClosedError:
+            pass
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    signal.sigwait({signal.SIGTERM})
     try:
         member.shutdown()
     except CommitFailedError as error:
