@@ -228,11 +228,14 @@ class SimGroupMember(SimProcess):
             return
         self._say(f"stall {seconds:.3f}")
         self._stalled_until = until
-        if seconds > self.spec.rebalance_timeout:
-            self._kernel.schedule(
-                self.spec.rebalance_timeout, partial(self.post, facts.PollExpired())
-            )
+        self._kernel.schedule(self.spec.rebalance_timeout, self._expire)
         self._kernel.schedule(seconds, partial(self.post, facts.PollResumed()))
+
+    def _expire(self) -> None:
+        """Tell again and again, as the loop does: the machine hears it only as a member."""
+        if self.alive and self._kernel.now < self._stalled_until:
+            self.post(facts.PollExpired())
+            self._kernel.schedule(1.0, self._expire)
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
