@@ -261,15 +261,16 @@ def rollback(
 def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
     """Read every partition of PLAN back from the target and compare it.
 
-    Exit status 0 only when all groups of the plan are there and every offset is as planned.
+    Offsets that the plan does not know are differences too, in either store. Exit status 0 only
+    when all groups of the plan are there and every offset is as planned.
     """
     loaded = plan_file.load(plan)
     differences: list[verify.Difference] = []
     groups = compared = 0
     ready = (group for group in loaded.groups if group.verdict is Verdict.READY)
     with _open(zookeeper, timeout) as stores:
-        for group, offsets in stores.offsets(loaded.direction.target, ready):
-            differences += verify.compare(group, offsets)
+        for group, held in stores.offsets(ready):
+            differences += verify.compare(group, loaded.direction, held)
             groups += 1
             compared += len(group.entries)
     print_rows(verify.Difference._fields, differences, how)

@@ -20,6 +20,10 @@ class Store(Enum):
     KAFKA = "kafka"
 
 
+HeldNow = Mapping[Store, Mapping[TopicPartition, int | None]]
+"""What each store holds of a group; ``None``: no offset, as a negative one means."""
+
+
 class Direction(Enum):
     """From which store to which."""
 
@@ -236,7 +240,8 @@ class Entry:
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
 
-    ``topics``: when each topic was created (a zxid) whose offsets are to be written.
+    ``topics``: when each topic was created (a zxid) whose offsets are to be written. ``skipped``:
+    topics that the operator left out; offsets of any other partition without an entry came later.
     """
 
     group: str
@@ -246,6 +251,7 @@ class GroupPlan:
     tombstone: bytes | None = None
     """Content of the tombstone before the move."""
     topics: Mapping[str, int] = field(default_factory=dict)
+    skipped: frozenset[str] = frozenset()
 
     @property
     def verdict(self) -> Verdict:

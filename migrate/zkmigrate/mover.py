@@ -27,7 +27,7 @@ from zkmigrate.model import GroupPlan, KafkaOffset, Store, Verdict
 from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan import show, shown
 from zkmigrate.plan_file import PlanFile
-from zkmigrate.snapshot import Stores
+from zkmigrate.snapshot import Stores, offset_partitions
 from zkmigrate.work import Held, Work, back, forward, number, record_of
 
 _POLL: Final = 0.2
@@ -177,7 +177,9 @@ class Mover:
     def _look(self, work: Work, resumed: bool, held: bool = False) -> None:
         """See that nobody is there and that Kafka and the tombstone are as they should be.
 
-        With ``held`` the group is claimed in ZooKeeper already. Raises GroupRefusedError.
+        With ``held`` the group is claimed in ZooKeeper already. Looking for offsets that the plan
+        does not know needs both: before, nothing is changed in vain; after it, none can come any
+        more. Raises GroupRefusedError.
         """
         group = work.group
         joined = self._stores.kafka.members(group)
@@ -186,6 +188,7 @@ class Mover:
                 group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
             )
         self._see_kafka(work, resumed)
+        self._see_zookeeper(work)
         if held:
             return
         self._see_logs(work)
@@ -212,7 +215,7 @@ class Mover:
         return dict(zip(tps, nodes, strict=True))
 
     def _see_kafka(self, work: Work, resumed: bool) -> None:
-        if self._force and work.target is Store.KAFKA:
+        if self._force:
             return
         held = self._kafka(work)
         for tp in sorted(work.kafka):
@@ -221,6 +224,20 @@ class Mover:
                 raise _refused(
                     work.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
                 )
+        _see_known(work, Store.KAFKA, {tp: number(found) for tp, found in held.items()})
+
+    def _see_zookeeper(self, work: Work) -> None:
+        """See that ZooKeeper holds no offset that the plan does not know; claims see the others."""
+        if self._force or work.leaves is not Store.ZOOKEEPER:
+            return
+        there = self._stores.zk.run(offset_partitions(work.group))
+        unknown = [tp for tp in there if not work.knows(tp)]
+        paths = list(map(GroupPaths(work.group).offset, unknown))
+        nodes = self._stores.zk.run(read_many(paths))
+        held = {
+            tp: _offset(node, path) for tp, path, node in zip(unknown, paths, nodes, strict=True)
+        }
+        _see_known(work, Store.ZOOKEEPER, held)
 
     def _see_logs(self, work: Work) -> None:
         """See that the topics are still those of the plan and that their logs hold its offsets."""
@@ -250,12 +267,12 @@ class Mover:
                 )
 
     def _kafka(self, work: Work) -> Held:
-        found = self._stores.kafka.fetch(work.group, work.kafka)
+        found = self._stores.fetch(work.group, work.kafka)
         return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
 
     def _acceptor(self, work: Work, resumed: bool) -> ownership.Accept:
         def accept(tp: TopicPartition, node: Node | None) -> str | None:
-            if self._force and work.target is Store.ZOOKEEPER:
+            if self._force:
                 return None
             try:
                 found = _offset(node)
@@ -332,11 +349,23 @@ def _begun(journal: Journal | None) -> dict[str, list[dict[str, Any]]]:
     return begun
 
 
-def _offset(node: Node | None) -> int | None:
+def _see_known(work: Work, store: Store, held: Mapping[TopicPartition, int | None]) -> None:
+    """See that a store, when it is the one that is left, holds nothing that would stay behind."""
+    unknown = (tp for tp, offset in held.items() if offset is not None and not work.knows(tp))
+    tp = min(unknown, default=None) if store is work.leaves else None
+    if tp is not None:
+        raise _refused(
+            work.group,
+            f"{tp}: {store.value} holds {show(held[tp])}, which is not in the plan: somebody has "
+            "moved on since; plan again from what is there now",
+        )
+
+
+def _offset(node: Node | None, path: str = "its offset znode") -> int | None:
     """The offset in a znode; negative ones are none. Raises ZnodeFormatError."""
     if node is None:
         return None
-    offset = decode_offset("its offset znode", node.data)
+    offset = decode_offset(path, node.data)
     return offset if offset >= 0 else None
 
 

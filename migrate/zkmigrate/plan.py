@@ -100,6 +100,7 @@ class _Planner:
                 for entry in entries
                 if entry.write
             },
+            self.options.skip_topics,
         )
 
     def _unstored(self) -> Iterable[TopicPartition]:

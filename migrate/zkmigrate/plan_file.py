@@ -63,6 +63,7 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
             "notes": list(group.notes),
             "tombstone": None if group.tombstone is None else group.tombstone.decode("latin-1"),
             "topics": group.topics,
+            "skipped": sorted(group.skipped),
         }
         yield encode(head) + "\n"
         for entry in group.entries:
@@ -222,18 +223,25 @@ class _Reader:
             self.refuse("topics is not an object")
         assert isinstance(topics, dict)
         created = {topic: self.number(topics, topic) for topic in topics}
+        skipped = line.get("skipped")
+        if not isinstance(skipped, list) or not all(isinstance(one, str) for one in skipped):
+            self.refuse("skipped is not a list of topics")
+        assert isinstance(skipped, list)
         entries: list[Entry] = []
         seen: set[TopicPartition] = set()
         for _ in range(self.number(line, "partitions")):
             entry = self._entry(self.line())
             if entry.tp in seen:
                 self.refuse(f"{entry.tp} occurs twice in group {group!a}")
+            if entry.tp.topic in skipped:
+                self.refuse(f"{entry.tp} is of a topic that group {group!a} skips")
             if entry.write and entry.tp.topic not in created:
                 self.refuse(f"{entry.tp} is of no topic of group {group!a}")
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
-        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created)
+        without = frozenset(skipped)
+        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created, without)
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
-from zkconsumer.admin.reads import children_of
+from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import (
     GroupSnapshot,
     interpret,
@@ -22,6 +22,7 @@ from zkconsumer.admin.topics import read_brokers
 from zkconsumer.admin.verify import Kind as Finding
 from zkconsumer.admin.verify import verify
 from zkconsumer.broker import offset_times
+from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
@@ -35,6 +36,7 @@ from zkmigrate.logs import CLIENT_ID, Logs
 from zkmigrate.model import (
     GroupPlan,
     GroupState,
+    HeldNow,
     KafkaOffset,
     Kind,
     Problem,
@@ -152,20 +154,31 @@ class Stores:
                 else:
                     yield name, bad_name(name)
 
-    def offsets(
-        self, store: Store, plans: Iterable[GroupPlan]
-    ) -> Iterator[tuple[GroupPlan, dict[TopicPartition, int | None]]]:
-        """Yield each planned group with what a store holds of its topics now."""
-        if store is Store.ZOOKEEPER:
-            for plan, nodes in self.zk.run_all(map(_read_offsets, plans)):
-                yield plan, {tp: _zk_offset("", node).offset for tp, node in nodes.items()}
-            return
-        for plan in plans:
-            topics = {entry.tp.topic for entry in plan.entries}
-            found = self.kafka.fetch(plan.group, [entry.tp for entry in plan.entries])
-            held: dict[TopicPartition, int | None]
-            held = {tp: stored.offset for tp, stored in found.items() if tp.topic in topics}
-            yield plan, held
+    def offsets(self, plans: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, HeldNow]]:
+        """Yield each planned group with all that both stores hold of it now."""
+        for plan, nodes in self.zk.run_all(map(_read_offsets, plans)):
+            found = self.fetch(plan.group, [entry.tp for entry in plan.entries])
+            yield (
+                plan,
+                {
+                    Store.ZOOKEEPER: {tp: _zk_offset("", node).offset for tp, node in nodes},
+                    Store.KAFKA: {tp: stored.offset for tp, stored in found.items()},
+                },
+            )
+
+    def fetch(
+        self, group: str, known: Collection[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return all offsets of a group that Kafka holds.
+
+        Brokers before 0.10.2 cannot tell all: they are asked for the partitions that are ``known``,
+        and for those that the same topics have now.
+        """
+        asked = set(known)
+        if not self.kafka.tells_all(group):
+            for topic, state in self.logs.of({tp.topic for tp in known})[0].items():
+                asked |= {TopicPartition(topic, number) for number in state.partitions}
+        return self.kafka.fetch(group, sorted(asked))
 
     def _learn(self, topics: Iterable[Iterable[str]]) -> None:
         """Find out about the topics of many groups at once."""
@@ -244,19 +257,25 @@ def bad_name(name: str) -> Problem:
     )
 
 
-def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, dict[TopicPartition, Node]]]:
-    """Read the offset znodes of the plan's topics, also those that the plan does not name."""
-    paths = GroupPaths(plan.group)
-    wanted: list[TopicPartition] = []
-    topics = sorted({entry.tp.topic for entry in plan.entries})
+def offset_partitions(group: str) -> Script[list[TopicPartition]]:
+    """Return the partitions that a group has offset znodes of."""
+    paths = GroupPaths(group)
+    topics = list(filter(is_legal_topic, (yield from children(paths.offsets)) or []))
     lists = yield from children_of(map(paths.offsets_topic, topics))
-    for topic, names in zip(topics, lists, strict=True):
-        for number in map(partition_number, names):
-            if number is not None:
-                wanted.append(TopicPartition(topic, number))
-    nodes = yield from read_many([paths.offset(tp) for tp in wanted])
+    return [
+        TopicPartition(topic, number)
+        for topic, names in zip(topics, lists, strict=True)
+        for number in map(partition_number, names)
+        if number is not None
+    ]
+
+
+def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, list[tuple[TopicPartition, Node]]]]:
+    """Read all offset znodes of a group, also those that the plan does not name."""
+    wanted = yield from offset_partitions(plan.group)
+    nodes = yield from read_many(map(GroupPaths(plan.group).offset, wanted))
     pairs = zip(wanted, nodes, strict=True)
-    return plan, {tp: node for tp, node in pairs if node is not None}
+    return plan, [(tp, node) for tp, node in pairs if node is not None]
 
 
 def _numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from zkconsumer.core.types import TopicPartition
-from zkmigrate.model import GroupPlan
+from zkmigrate.model import Direction, GroupPlan, HeldNow
 from zkmigrate.plan import show
 
 
@@ -21,23 +20,26 @@ class Difference(NamedTuple):
     what: str
 
 
-def compare(plan: GroupPlan, held: Mapping[TopicPartition, int | None]) -> Iterator[Difference]:
+def compare(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
     """Yield every partition that the target does not hold as planned.
 
-    Partitions that the plan does not name are differences too: somebody else stored them.
+    Offsets that the plan does not know are differences too, in either store: they came later, and
+    those in the store that was left did not move.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
-    for tp in sorted({*planned, *held}):
-        to, found = planned.get(tp), held.get(tp)
-        if to == found:
-            continue
+    target, left = held[direction.target], held[direction.source]
+    for tp in sorted({*planned, *target, *left}):
+        to, found = planned.get(tp), target.get(tp)
         if tp not in planned:
             what = "not in the plan"
+            if found is None:
+                found, what = left.get(tp), f"only in {direction.source.value}, {what}"
         elif to is None or found is None:
             what = "missing" if found is None else "was to have no offset"
         else:
             what = f"{found - to} further" if found > to else f"{to - found} behind"
-        yield Difference(plan.group, *tp, to, found, what)
+        if to != found and tp.topic not in plan.skipped:
+            yield Difference(plan.group, *tp, to, found, what)
 
 
 def text(difference: Difference) -> str:

@@ -20,6 +20,8 @@ Held = Mapping[TopicPartition, KafkaOffset | None]
 class Work:
     """A change of one store, and what both stores hold before it.
 
+    ``leaves`` is the store whose offsets do not count any more after the change: it must hold none
+    that the plan does not know. ``skipped``: topics that the plan leaves as they are.
     ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
     ``before`` and ``after``: the tombstone's content. ``topics``: when the topics were created (a
     zxid) whose logs must hold the offsets of ``to``; what is restored needs not fit.
@@ -34,6 +36,12 @@ class Work:
     before: bytes | None
     after: bytes | None
     topics: Mapping[str, int]
+    leaves: Store
+    skipped: frozenset[str]
+
+    def knows(self, tp: TopicPartition) -> bool:
+        """Whether the plan has decided about a partition, if only to leave it as it is."""
+        return tp in self.zk or tp.topic in self.skipped
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
         """Return the offsets that a store may hold of a partition before the change."""
@@ -63,6 +71,8 @@ def forward(plan: PlanFile, group: GroupPlan) -> Work:
         group.tombstone,
         tombstone.encode(plan.direction.target, plan.made_ms, values),
         group.topics,
+        plan.direction.source,
+        group.skipped,
     )
 
 
@@ -120,4 +130,16 @@ def back(done: Work, rows: object) -> Work:
         raise JournalError(f"group {done.group}: the journal does not agree with the plan")
     after = {**held, **done.to}
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
-    return Work(done.group, done.target, zk, kafka, restored, None, done.after, done.before, {})
+    return Work(
+        done.group,
+        done.target,
+        zk,
+        kafka,
+        restored,
+        None,
+        done.after,
+        done.before,
+        {},
+        done.target,
+        done.skipped,
+    )

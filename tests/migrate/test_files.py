@@ -27,6 +27,7 @@ PLANS = (
         ),
         tombstone=b'{"version":1}',
         topics={"t": 77},
+        skipped=frozenset({"other", "more"}),
     ),
     GroupPlan("../<script>\x1b", (Problem(Kind.BAD_NAME, "what", "fix"),)),
 )

@@ -129,6 +129,20 @@ def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, t
     assert bench.znodes(group) == before
 
 
+def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> None:
+    """On every broker line: an offset of a partition that is younger than the plan stops the group,
+    also where the broker tells offsets only of partitions that it is asked about."""
+    any_bench.topic(topic, 1)
+    any_bench.set_zk(group, topic, {0: 3})
+    any_bench.set_kafka(group, topic, {0: 3})
+    plan, journal = any_bench.plan([group], Direction.KAFKA_TO_ZK)
+    any_bench.cluster.add_partitions(topic, 2)
+    any_bench.set_kafka(group, topic, {1: 7})
+    (refused,) = any_bench.apply(plan, journal)
+    assert refused.outcome is Outcome.FAILED
+    assert f"{topic}-1: kafka holds 7, which is not in the plan" in refused.why
+
+
 def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: str) -> None:
     """The others are moved, and the outcome says which was not."""
     bench.topic(topic, 1)

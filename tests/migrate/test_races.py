@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.model import Direction
+from zkmigrate.model import Direction, HeldNow, Options
 from zkmigrate.outcome import Outcome
+from zkmigrate.plan_file import PlanFile
+from zkmigrate.verify import compare
 
 from zkconsumer.core.types import TopicPartition
 
@@ -111,6 +113,86 @@ def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) 
     (result,) = bench.apply(plan, journal, at("before journal write", change))
     assert result.outcome is Outcome.FAILED
     assert "kafka holds 6, not 3" in result.why
+
+
+@pytest.mark.parametrize("new", ["topic", "partition"])
+@pytest.mark.parametrize("way", list(Direction))
+def test_an_offset_that_comes_after_the_plan(
+    bench: Bench, group: str, topic: str, way: Direction, new: str
+) -> None:
+    """An offset of a topic or partition that the plan does not know is not left behind: the group
+    is refused by its name, before the claim and after it, and nothing is written; verify finds it
+    in either store. Topics that the operator skips are left out of all that."""
+    to_kafka = way is Direction.ZK_TO_KAFKA
+    source, target = (
+        (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
+    )
+    left = f"{topic}-left"
+    for name in (topic, left):
+        bench.topic(name, 1)
+        source(group, name, {0: 3})
+    target(group, left, {0: 1})
+    options = Options(skip_topics=frozenset({left}), max_idle_days=10**6)
+    late = TopicPartition(topic, 1) if new == "partition" else TopicPartition(f"{topic}-new", 0)
+
+    def come() -> None:
+        if new == "topic":
+            bench.topic(late.topic, 1)
+        else:
+            bench.cluster.add_partitions(topic, 2)
+            bench.produce(topic, 1, 9)
+        source(group, left, {0: 4})
+        source(group, late.topic, {late.partition: 7})
+
+    def stored(plan: PlanFile) -> HeldNow:
+        with bench.stores() as stores:
+            ((_, held),) = stores.offsets(plan.groups)
+        return held  # type: ignore[no-any-return]
+
+    plan, journal = bench.plan([group], way, options)
+    (result,) = bench.apply(plan, journal, at("before zookeeper multi", come))
+    assert result.outcome is Outcome.FAILED
+    assert f"{late}: {way.source.value} holds 7, which is not in the plan" in result.why
+    assert stored(plan)[way.target] == {TopicPartition(left, 0): 1}
+    before = bench.znodes(group)
+    (result,) = bench.apply(plan, bench.folder / "second")
+    assert f"{late}: {way.source.value} holds 7, which is not in the plan" in result.why
+    assert bench.znodes(group) == before
+    again, third = bench.plan([group], way, options)
+    assert bench.apply(again, third)[0].outcome is Outcome.DONE
+    held = stored(again)
+    assert held[way.target][late] == 7
+    assert held[way.target][TopicPartition(left, 0)] == 1
+    assert list(compare(again.groups[0], way, held)) == []
+    assert [one[1:] for one in compare(plan.groups[0], way, held)] == [
+        (*late, None, 7, "not in the plan")
+    ]
+    assert bench.rollback(again, third)[0].outcome is Outcome.DONE
+    found = next(one for one in compare(plan.groups[0], way, stored(plan)) if not one.planned)
+    assert found[1:] == (*late, None, 7, f"only in {way.source.value}, not in the plan")
+
+
+@pytest.mark.parametrize("way", list(Direction))
+def test_an_offset_that_comes_after_the_move(
+    bench: Bench, group: str, topic: str, way: Direction
+) -> None:
+    """A rollback does not leave behind what consumers stored since of a topic that was not moved,
+    unless that is asked for."""
+    to_kafka = way is Direction.ZK_TO_KAFKA
+    source, target = (
+        (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
+    )
+    other = f"{topic}-new"
+    for name in (topic, other):
+        bench.topic(name, 1)
+    source(group, topic, {0: 3})
+    plan, journal = bench.plan([group], way)
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    target(group, other, {0: 7})
+    (refused,) = bench.rollback(plan, journal)
+    assert refused.outcome is Outcome.FAILED
+    assert f"{other}-0: {way.target.value} holds 7, which is not in the plan" in refused.why
+    assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
 
 
 @pytest.mark.parametrize("where", ["zookeeper", "kafka"])

@@ -26,7 +26,7 @@ from kafka.protocol.consumer import (
     OffsetDeleteResponse,
 )
 
-from zkconsumer.broker.api_versions import OFFSET_COMMIT
+from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
     StoredOffset,
@@ -172,6 +172,17 @@ class GroupCoordinators:
             code, what, offsets = fetch_offsets(connection, group, partitions, all_stored=True)
             check(code, what)
             return offsets
+
+        return self._at_coordinator(group, ask)
+
+    def tells_all(self, group: str) -> bool:
+        """Whether ``fetch`` finds all stored offsets of a group, not only those asked for."""
+
+        def ask(connection: BrokerConnection) -> bool:
+            try:
+                return connection.version(OFFSET_FETCH, 2) > 0
+            except UnsupportedBrokerError:
+                return False
 
         return self._at_coordinator(group, ask)
 
