@@ -13,11 +13,13 @@ import click
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import print_notes
+from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import ConfigError, OffsetsFileError
 from zkmigrate import offset_csv
 from zkmigrate.command_options import chosen_groups
 from zkmigrate.errors import PlanFileError
 from zkmigrate.model import GroupState, Store
+from zkmigrate.plan import shown
 
 
 def given_offsets(file: str, groups: tuple[str, ...]) -> dict[str, dict[Any, int]]:
@@ -53,12 +55,16 @@ def offsets_in_kafka(
     with Stores(zookeeper, timeout) as stores:
         chosen = chosen_groups(partial(stores.group_names, Store.KAFKA), Store.KAFKA, groups, regex)
         found: dict[OffsetKey, int] = {}
+        hidden: frozenset[str] = frozenset()
         for state in stores.states(chosen, {}, False):
             if isinstance(state, GroupState):
+                hidden = state.hidden - INTERNAL_TOPICS
                 for tp, stored in state.kafka.items():
                     found[OffsetKey(state.group, *tp)] = stored.offset
             else:
                 print_notes([f"{state[1].what}; it is left out"])
+        if hidden:
+            print_notes([f"the broker's access lists hide offsets of {shown(sorted(hidden))}"])
     return found
 
 

@@ -124,8 +124,9 @@ class GroupState:
 
     ``members``: consumer ids registered in ZooKeeper. ``owners``: partition to owner. Coordinator
     members are texts that name client and host. ``foreign``: znodes of another client's layout.
-    ``faults``: what could not be found out, so that nothing can be decided. ``given``: offsets from
-    a file, which take the place of what the source store holds.
+    ``faults``: what could not be found out, so that nothing can be decided. ``hidden``: all topics
+    whose offsets in Kafka the brokers do not show us. ``given``: offsets from a file, which take
+    the place of what the source store holds.
     """
 
     group: str
@@ -140,6 +141,7 @@ class GroupState:
     foreign: tuple[str, ...] = ()
     tombstone: Tombstone | None = None
     faults: tuple[str, ...] = ()
+    hidden: frozenset[str] = frozenset()
     given: Mapping[TopicPartition, int] | None = None
 
 
@@ -182,6 +184,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
     BAD_NAME = "bad-name"
     NOTHING = "nothing-stored"
+    HIDDEN = "hidden-offsets"
     CONFLICT = "conflict"
     OUT_OF_RANGE = "out-of-range"
     TOPIC_MISSING = "topic-missing"
@@ -198,6 +201,7 @@ class Kind(Enum):
 
 _DECIDABLE = frozenset(
     {
+        Kind.HIDDEN,
         Kind.CONFLICT,
         Kind.OUT_OF_RANGE,
         Kind.TOPIC_MISSING,

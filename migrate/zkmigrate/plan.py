@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from zkconsumer.admin.text import printable
+from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.core.types import TopicPartition
 from zkmigrate.model import (
     Direction,
@@ -73,6 +74,7 @@ class _Planner:
                 *state.slipped,
                 *(state.given or ()),
                 *self._unstored(),
+                *self._moved_unseen(),
             }
             if tp.topic not in self.options.skip_topics
         )
@@ -87,7 +89,8 @@ class _Planner:
                 "check group, chroot and --direction",
             )
         self._idle()
-        self._tell(entries)
+        unseen = state.hidden - self.options.skip_topics - INTERNAL_TOPICS
+        self._tell(entries, unseen - {tp.topic for tp in wanted})
         tombstone = state.tombstone.data if state.tombstone else None
         return GroupPlan(
             state.group,
@@ -110,6 +113,11 @@ class _Planner:
             if topic in stored:
                 for number in found.partitions:
                     yield TopicPartition(topic, number)
+
+    def _moved_unseen(self) -> Iterable[TopicPartition]:
+        """Partitions that were moved once, in topics whose offsets in Kafka we may not see now."""
+        stone = self.state.tombstone
+        return [tp for tp in stone.values if tp.topic in self.state.hidden] if stone else []
 
     def _refuse(self, kind: Kind, what: str, fix: str) -> None:
         self.problems.append(Problem(kind, printable(what), printable(fix)))
@@ -155,6 +163,9 @@ class _Planner:
 
     def _entry(self, tp: TopicPartition) -> Entry | None:
         state = self.state
+        if tp.topic in state.hidden:
+            self._found(Kind.HIDDEN, str(tp))
+            return None
         znode = state.zk.get(tp)
         kafka = state.kafka.get(tp)
         zk = znode.offset if znode else None
@@ -289,6 +300,8 @@ class _Planner:
     def _collect(self) -> None:
         """Turn what was found of partitions into one problem for each kind."""
         fixes = {
+            Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: allow the mover to "
+            "describe topic {topic}, or leave it out with --skip-topic {topic}",
             Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or --skip-topic",
             Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
             Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
@@ -316,7 +329,7 @@ class _Planner:
                 f"if it is still needed give --max-idle-days {days}",
             )
 
-    def _tell(self, entries: Iterable[Entry]) -> None:
+    def _tell(self, entries: Iterable[Entry], unseen: Iterable[str]) -> None:
         unset = [str(entry.tp) for entry in entries if entry.to is None]
         if unset:
             self.notes.append(f"no offset, so auto.offset.reset decides: {shown(unset)}")
@@ -332,6 +345,11 @@ class _Planner:
                 note += "; the broker does not tell its retention, this is the default"
             self.notes.append(note)
         if self.direction is Direction.KAFKA_TO_ZK:
+            if unseen and self.state.given is None:
+                self.notes.append(
+                    "the broker's access lists hide offsets of these topics, which do not move if "
+                    f"the group has any: {shown(sorted(unseen))}"
+                )
             rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
             if rich:
                 self.notes.append(

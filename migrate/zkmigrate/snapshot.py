@@ -27,7 +27,13 @@ from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.znodes import BROKER_IDS, GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.core.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    decode_offset,
+    is_legal_topic,
+)
 from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate import tombstone
@@ -130,6 +136,8 @@ class Stores:
             count = sum(len(topic.partitions) for topic in topics.values())
             patience = min(self.timeout, 10.0)
             times = offset_times.commit_times(every, count, brokers, CLIENT_ID, patience)
+        topics_there = self.zk.run(children(BROKER_TOPICS)) or []
+        hidden = self.kafka.hidden(filter(is_legal_topic, topics_there))
         names = iter(every)
         while chunk := list(islice(names, _CHUNK)):
             legal = [name for name in chunk if is_legal_topic(name)]
@@ -150,7 +158,7 @@ class Stores:
                     offsets = given.get(name)
                     if offsets is not None:
                         offsets = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
-                    yield self._state(parts[name], kafka[name], offsets)
+                    yield self._state(parts[name], kafka[name], offsets, hidden)
                 else:
                     yield name, bad_name(name)
 
@@ -197,6 +205,7 @@ class Stores:
         snapshot: GroupSnapshot,
         kafka: Mapping[TopicPartition, KafkaOffset],
         given: Mapping[TopicPartition, int] | None,
+        hidden: frozenset[str],
     ) -> GroupState:
         registrations = interpret(snapshot, ())
         foreign = [
@@ -243,6 +252,7 @@ class Stores:
             foreign=tuple(foreign),
             tombstone=stone,
             faults=tuple(faults),
+            hidden=hidden,
             given=given,
         )
 

@@ -239,6 +239,27 @@ def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:
     assert plan.entries[0].kafka == KafkaOffset(4, 7, "note")
 
 
+def test_offsets_that_the_broker_hides() -> None:
+    """What access lists hide does not count as none: a topic that ZooKeeper or a tombstone shows to
+    be the group's needs a decision, either way; others are named where they could be lost."""
+    hidden = frozenset({"orders", "secret", "__consumer_offsets"})
+    moved = Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"")
+    for direction in (FORTH, BACK):
+        for found in (state(5), replace(state(None), tombstone=moved)):
+            plan = made(replace(found, hidden=hidden), direction)
+            (problem,) = [one for one in plan.problems if one.kind is Kind.HIDDEN]
+            assert problem.kind.verdict is Verdict.DECIDE
+            assert "orders-0" in problem.what
+            assert "--skip-topic orders" in problem.fix
+            named = [note for note in plan.notes if "secret" in note]
+            assert len(named) == (direction is BACK)
+            assert not any("orders" in note or "__consumer" in note for note in named)
+    skipped = made(replace(state(5), hidden=hidden), BACK, skip_topics=hidden)
+    assert not any("hide" in note for note in skipped.notes)
+    given = made(replace(state(5, 7), given={TP: 6}, hidden=frozenset({"secret"})), BACK)
+    assert (given.verdict, given.notes) == (Verdict.READY, ())
+
+
 def test_a_file_takes_the_place_of_the_source() -> None:
     """Offsets from a file are checked like others and written whatever both stores hold."""
     found = replace(state(3, 7), given={TP: 6})

@@ -37,6 +37,7 @@ from zkconsumer.broker.coordinator_calls import (
     settle,
     until,
 )
+from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.membership.wire import by_topic
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
@@ -165,7 +166,8 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all stored offsets of a group; those stored as negative numbers are none.
 
-        Brokers before 0.10.2 cannot tell all: they are asked for ``partitions``.
+        Topics that may not be described are left out without a word: see ``hidden``. Brokers before
+        0.10.2 cannot tell all: they are asked for ``partitions``.
         """
 
         def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
@@ -174,6 +176,21 @@ class GroupCoordinators:
             return offsets
 
         return self._at_coordinator(group, ask)
+
+    def hidden(self, topics: Iterable[str]) -> frozenset[str]:
+        """Return those of the topics that may not be described, so that no offset of them is seen.
+
+        Brokers before 1.0 do not tell.
+        """
+        wanted = sorted(topics)
+
+        def ask() -> frozenset[str]:
+            connection = self._connection(self._any_broker())
+            starts = range(0, len(wanted), _BATCH)
+            parts = [fetch_metadata(connection, wanted[at : at + _BATCH]).hidden for at in starts]
+            return frozenset().union(*parts)
+
+        return self._until(ask, "the broker")
 
     def tells_all(self, group: str) -> bool:
         """Whether ``fetch`` finds all stored offsets of a group, not only those asked for."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
@@ -14,6 +15,8 @@ from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
+
+_NOT_AUTHORIZED: Final = 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class ClusterMetadata:
     """Broker id of each partition that has a leader."""
     errors: Mapping[str, BrokerError]
     """Topics that the broker reports an error for, such as one that does not exist."""
+    hidden: frozenset[str] = frozenset()
+    """Those of them that may not be described. Brokers before 1.0 say that they do not exist."""
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
@@ -47,6 +52,7 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
         request = MetadataRequest(topics=[])
     response = connection.call(request, MetadataResponse, version)
     leaders: dict[TopicPartition, int] = {}
+    hidden: set[str] = set()
     errors: dict[str, BrokerError] = {}
     with mapped_errors(connection.endpoint):
         brokers = {
@@ -58,9 +64,11 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
                 continue
             if entry.error_code:
                 errors[entry.name] = error_from_code(entry.error_code, f"topic {entry.name}")
+            if entry.error_code == _NOT_AUTHORIZED:
+                hidden.add(entry.name)
             for part in entry.partitions:
                 if part.leader_id >= 0:
                     leaders[TopicPartition(entry.name, part.partition_index)] = part.leader_id
     for name in wanted - {entry.name for entry in response.topics}:
         errors[name] = error_from_code(3, f"topic {name}")
-    return ClusterMetadata(brokers, leaders, errors)
+    return ClusterMetadata(brokers, leaders, errors, frozenset(hidden))
