@@ -84,6 +84,11 @@ class Mover:
             steps = [record["step"] for record in records]
             if steps[-1] == "undo-done":
                 return Result(group.group, Outcome.WAS_DONE, 0)
+            if set(steps) <= {"claim", "undo-claim"}:
+                if execute:
+                    self._outlive(_names(records), group.group)
+                    journal.write(group=group.group, step="undo-done")
+                return Result(group.group, Outcome.NOTHING, 0, "nothing was written")
             (claim,) = [record for record in records if record["step"] == "claim"][:1]
             work = back(forward(plan, group), claim.get("held"))
             return self._move(work, records, "undo-", journal if execute else None)
@@ -119,7 +124,7 @@ class Mover:
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         if journal is not None:
-            self._outlive({str(record.get("name")) for record in records}, work.group)
+            self._outlive(_names(records), work.group)
         self._look(work, resumed)
         if journal is None:
             self._look_at_offsets(work, resumed)
@@ -347,6 +352,11 @@ def _begun(journal: Journal | None) -> dict[str, list[dict[str, Any]]]:
             raise JournalError("the journal holds a record of no known kind: nothing is done")
         begun.setdefault(record["group"], []).append(record)
     return begun
+
+
+def _names(records: Iterable[dict[str, Any]]) -> set[str]:
+    """The names under which earlier runs took a group over."""
+    return {str(record.get("name")) for record in records}
 
 
 def _see_known(work: Work, store: Store, held: Mapping[TopicPartition, int | None]) -> None:

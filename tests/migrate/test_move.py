@@ -7,7 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from zkmigrate.journal import Journal
 from zkmigrate.model import Direction, OnConflict, Options, Verdict
+from zkmigrate.mover import Mover
 from zkmigrate.outcome import Outcome
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -110,6 +112,59 @@ def test_rollback_refuses_when_somebody_moved_on(bench: Bench, group: str, topic
     assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(4)}
     assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
     assert bench.committed(group, {topic: 1}) == {}
+
+
+@pytest.mark.parametrize("way", list(Direction))
+def test_a_forced_rollback_goes_past_both_stores(
+    bench: Bench, group: str, topic: str, way: Direction
+) -> None:
+    """With force a rollback restores the store that was written, whatever has become of the other;
+    that one it does not touch."""
+    source, target = bench.set_zk, bench.set_kafka
+    if way is Direction.KAFKA_TO_ZK:
+        source, target = target, source
+    bench.topic(topic, 2)
+    source(group, topic, {0: 3, 1: 4})
+    target(group, topic, {1: 4})
+    plan, journal = bench.plan([group], way)
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    source(group, topic, {0: 5})
+    (refused,) = bench.rollback(plan, journal)
+    assert f"{topic}-0: {way.source.value} holds 5" in refused.why
+    (result,) = bench.rollback(plan, journal, force=True)
+    assert result.outcome is Outcome.DONE, result.why
+    with bench.stores() as stores:
+        ((_, held),) = stores.offsets(plan.groups)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert held == {way.source: {first: 5, second: 4}, way.target: {second: 4}}
+
+
+def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> None:
+    """A group that an apply claimed but did not write has nothing to undo, though its offsets have
+    gone on; the journal says so, and a dry run changes nothing."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    plan, journal = bench.plan([group])
+
+    def register(what: str) -> None:
+        if what == "after journal claim":
+            bench.client.create(f"/consumers/{group}/ids/late", b"{}", makepath=True)
+
+    assert bench.apply(plan, journal, register)[0].outcome is Outcome.FAILED
+    bench.client.delete(f"/consumers/{group}/ids/late")
+    bench.set_zk(group, topic, {0: 5})
+    bench.set_kafka(group, topic, {0: 9})
+    before = bench.znodes(group), journal.read_bytes()
+    with bench.stores() as stores, Journal(journal, plan.digest) as opened:
+        (dry,) = Mover(stores).rollback(plan, opened, False, lambda _result: None)
+    assert dry.outcome is Outcome.NOTHING
+    assert (bench.znodes(group), journal.read_bytes()) == before
+    (result,) = bench.rollback(plan, journal)
+    assert (result.outcome, result.why) == (Outcome.NOTHING, "nothing was written")
+    assert bench.znodes(group) == before[0]
+    assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(9)}
+    assert bench.rollback(plan, journal)[0].outcome is Outcome.WAS_DONE
+    assert "was rolled back" in bench.apply(plan, journal)[0].why
 
 
 @pytest.mark.parametrize("where", ["zookeeper", "kafka"])
