@@ -217,7 +217,9 @@ class _Reader:
             self.refuse("problems and notes are not lists")
         found = tuple(self._problem(problem) for problem in problems)  # type: ignore[union-attr]
         stone = line.get("tombstone")
-        tombstone = None if stone is None else self.text(line, "tombstone").encode("latin-1")
+        if stone is not None and max(self.text(line, "tombstone"), default="") > "\xff":
+            self.refuse("tombstone holds characters that are no bytes")
+        tombstone = None if stone is None else stone.encode("latin-1")
         topics = line.get("topics")
         if not isinstance(topics, dict):
             self.refuse("topics is not an object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -53,6 +54,21 @@ def test_a_plan_cut_at_any_byte_is_refused() -> None:
     for end in range(len(data)):
         with pytest.raises(PlanFileError, match=r"^plan:"):
             plan_file.parse("plan", data[:end])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tombstone", "\u0100"), ("tombstone", "\ud800"), ("tombstone", 1), ("skipped", None),
+        ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
+    ],
+)  # fmt: skip
+def test_bad_fields_of_a_group_are_named(key: str, value: object) -> None:
+    """A field that cannot be what a plan writes is refused with its line, whatever it holds."""
+    head, group, *rest = whole().decode().splitlines(keepends=True)
+    changed = json.dumps({**json.loads(group), key: value}) + "\n"
+    with pytest.raises(PlanFileError, match=rf"^plan:\d: .*{'skips' if value == ['t'] else key}"):
+        plan_file.parse("plan", "".join((head, changed, *rest)).encode())
 
 
 def test_changed_plans_are_refused_or_mean_what_they_say() -> None:
