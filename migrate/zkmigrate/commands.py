@@ -37,7 +37,7 @@ from zkmigrate.command_options import (
 from zkmigrate.command_output import Summary, progress, tell
 from zkmigrate.config_map import CLIENTS, map_file
 from zkmigrate.errors import MigrationError
-from zkmigrate.journal import Journal
+from zkmigrate.journal import Journal, read_records
 from zkmigrate.model import (
     Direction,
     GroupPlan,
@@ -180,8 +180,8 @@ def plan(
     click.get_current_context().exit(summary.status)
 
 
-def _journal(plan_path: str, journal: str | None, digest: str) -> Journal:
-    return Journal(Path(journal or f"{plan_path}.journal"), digest)
+def _journal_path(plan_path: str, journal: str | None) -> Path:
+    return Path(journal or f"{plan_path}.journal")
 
 
 def _journal_option(command: F) -> F:
@@ -202,18 +202,19 @@ def apply(
     """Carry out PLAN. A dry run unless --execute is given.
 
     Each group is taken over as a member would do it before anything is written. After a crash run
-    the same command again: it goes on where it was. Exit status 0 only when every group of the plan
-    is moved and read back.
+    the same command again: it goes on where it was; a dry run tells what is left to do. Exit status
+    0 only when every group of the plan is moved and read back.
     """
     loaded = plan_file.load(plan)
     with _open(zookeeper, timeout) as stores:
         mover = _mover(stores)
         with progress("moving", len(loaded.groups)) as on_group:
             if execute:
-                with _journal(plan, journal, loaded.digest) as opened:
+                with Journal(_journal_path(plan, journal), loaded.digest) as opened:
                     results = mover.apply(loaded, opened, on_group)
             else:
-                results = mover.apply(loaded, None, on_group)
+                earlier = read_records(_journal_path(plan, journal), loaded.digest)
+                results = mover.apply(loaded, None, on_group, earlier)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)
     tell(results, how)
@@ -240,12 +241,12 @@ def rollback(
     Refuses a group whose offsets somebody has changed since, unless --force is given.
     """
     loaded = plan_file.load(plan)
-    where = journal or f"{plan}.journal"
+    where = _journal_path(plan, journal)
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
     with (
         _open(zookeeper, timeout) as stores,
-        _journal(plan, journal, loaded.digest) as opened,
+        Journal(where, loaded.digest) as opened,
         progress("restoring", len(loaded.groups)) as on_group,
     ):
         results = _mover(stores, force).rollback(loaded, opened, execute, on_group)

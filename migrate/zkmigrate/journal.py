@@ -81,11 +81,7 @@ class Journal:
             raise JournalError(f"{self.path}: another run is at work on this plan") from None
         with open(self.path, "rb") as file:
             data = file.read()
-        records, good = parse(str(self.path), data)
-        if records[0].get("plan") != self._digest:
-            raise JournalError(
-                f"{self.path}: belongs to another plan; each plan needs a journal of its own"
-            )
+        records, good = _of_plan(self.path, data, self._digest)
         if good < len(data):
             self._effect("before journal cut")
             os.ftruncate(self._file, good)
@@ -135,6 +131,27 @@ class Journal:
             ) from None
         self._number += 1
         self._effect(f"after journal {record.get('step')}")
+
+
+def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
+    """Return what earlier runs recorded; nothing when there is no journal.
+
+    Nothing is locked or written: this is for a look. Raises JournalError.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            return _of_plan(path, file.read(), digest)[0][1:]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}") from None
+
+
+def _of_plan(path: Path, data: bytes, digest: str) -> tuple[list[dict[str, Any]], int]:
+    records, good = parse(str(path), data)
+    if records[0].get("plan") != digest:
+        raise JournalError(f"{path}: belongs to another plan; each plan needs a journal of its own")
+    return records, good
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -51,10 +51,17 @@ class Mover:
     # -- plans ---------------------------------------------------------------------------------
 
     def apply(
-        self, plan: PlanFile, journal: Journal | None, on_group: Callable[[Result], object]
+        self,
+        plan: PlanFile,
+        journal: Journal | None,
+        on_group: Callable[[Result], object],
+        records: Iterable[dict[str, Any]] = (),
     ) -> list[Result]:
-        """Move every group that is ready; without a journal only look whether it could be done."""
-        begun = _begun(journal)
+        """Move every group that is ready.
+
+        Without a journal only look whether it could be done, after earlier runs left ``records``.
+        """
+        begun = _begun(records if journal is None else journal.records)
 
         def one(group: GroupPlan) -> Result:
             if group.verdict is not Verdict.READY:
@@ -75,7 +82,7 @@ class Mover:
         self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
     ) -> list[Result]:
         """Take every group back that was begun; the others were not changed."""
-        begun = _begun(journal)
+        begun = _begun(journal.records)
 
         def one(group: GroupPlan) -> Result:
             records = begun.get(group.group, [])
@@ -123,8 +130,7 @@ class Mover:
         mine = [record for record in records if record["step"].startswith("undo") is undo]
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
-        if journal is not None:
-            self._outlive(_names(records), work.group)
+        self._outlive(_names(records), work.group)
         self._look(work, resumed)
         if journal is None:
             self._look_at_offsets(work, resumed)
@@ -345,9 +351,9 @@ class Mover:
             self._see_kafka(work, False)
 
 
-def _begun(journal: Journal | None) -> dict[str, list[dict[str, Any]]]:
+def _begun(records: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     begun: dict[str, list[dict[str, Any]]] = {}
-    for record in journal.records if journal else ():
+    for record in records:
         if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
             raise JournalError("the journal holds a record of no known kind: nothing is done")
         begun.setdefault(record["group"], []).append(record)

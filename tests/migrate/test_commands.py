@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -132,6 +133,47 @@ def test_offsets_go_through_files(
     assert run(["apply", plan, "--execute", *zookeeper]) == 0
     held = {tp: stored.offset for tp, stored in bench.committed(group, {topic: 2}).items()}  # type: ignore[attr-defined]
     assert held == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 4}
+
+
+def test_a_dry_run_knows_what_was_done(
+    bench: Bench, tmp_path: Path, group: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After an apply that was killed a dry run says what would be done, and after one that ended
+    that it was; it neither waits for the journal nor changes it, and refuses another plan's."""
+    bench.topic(topic, 2)
+    bench.set_zk(group, topic, {0: 3, 1: 4})
+    zookeeper = ("--zookeeper", bench.cluster.zookeeper)
+    plan, journal = tmp_path / "plan", tmp_path / "plan.journal"
+    assert run(["plan", "--group", group, "--out", str(plan), *zookeeper]) == 0
+    loaded = plan_file.load(str(plan))
+
+    class KilledError(BaseException):
+        pass
+
+    def effect(what: str) -> None:
+        if what.startswith("after kafka commit"):
+            raise KilledError
+
+    def dry() -> tuple[int, str]:
+        capsys.readouterr()
+        before = bench.znodes(group), journal.read_bytes()
+        status = run(["apply", str(plan), "--json", *zookeeper])
+        assert (bench.znodes(group), journal.read_bytes()) == before
+        (row,) = json.loads(capsys.readouterr().out)
+        return status, row["outcome"]
+
+    with pytest.raises(KilledError):
+        bench.apply(loaded, journal, effect)
+    with Journal(journal, loaded.digest):
+        assert dry() == (0, "would be done")
+    assert run(["apply", str(plan), "--execute", *zookeeper]) == 0
+    with journal.open("ab") as file:
+        file.write(b"torn")
+    assert dry() == (0, "was done before")
+    other = tmp_path / "other"
+    assert run(["plan", "--group", group, "--out", str(other), *zookeeper]) == 0
+    assert run(["apply", str(other), "--journal", str(journal), *zookeeper]) == 2
+    assert "belongs to another plan" in capsys.readouterr().err
 
 
 def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> None:
