@@ -59,7 +59,7 @@ def generate(rng: random.Random, topics: Mapping[str, str]) -> tuple[Offsets, se
         if rng.random() < 0.04:
             odd.add(kind)
             offsets[(topics[kind], 0)] = b"1"
-    if not any(value.isdigit() for value in offsets.values()):
+    if not odd and not any(value.isdigit() for value in offsets.values()):
         offsets[(topics["one"], 0)] = b"3"
     return offsets, odd
 
