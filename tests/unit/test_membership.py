@@ -354,6 +354,26 @@ def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
     assert (machine.state, set(machine.held)) == (State.STABLE, set(A[:2]))
 
 
+@pytest.mark.parametrize("code", [16, -1])
+def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> None:
+    """Brokers name the former one for a while: neither heartbeats nor the attempts of a commit are
+    spent on it as fast as it answers."""
+    machine = stable()
+    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}))
+    for attempt in range(machine.spec.commit_attempts - 1):
+        given = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: code}))
+        if attempt:
+            assert kinds(given) == []
+            given = tell(machine, common.TimerFired(machine._timers["backoff"], "backoff"))
+        assert kinds(given) == [orders.FindCoordinator]
+        given = answer(machine, facts.CoordinatorFound)
+        (commit,) = (order for order in given if isinstance(order, orders.CommitOffsets))
+    told = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 0}))
+    assert told == [common_orders.AnswerCommit(1, ())]
+    tell(machine, facts.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
+    assert kinds(beat(machine, code)) == [orders.FindCoordinator], "it has answered: at once"
+
+
 def wait_in(state: State) -> MembershipMachine:
     """A member with a generation that waits in ``state`` for its application or its fetchers."""
     machine = stable(cooperative=True)

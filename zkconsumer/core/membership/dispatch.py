@@ -84,6 +84,7 @@ class MembershipDispatcher(ABC):
         self._goal = Goal.LOAD
         self._purpose = Purpose.REJOIN
         self._coordinator = False
+        self._unproved = False  # nothing but "not me" was heard since the last coordinator was lost
         self.closing = False
         self._answered_start = False
         self._rejoin_wanted = False

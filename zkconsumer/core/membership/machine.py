@@ -100,11 +100,28 @@ class MembershipMachine(MembershipDispatcher):
 
         Elsewhere the failure of what is waited for leads to the next one, or ``_find_beside``.
         """
+        goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
+        if self.state in BETWEEN or self.state is State.STABLE:
+            self._find_again(goal)
+        elif self._lost_again():
+            self._search_paused = True
+            self._timer("search", self.spec.backoff)
+
+    def _find_again(self, goal: Goal) -> None:
+        if self._lost_again():
+            self._back_off(goal)
+        else:
+            self._go(goal)
+
+    def _lost_again(self) -> bool:
+        """Note that there is no coordinator; whether the last one was none either.
+
+        Brokers name the former coordinator until they have heard of its end: so the second search
+        waits.
+        """
         self._coordinator = False
-        if self.state in BETWEEN:
-            self._go(Goal.LOAD)
-        elif self.state is State.STABLE:
-            self._go(Goal.REST)
+        before, self._unproved = self._unproved, True
+        return before
 
     def _timer_fired(self, fact: common.TimerFired) -> None:
         if self._timers.get(fact.name) != fact.token:
@@ -162,6 +179,7 @@ class MembershipMachine(MembershipDispatcher):
             self._react(what, fact, Goal.LOAD)
 
     def _joined(self, fact: facts.Joined) -> None:
+        self._unproved = False
         self.member_id, self.generation = fact.member_id, fact.generation
         self.leads, self.protocol = fact.leader == fact.member_id, fact.protocol
         self._members, self._assignments = fact.members, {}
@@ -204,8 +222,7 @@ class MembershipMachine(MembershipDispatcher):
             case Reaction.PROCEED | Reaction.RETRY | Reaction.TAKE_ID | Reaction.REFUSE:
                 self._back_off(goal)
             case Reaction.FIND_AGAIN:
-                self._coordinator = False
-                self._go(goal)
+                self._find_again(goal)
             case Reaction.REJOIN:
                 self._rejoin()
             case Reaction.LOST | Reaction.EXPELLED:
@@ -435,6 +452,7 @@ class MembershipMachine(MembershipDispatcher):
             return
         self._timer("heartbeat", self.spec.heartbeat_interval)
         what = reaction(Request.HEARTBEAT, fact.code)
+        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
         if what is Reaction.FIND_AGAIN:
             self._coordinator_lost()
         elif not current or self.state is State.JOINING:
@@ -504,6 +522,7 @@ class MembershipMachine(MembershipDispatcher):
         else:
             self.stale_answers += 1
             return
+        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
         if what is Reaction.FIND_AGAIN:
             self._coordinator_lost()
         elif what is Reaction.RETRY:
