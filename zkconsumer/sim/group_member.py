@@ -233,7 +233,7 @@ class SimGroupMember(SimProcess):
 
     def _expire(self) -> None:
         """Tell again and again, as the loop does: the machine hears it only as a member."""
-        if self.alive and self._kernel.now < self._stalled_until:
+        if self.alive and self._kernel.now_us < round(self._stalled_until * 1e6):
             self.post(facts.PollExpired())
             self._kernel.schedule(1.0, self._expire)
 
