@@ -93,10 +93,17 @@ class CreateTTL(Create2):
     """A request that kazoo lacks: a znode deleted by the server after a time without change."""
 
     type = 21
+    ttl_ms = 500
 
     def serialize(self) -> bytearray:
         """A create2 with the time to live, in milliseconds, behind it."""
-        return super().serialize() + long_struct.pack(500)
+        return super().serialize() + long_struct.pack(self.ttl_ms)
+
+
+class CreateLongTTL(CreateTTL):
+    """The same, of a znode that outlives the recording."""
+
+    ttl_ms = 600_000
 
 
 def call(client: KazooClient, request: Any) -> Any:
@@ -198,7 +205,7 @@ def work(address: str, version: str) -> KazooClient:
         client.create("/box/only", b"")
         client.delete("/box/only")
         call(client, CreateTTL("/ttl", b"t", OPEN_ACL_UNSAFE, 5))
-        call(client, CreateTTL("/ttl-kept", b"t", OPEN_ACL_UNSAFE, 5))
+        call(client, CreateLongTTL("/ttl-kept", b"t", OPEN_ACL_UNSAFE, 5))
         client.create("/ttl-kept/child", b"")
         wait_until(
             lambda: not client.exists("/box") and not client.exists("/ttl"),

@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 from zkaudit import job
 from zkaudit.cli_commands import cli
 from zkaudit.errors import AuditError
+from zkaudit.snapshot import snapshot_zxid
 from zkaudit.txnlog import Operation, read_transactions
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+HEADER = 16
 
 
 def home(recordings: Any, version: str, to: Path) -> Path:
@@ -34,31 +36,44 @@ def forge(log: Path, victim: Operation) -> None:
     log.write_bytes(content)
 
 
+def drop_front(place: Path) -> None:
+    """Leave of a server's logs what follows its second snapshot (the first one is of zxid 0).
+
+    Where a server begins a new log is up to chance, and mostly some transactions behind the
+    snapshot; so the log is cut.
+    """
+    files = place / "version-2"
+    last = sorted(filter(None, map(snapshot_zxid, files.iterdir())))[0]
+    for log in sorted(files.glob("log.*")):
+        later = [op.position for op in read_transactions(log) if op.zxid > last]
+        if later and min(later) > HEADER:
+            content = log.read_bytes()
+            content = content[:HEADER] + content[min(later) :]
+            (files / f"log.{last + 1:x}").write_bytes(content)
+        if not later or min(later) > HEADER:
+            log.unlink()
+
+
 def test_every_digest_of_every_server_is_compared(
     spark: SparkSession, recordings: Any, tmp_path: Path
 ) -> None:
-    """All digests that the logs carry, of two servers; of the second the first log is missing."""
+    """All digests that the logs carry, of two servers; of the second the front is missing: there
+    the comparison begins behind a snapshot, some transactions later."""
     one, other = (home(recordings, v, tmp_path / v) for v in ("3.6.4", "3.9.3"))
-    first = recordings("3.9.3").logs[0].name
-    (other / "version-2" / first).unlink()
-    carried = [
-        len(
-            {
-                op.zxid
-                for log in recordings(version).logs
-                if (version, log.name) != ("3.9.3", first)
-                for op in read_transactions(log)
-                if op.digest is not None
-            }
-        )
-        for version in ("3.6.4", "3.9.3")
-    ]
-    for place, count in zip((one, other), carried, strict=True):
+    drop_front(other)
+    for place in (one, other):
+        carried = {
+            op.zxid
+            for log in (place / "version-2").glob("log.*")
+            for op in read_transactions(log)
+            if op.digest is not None
+        }
         options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
         found = job.run(spark, options)["digests"]
-        assert found["equal"] + found["unknown"] == count
-        assert found["equal"] > count / 2
-        assert place is other or not found["unknown"]
+        assert found["equal"] + found["unknown"] == len(carried)
+        if place is one:
+            assert not found["unknown"]
+        assert found["equal"] > 0
 
 
 def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:

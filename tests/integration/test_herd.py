@@ -47,7 +47,7 @@ def test_simulator_and_ensemble_count_the_same(
     """
     simulated = simulate(Herd(members, partitions, event=event, profile=profile))
     herd = RealHerd(
-        port, members, partitions, event=event, profile=profile, session_timeout=PATIENT, bounce=0.5
+        port, members, partitions, event=event, profile=profile, session_timeout=PATIENT
     )
     real = run_herd(herd, tmp_path)
     for name in ("reads", "writes", "requests", "changes", "watches_fired", "attempts"):
