@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -65,3 +67,30 @@ def test_same_seed_same_history(seed: int) -> None:
     assert first is not None
     assert len(first) > 100
     assert first == second
+
+
+def test_same_seed_same_history_in_every_process() -> None:
+    """So it is whatever the seed of Python's hashes, which is another one in each process.
+
+    Sets are printed in any order; so each line's characters are compared sorted.
+    """
+    code = (
+        "from zkconsumer.broker.sticky import StickyStrategy\n"
+        "from zkconsumer.sim.group_scenario import run\n"
+        "for seed in range(60):\n"
+        "    for cooperative in (False, True):\n"
+        "        done = run(seed, strategies=(StickyStrategy(cooperative),), record=True)\n"
+        "        print([''.join(sorted(line)) for line in done.history or ()])\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+            timeout=170,
+        ).stdout
+        for seed in (1, 2)
+    ]
+    assert len(told[0]) > 1_000_000
+    assert told[0] == told[1]

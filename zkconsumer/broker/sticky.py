@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignmentExecutor,
@@ -29,17 +30,32 @@ from zkconsumer.core.membership.wire import (
 from zkconsumer.core.types import TopicPartition
 
 
+class _Name(str):
+    """A topic or member as the algorithm is told it.
+
+    It takes from sets whatever comes first, so the hash must be the same in every process.
+    """
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return crc32(self.encode(errors="surrogatepass"))
+
+    def __deepcopy__(self, _: object) -> _Name:
+        return self
+
+
 class _Cluster:
     """What the algorithm asks for."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
-        self._partitions = partitions
+        self._partitions = {_Name(topic): count for topic, count in sorted(partitions.items())}
 
-    def topics(self) -> set[str]:
+    def topics(self) -> list[_Name]:
         """Topics that exist."""
-        return set(self._partitions)
+        return list(self._partitions)
 
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
+    def partitions_for_topic(self, topic: _Name) -> set[int] | None:
         """Numbers of a topic's partitions."""
         count = self._partitions.get(topic)
         return None if count is None else set(range(count))
@@ -76,7 +92,7 @@ class StickyStrategy:
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
     ) -> dict[str, bytes]:
         """See ``Strategy``."""
-        before = {member.member_id: _before(member, self.cooperative) for member in members}
+        before = {_Name(one.member_id): _before(one, self.cooperative) for one in members}
         known = {name: list(one.partitions) for name, one in before.items()}
         wanted = {name: _wanted(one) for name, one in before.items()}
         executor = StickyAssignmentExecutor(_Cluster(partitions), wanted)
@@ -92,8 +108,8 @@ class StickyStrategy:
             ]
             if self.cooperative:
                 final = [tp for tp in final if owner.get(tp, member_id) == member_id]
-            mine = frozenset(TopicPartition(tp.topic, tp.partition) for tp in final)
-            given[member_id] = encode_assignment(AssignmentData(mine))
+            mine = frozenset(TopicPartition(str(tp.topic), tp.partition) for tp in final)
+            given[str(member_id)] = encode_assignment(AssignmentData(mine))
         return given
 
 
@@ -120,7 +136,7 @@ def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetad
     except ValueError:
         pass  # it had nothing that anybody could read
     return StickyAssignorMemberMetadataV1(
-        partitions=[KafkaTopicPartition(*tp) for tp in owned],
+        partitions=[KafkaTopicPartition(_Name(topic), number) for topic, number in sorted(owned)],
         generation=generation,
-        subscription=topics,
+        subscription=[_Name(topic) for topic in topics],
     )
