@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from zkaudit.staging import Hole
+
 SEVERITIES = ("critical", "high", "medium", "low", "info")
 GROUP = ("chroot", "group")
 PARTITION = (*GROUP, "topic", "partition")
@@ -54,6 +56,8 @@ class Tables:
     known_from: int | None = 0
     """Every owner znode is known from this zxid on: behind the last hole, and a snapshot told what
     there was. None: nowhere."""
+    holes: tuple[Hole, ...] = ()
+    """Where transactions are missing, as ``Stage.holes``."""
 
 
 def text(name: str | Column) -> Column:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from zkaudit.findings_base import GROUP, PARTITION, Limits, Tables, made, row, text, tp
+from zkaudit.staging import hole_between
 from zkconsumer.core.topic_filter import expand
 from zkconsumer.core.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
@@ -91,6 +92,8 @@ def gaps(tables: Tables, limits: Limits) -> list[DataFrame]:
             "until": f.coalesce("next_zxid", "last_zxid"),
         }
     ).where(f.col("seconds") >= limits.gap_seconds)  # fmt: skip
+    if tables.holes:  # who claimed and left in one, nobody knows
+        free = free.where(~hole_between(f.col("end_zxid"), f.col("until"), tables.holes))
     wants = wanted(tables).alias("w")
     same = [f.col(f"f.{n}") == f.col(f"w.{n}") for n in (*GROUP, "topic")]
     witness = (
@@ -164,7 +167,9 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
             f.min("from_zxid").alias("registered"),
             f.max("seconds").alias("seconds"),
             f.max("live").alias("live"),
+            f.max("to_time").alias("left_time"),
         )
+        .withColumn("end_time", f.when(~f.col("live"), f.col("left_time")))
     )
     never = never.withColumn(
         "evidence",

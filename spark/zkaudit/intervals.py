@@ -160,7 +160,7 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         .orderBy("zxid", "idx")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    before = f.when(f.col("act").isNotNull(), f.struct("act", "data", "offset"))
+    before = f.when(f.col("act").isNotNull(), f.struct("act", "data", "offset", "stretch"))
     earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
     rows = rows.withColumns(
         {
@@ -181,7 +181,7 @@ def commits(stage: Stage, owned: DataFrame) -> DataFrame:
         .when(f.col("owner.end_stretch") == f.col("stretch"), "none")
         .otherwise("unknown")
     )
-    lasted = f.col("before.act") != "delete"
+    lasted = (f.col("before.act") != "delete") & (f.col("before.stretch") == f.col("stretch"))
     rows = rows.withColumns(
         {
             "alive": f.coalesce(alive, f.lit(False)),

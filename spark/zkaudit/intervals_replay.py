@@ -123,7 +123,7 @@ class _Run:
         self.done = Replay()
         self.live: dict[str, Life] = {}
         self.ended: dict[str, int] = {}  # path -> stretch of the last event that ended a life
-        self.offsets: dict[str, bytes | None] = {}
+        self.offsets: dict[str, tuple[int, bytes | None]] = {}  # path -> stretch, content
         self.closed: set[int] = set()
 
     def stretch(self, zxid: int) -> int:
@@ -208,7 +208,7 @@ class _Run:
     def offset(self, row: Row) -> None:
         assert row.path is not None
         if row.type in DELETES:
-            self.offsets[row.path] = None
+            self.offsets.pop(row.path, None)
             return
         if row.type not in CREATES and row.type != "setData":
             return
@@ -222,7 +222,9 @@ class _Run:
             state = "none" if self.ended[owner_path] == here else "unknown"
         else:
             state = "none" if here == 0 else "unknown"
-        before = self.offsets.get(row.path)
+        since, before = self.offsets.get(row.path, (here, None))
+        if since != here:
+            before = None
         same = before is not None and before == row.data
         claimed = life is not None and life.start is not None and life.start[0] == row.zxid
         if claimed and (same or before is None) and row.type == "setData":
@@ -241,4 +243,4 @@ class _Run:
                 life if state == "owner" else None,
             )
         )
-        self.offsets[row.path] = row.data
+        self.offsets[row.path] = (here, row.data)

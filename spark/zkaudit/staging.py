@@ -70,6 +70,12 @@ def after_hole(stretch: Column, holes: Sequence[Hole]) -> Column:
     return f.get(ends, stretch)
 
 
+def hole_between(first: Column, last: Column, holes: Sequence[Hole]) -> Column:
+    """Whether transactions are missing between a zxid that is known and a later one."""
+    ends = f.array(*[f.lit(after).cast("bigint") for after, _ in sorted(holes)])
+    return f.exists(ends, lambda after: (after >= first) & (after < last))
+
+
 def text_of(data: Column) -> Column:
     """Bytes as text; what is not UTF-8 becomes U+FFFD."""
     return f.make_valid_utf8(data.cast("string"))

@@ -144,7 +144,7 @@ COMMITS: Final = Table(
         *_AT,
         _c("session", "bigint", "session that wrote"),
         _c("offset", "bigint", "the offset; null: not a number"),
-        _c("previous", "bigint", "offset before this write; null: none known"),
+        _c("previous", "bigint", "offset before this write; null: none known since the last hole"),
         _c(
             "kind",
             "string",

@@ -209,6 +209,15 @@ def test_spark_equals_the_replay_on_random_histories(spark: SparkSession, batch:
     assert found_commits == commits, f"AUDIT_SEED={SEED}"
 
 
+def test_what_an_offset_was_before_a_hole_is_not_what_it_was_just_before_a_write() -> None:
+    """So nothing is known to have gone back, and the same number again is a commit."""
+    path = "/consumers/g/offsets/t/0"
+    history = [Row(z, 0, 1, "setData", path, b"%d" % n) for z, n in ((1, 9), (14, 9), (15, 9))]
+    cut, whole = (replay(history, holes).commits for holes in ([(3, 14)], []))
+    assert [(c.previous, c.kind) for c in cut] == [(None, "commit"), (None, "commit"), (9, "same")]
+    assert [(c.previous, c.kind) for c in whole] == [(None, "commit"), (9, "same"), (9, "same")]
+
+
 def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
     """Whatever is missing: lives with a known begin and end, and owners of commits, are right."""
     for number in range(300):
