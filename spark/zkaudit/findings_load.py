@@ -12,24 +12,35 @@ from zkaudit.findings_base import GROUP, Limits, Tables, made, row, text
 
 
 def storms(tables: Tables, limits: Limits) -> DataFrame:
-    """Many rebalances in a short time: one finding for each storm."""
+    """Many rebalances in a short time: one finding for each storm.
+
+    A storm is known by its tenth rebalance (that is the limit); those before belong to it.
+    """
     span = int(limits.storm_seconds * 1000)
     timed = tables.rebalances.withColumn("ms", f.unix_millis("start_time"))
-    recent = Window.partitionBy(*GROUP).orderBy("ms").rangeBetween(-span, 0)
-    hot = timed.withColumn("recent", f.count(f.lit(1)).over(recent)).where(
-        f.col("recent") >= limits.storm_rebalances
-    )
+    near = Window.partitionBy(*GROUP).orderBy("ms")
+    timed = timed.withColumn("recent", f.count(f.lit(1)).over(near.rangeBetween(-span, 0)))
+    timed = timed.withColumn("hot", f.when(f.col("recent") >= limits.storm_rebalances, f.col("ms")))
     order = Window.partitionBy(*GROUP).orderBy("ms", "first_zxid")
-    opens = f.coalesce(f.col("ms") - f.lag("ms").over(order) > span, f.lit(True))
-    hot = hot.withColumn("opens", opens.cast("int"))
-    hot = hot.withColumn("storm", f.sum("opens").over(order))
-    each = hot.groupBy(*GROUP, "storm").agg(
-        f.min("first_zxid").alias("zxid"),
-        f.max("last_zxid").alias("end_zxid"),
-        f.min("start_time").alias("time"),
-        f.max("end_time").alias("end_time"),
-        f.max("recent").alias("most"),
-        f.sum(f.col("joins") + f.col("leaves")).alias("changes"),
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    since = f.col("ms") - f.last("hot", ignorenulls=True).over(before)
+    opens = f.col("hot").isNotNull() & f.coalesce(since > span, f.lit(True))
+    timed = timed.withColumn("opens", opens.cast("int"))
+    number = f.when(f.col("hot").isNotNull(), f.sum("opens").over(order))
+    timed = timed.withColumn("number", number)
+    storm = f.first("number", ignorenulls=True).over(near.rangeBetween(0, span))
+    each = (
+        timed.withColumn("storm", storm)
+        .where("storm is not null")
+        .groupBy(*GROUP, "storm")
+        .agg(
+            f.min("first_zxid").alias("zxid"),
+            f.max("last_zxid").alias("end_zxid"),
+            f.min("start_time").alias("time"),
+            f.max("end_time").alias("end_time"),
+            f.max("recent").alias("most"),
+            f.sum(f.col("joins") + f.col("leaves")).alias("changes"),
+        )
     )
     each = each.withColumn(
         "evidence",

@@ -242,6 +242,8 @@ def _series(tables: dict[str, DataFrame], begin: int, width: int) -> list[dict[s
 
     def points(name: str, value: Any, kind: str) -> DataFrame:
         bucket = f.floor((f.unix_millis("time") - begin) / width)
+        if kind == "members":  # who came before the first claim is there at the begin
+            bucket = f.greatest(bucket, f.lit(0))
         return (
             tables[name]
             .where("time is not null")

@@ -7,6 +7,7 @@ import html
 import json
 import re
 import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from zkaudit import report
 from zkaudit.report import BUCKETS, MAX_ROWS, render
+from zkaudit.tables import TABLES
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
 
@@ -89,6 +91,28 @@ def test_the_page_is_whole_in_itself() -> None:
     found = re.search(r'id="data">(.*?)</script>', page)
     assert found
     assert json.loads(found[1]) == data("g")
+
+
+def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
+    """Who registered before the first interval begins is a member at the chart's begin."""
+    place: dict[str, Any] = {"chroot": "", "group": "g"}
+    rows = {
+        "registrations": [place],
+        "membership": [
+            {**place, "zxid": 1, "idx": 0, "members": 1, "time": datetime.fromtimestamp(1, UTC)},
+            {**place, "zxid": 2, "idx": 0, "members": 2, "time": datetime.fromtimestamp(2, UTC)},
+            {**place, "zxid": 9, "idx": 0, "members": 1, "time": datetime.fromtimestamp(25, UTC)},
+        ],
+    }
+    names = ("registrations", "ownership", "membership", "commits", "failed_claims")
+    specs = {table.name: table for table in TABLES if table.name in names}
+    frames = {}
+    for name, table in specs.items():
+        columns = [column.name for column in table.columns]
+        values = [tuple(row.get(column) for column in columns) for row in rows.get(name, [])]
+        frames[name] = spark.createDataFrame(values, table.spark_type())
+    (series,) = report._series(frames, begin=10_000, width=10_000)
+    assert series["members"] == [[0, 2], [1, 1]]
 
 
 @pytest.mark.parametrize("rows", [MAX_ROWS])
