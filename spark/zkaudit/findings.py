@@ -31,7 +31,10 @@ from zkaudit.findings_load import contention, large_herds, storms
 from zkaudit.findings_share import gaps, shares, unclaimed
 from zkaudit.tables import FINDINGS
 
-__all__ = ["SEVERITIES", "Limits", "Tables", "findings"]
+__all__ = ["LASTING", "SEVERITIES", "Limits", "Tables", "findings"]
+
+LASTING = ("orphan partition", "member without its share", "one consumer id on two sessions")
+"""Kinds of findings that go on at the end of the logs, where they have no end."""
 
 
 def findings(tables: Tables, limits: Limits) -> DataFrame:
@@ -265,21 +268,30 @@ def two_sessions(tables: Tables) -> DataFrame:
         | (f.col("r.ended") == "unknown") & f.col("r.end_after_zxid").isNull()
     )
     same = [f.col(f"o.{name}") == f.col(f"r.{name}") for name in (*GROUP, "member")]
-    both = owned.join(
-        registered,
-        reduce(lambda a, b: a & b, same)
-        & (f.col("o.session") != f.col("r.session"))
-        & together
-        & sure,
-    ).select(
-        *[f.col(f"o.{name}").alias(name) for name in (*PARTITION, "member", "session")],
-        begin.alias("zxid"),
-        f.when(f.col("o.start_zxid") > f.col("r.start_zxid"), f.col("o.start_time"))
-        .otherwise(f.col("r.start_time"))
-        .alias("time"),
-        f.col("o.start_zxid").alias("owner_zxid"),
-        f.col("r.start_zxid").alias("registered_zxid"),
-        f.col("r.session").alias("other"),
+    ends = [
+        f.when(f.col(f"{one}.end_zxid").isNotNull(), f.struct(f"{one}.end_zxid", f"{one}.end_time"))
+        for one in "or"
+    ]
+    both = (
+        owned.join(
+            registered,
+            reduce(lambda a, b: a & b, same)
+            & (f.col("o.session") != f.col("r.session"))
+            & together
+            & sure,
+        )
+        .select(
+            *[f.col(f"o.{name}").alias(name) for name in (*PARTITION, "member", "session")],
+            begin.alias("zxid"),
+            f.when(f.col("o.start_zxid") > f.col("r.start_zxid"), f.col("o.start_time"))
+            .otherwise(f.col("r.start_time"))
+            .alias("time"),
+            f.col("o.start_zxid").alias("owner_zxid"),
+            f.col("r.start_zxid").alias("registered_zxid"),
+            f.col("r.session").alias("other"),
+            f.least(*ends).alias("end"),
+        )
+        .select("*", "end.*")
     )
     both = both.withColumn(
         "evidence",

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from zkaudit import (
     tables_build,
 )
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.findings import SEVERITIES, Limits, Tables, findings
+from zkaudit.findings import LASTING, SEVERITIES, Limits, Tables, findings
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources_files import Piece
 from zkaudit.staging import stage
@@ -142,6 +143,7 @@ def audit(
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``job_input.transactions``; return the summary."""
     out = Path(options.out)
+    (out / "summary.json").write_text("{}")  # until all tables are of one audit
 
     def table(spec: tables.Table, frame: DataFrame) -> DataFrame:
         return kept(out, f"tables/{spec.name}", spec.shape(frame))
@@ -198,15 +200,10 @@ def audit(
         views=table(tables.VIEWS, journals.views(lines)),
         end=last,
         known_from=job_input.known_from(holes, snapshots),
+        holes=tuple(holes),
     )
     wrong = findings(made, options.limits)
-    if options.start is not None:
-        wrong = wrong.where(
-            f.coalesce("end_time", "time") >= f.lit(options.start).cast("timestamp")
-        )
-    if options.end is not None:
-        wrong = wrong.where(f.col("time") < f.lit(options.end).cast("timestamp"))
-    wrong = table(tables.FINDINGS, wrong)
+    wrong = table(tables.FINDINGS, within(wrong, last, options.start, options.end))
     more = {
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
@@ -214,6 +211,18 @@ def audit(
         "unreadable": unreadable.count(),
     }
     return _summary(options, out, made, wrong, plan, logs, snapshots, more)
+
+
+def within(wrong: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
+    """Findings of a time; what has not ended lasts to the end of the logs (``last``: one row)."""
+    if start is not None:
+        now = last.select(f.col("time").alias("now"))
+        until = f.coalesce("end_time", f.when(f.col("kind").isin(*LASTING), f.col("now")), "time")
+        since = f.lit(start).cast("timestamp")
+        wrong = wrong.crossJoin(f.broadcast(now)).where(until >= since).drop("now")
+    if end is not None:
+        wrong = wrong.where(f.col("time") < f.lit(end).cast("timestamp"))
+    return wrong
 
 
 def _summary(
@@ -230,8 +239,10 @@ def _summary(
         (row["severity"], row["kind"]): row["count"]
         for row in wrong.groupBy("severity", "kind").count().collect()  # a dozen kinds
     }
-    last = made.end.first()
+    last = made.end.select("zxid", f.unix_millis("time").alias("ms")).first()
     assert last is not None
+    # A time that Spark hands over would be one of this machine's zone.
+    last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
     summary = {
         "logs": len(logs),
         "snapshots": len(snapshots),
@@ -241,7 +252,7 @@ def _summary(
         "to": options.end,
         "limits": asdict(options.limits),
         "last_zxid": last["zxid"],
-        "last_time": last["time"].isoformat() if last["time"] else None,
+        "last_time": last_time and last_time.isoformat(),
         "holes": job_input.holes_of(plan),
         "dropped": plan.dropped,
         "unconfirmed": plan.unconfirmed,

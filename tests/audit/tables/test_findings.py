@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from pyspark.sql import SparkSession
-from zkaudit import intervals, journals, schema, staging, tables, tables_build
+from pyspark.sql import DataFrame, SparkSession
+from zkaudit import intervals, job, journals, schema, staging, tables, tables_build
 from zkaudit.findings import Limits, Tables, findings
+from zkaudit.findings_load import storms
+from zkaudit.findings_share import gaps
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
@@ -208,6 +211,7 @@ def tables_of(
         views=kept(tables.VIEWS, journals.views(lines)),
         end=end,
         known_from=None if holes else 0,
+        holes=holes,
     )
     return made, stage
 
@@ -421,6 +425,109 @@ def test_nothing_is_said_beyond_a_hole(spark: SparkSession) -> None:
         ("g", "orphan commit"),
         ("g", "orphan partition"),
     }
+
+
+def frame_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) -> DataFrame:
+    """Rows of a table, written by hand; null where a row says nothing."""
+    names = [column.name for column in table.columns]
+    assert all(row.keys() <= set(names) for row in rows)
+    values = [tuple(row.get(name) for name in names) for row in rows]
+    return spark.createDataFrame(values, table.spark_type())
+
+
+@dataclass
+class Few:
+    """Those of the tables that a rule looks at."""
+
+    registrations: Any = None
+    ownership: Any = None
+    partitions: Any = None
+    rebalances: Any = None
+    end: Any = None
+    holes: tuple[tuple[int, int], ...] = ()
+
+
+def after(seconds: float) -> datetime:
+    """A time in the history."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("hole", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
+def test_no_gap_across_a_hole(spark: SparkSession, hole: tuple[int, int] | None) -> None:
+    """In a hole nobody knows who owned the partition: no gap, and no orphan partition."""
+    common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
+    owner = {**common, "topic": "t", "start_zxid": 2, "end_zxid": 3, "end_time": after(0)}
+    claim = {**common, "topic": "t", "start_zxid": 14, "start_time": after(60)}
+    few = Few(
+        frame_of(
+            spark,
+            tables.REGISTRATIONS,
+            {**common, "start_zxid": 1, "subscription": {"t": 1}, "pattern": "static",
+             "ended": "still held"},
+        ),
+        frame_of(
+            spark,
+            tables.OWNERSHIP,
+            {**owner, "partition": 0, "ended": "released"},
+            {**claim, "partition": 0, "ended": "still held"},
+            {**owner, "partition": 1, "ended": "released"},
+        ),
+        frame_of(spark, tables.PARTITIONS),
+        end=spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp"),
+        holes=(hole,) if hole else (),
+    )  # fmt: skip
+    gap, orphan = gaps(cast(Tables, few), Limits())
+    told = [
+        (row["kind"], row["partition"]) for row in gap.union(orphan.select(gap.columns)).collect()
+    ]
+    expected = [("gap", 0)] * (hole in (None, (15, 17))) + [("orphan partition", 1)] * (not hole)
+    assert told == expected
+
+
+def test_findings_of_a_time(spark: SparkSession) -> None:
+    """--from leaves what is still so when the logs end, whenever it began, and what ended later."""
+    rows: list[dict[str, Any]] = [
+        {"kind": "orphan partition", "group": "open", "time": after(0)},
+        {"kind": "gap", "group": "over", "time": after(0), "end_time": after(40)},
+        {"kind": "gap", "group": "across", "time": after(0), "end_time": after(60)},
+        {"kind": "zombie commit", "group": "once", "time": after(0)},
+        {"kind": "zombie commit", "group": "later", "time": after(60)},
+    ]
+    last = spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp")
+    wrong = frame_of(spark, tables.FINDINGS, *rows)
+
+    def told(start: float | None, end: float | None) -> set[str]:
+        times = [None if at is None else after(at).isoformat(" ") for at in (start, end)]
+        kept = job.within(wrong, last, *times)
+        assert kept.columns == wrong.columns
+        return {row["group"] for row in kept.collect()}
+
+    assert told(50, None) == {"open", "across", "later"}
+    assert told(50, 55) == {"open", "across"}
+    assert told(100.5, None) == set()
+    assert told(None, 55) == {"open", "over", "across", "once"}
+
+
+def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
+    """It is known as one by the tenth, but those before belong to it; a later storm is another,
+    and what came between them is none."""
+    rows: list[dict[str, Any]] = []
+    times = {"ten": [20 * n for n in range(10)], "nine": [20 * n for n in range(9)]}
+    times["two"] = [*times["ten"], 900, *[3_000 + 20 * n for n in range(12)]]
+    for group, seconds in times.items():
+        for number, second in enumerate(seconds):
+            rows.append(
+                {"chroot": "", "group": group, "first_zxid": 10 * number, "joins": 1, "leaves": 0,
+                 "last_zxid": 10 * number + 5, "start_time": after(second),
+                 "end_time": after(second + 1)}
+            )  # fmt: skip
+    few = Few(rebalances=frame_of(spark, tables.REBALANCES, *rows))
+    told = storms(cast(Tables, few), Limits()).orderBy("group", "zxid").collect()
+    places = [(row["group"], row["zxid"], row["end_zxid"]) for row in told]
+    assert places == [("ten", 0, 95), ("two", 0, 95), ("two", 110, 225)]
+    assert [row["evidence"][0]["zxid"] for row in told] == [0, 0, 110]
+    assert "rebalanced 10 times within 600 s; 10 members came" in told[0]["sentence"]
+    assert "rebalanced 12 times within 600 s; 12 members came" in told[2]["sentence"]
 
 
 def test_tables_of_a_small_history(spark: SparkSession) -> None:

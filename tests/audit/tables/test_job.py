@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import json
 import shutil
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from zkaudit.cli_commands import run, status_of
 from zkaudit.collect import collect
 from zkaudit.errors import AuditError
 from zkaudit.job_input import find
+from zkaudit.txnlog import read_transactions
 
 from zkconsumer.testing import LocalZooKeeper
 
@@ -68,11 +72,24 @@ def strange(member: KazooClient, other: KazooClient) -> None:
     other.delete(owner)
 
 
+@pytest.fixture
+def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock is hours behind UTC."""
+    with monkeypatch.context() as change:
+        change.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
 def test_an_audit_of_a_real_log(
-    browse: Any, spark: SparkSession, logs: Path, tmp_path: Path
+    far_west: None, browse: Any, spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
     """Two servers with the same history count once; the zombie is found, the claim is no commit;
-    tables can be read again, the report holds the finding, and strange names are text in it."""
+    tables can be read again, the report holds the finding, and strange names are text in it.
+
+    The end of the logs is told in UTC, whatever the machine's zone.
+    """
     twin = tmp_path / "twin"
     shutil.copytree(logs, twin)
     out = tmp_path / "out"
@@ -109,6 +126,9 @@ def test_an_audit_of_a_real_log(
         ("critical", "foreign release", 1),  # of the strange group
     }
     assert (status_of(summary, "critical"), status_of(summary, None)) == (3, 0)
+    times = [op.time_ms for log in find([logs])[0] for op in read_transactions(log.path)]
+    ended = datetime.fromisoformat(summary["last_time"])
+    assert (ended.utcoffset(), ended.timestamp() * 1000) == (timedelta(0), times[-1])
     again, tables = job.load(spark, out)
     assert again == json.loads(json.dumps(summary))
     kinds = [r["kind"] for r in tables["commits"].orderBy("zxid", "idx").collect()]
