@@ -239,6 +239,8 @@ def tell(summary: dict[str, Any]) -> None:
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['holes']):,} holes in the logs"
     )
+    if summary["torn_snapshots"]:
+        click.echo(f"left out, not whole: {plain(', '.join(summary['torn_snapshots']))}")
     if summary["journals"]:
         click.echo(
             f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from zkaudit.errors import DigestMismatchError
+from zkaudit.errors import DigestMismatchError, LogFormatError
 from zkaudit.schema import CREATES, DELETES
 from zkaudit.snapshot import open_snapshot, snapshot_zxid
 from zkaudit.txnlog import Operation, read_transactions
@@ -240,7 +240,12 @@ class _Replay:
         return max((at for at in self.snapshots if self.last <= at < zxid), default=None)
 
     def _begin(self, zxid: int) -> None:
-        """Find the tree before a transaction, if it is the first one or follows a snapshot."""
+        """Find the tree before a transaction, if it is the first one or follows a snapshot.
+
+        Where that snapshot is not whole, the tree is known only if nothing happened up to it that
+        was not replayed: ZooKeeper does not use such a file either.
+        """
+        before = None if self.tree is None else (self.tree, self.sure)
         self.tree, self.sure = None, 0
         if self.last == 0 and zxid in (1, 1 << 32 | 1):
             self.tree = Tree()
@@ -248,7 +253,12 @@ class _Replay:
         at = self._between(zxid)
         if at is None or not (zxid == at + 1 or (_is_first(zxid) and at >> 32 < zxid >> 32)):
             return
-        tree, sure = Tree.of_snapshot(self.snapshots[at])
+        try:
+            tree, sure = Tree.of_snapshot(self.snapshots[at])
+        except LogFormatError:  # its server died while it wrote it; an earlier one lacks the rest
+            if at == self.last and before is not None:
+                self.tree, self.sure = before
+            return
         if sure is not None:
             self.tree, self.sure = tree, sure
 

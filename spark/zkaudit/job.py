@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.findings import LASTING, SEVERITIES, Limits, Tables, findings
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources_files import Piece
-from zkaudit.staging import stage
+from zkaudit.staging import Hole, stage
 
 QUIET_MS = 5_000
 """A rebalance ends when nothing happened in the group for so long."""
@@ -91,7 +91,13 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     with errors_named(), staged(out):
         rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs))
-        return audit(spark, options, rows, logs, snapshots)
+
+        def seen(_: Sequence[Hole]) -> DataFrame | None:
+            if not snapshots:
+                return None
+            return kept(out, "staging/snapshots", job_input.snapshots(spark, options.logs))
+
+        return audit(spark, options, rows, logs, snapshots, seen)
 
 
 def prepare(place: str) -> Path:
@@ -140,8 +146,12 @@ def audit(
     rows: DataFrame,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
+    seen_by: Callable[[Sequence[Hole]], DataFrame | None],
 ) -> dict[str, Any]:
-    """Make all tables from the rows of ``job_input.transactions``; return the summary."""
+    """Make all tables from the rows of ``job_input.transactions``; return the summary.
+
+    ``seen_by`` gives the rows of ``job_input.snapshots``, which are asked for if there are holes.
+    """
     out = Path(options.out)
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
 
@@ -155,7 +165,8 @@ def audit(
         f.max("last_zxid").alias("zxid"), f.max_by("time", "last_zxid").alias("time")
     )
     told = history.apply(rows.where(~f.col("type").isin(RUN, PATH)), plan)
-    seen = job_input.snapshots(spark, options.logs) if snapshots and holes else None
+    seen = seen_by(holes) if holes else None
+    whole = job_input.whole(seen) if seen is not None else {}
     found = stage(
         told,
         holes,
@@ -199,12 +210,14 @@ def audit(
         deliveries=table(tables.DELIVERIES, journals.deliveries(lines)),
         views=table(tables.VIEWS, journals.views(lines)),
         end=last,
-        known_from=job_input.known_from(holes, snapshots),
+        known_from=job_input.known_from(holes, whole.values()),
         holes=tuple(holes),
     )
     wrong = findings(made, options.limits)
     wrong = table(tables.FINDINGS, within(wrong, last, options.start, options.end))
+    names = [(piece.server, Path(piece.path).name) for piece in snapshots] if holes else []
     more = {
+        "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
         "journal_lines": read.count(),

@@ -6,7 +6,7 @@ Only builds DataFrames on the sources of ``zkaudit.sources``; ``runs_of`` collec
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -53,14 +53,27 @@ def transactions(spark: SparkSession, directories: Sequence[str | Path]) -> Data
 
 
 def snapshots(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:
-    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, tombstones and all ephemerals of
-    groups."""
+    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, tombstones, all ephemerals of
+    groups, and the root.
+
+    Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
+    """
     register(spark)
-    load = spark.read.format("zookeeper_snapshot").option("paths", _listed(directories)).load()
-    return load.where(
-        "contains(path, '/brokers/topics/') or contains(path, '/consumers/')"
-        " and (ephemeral_owner != 0 or endswith(path, '/migration'))"
+    source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
+    return (
+        source.option("paths", _listed(directories))
+        .load()
+        .where(
+            "path = '/' or contains(path, '/brokers/topics/') or contains(path, '/consumers/')"
+            " and (ephemeral_owner != 0 or endswith(path, '/migration'))"
+        )
     )
+
+
+def whole(rows: DataFrame) -> dict[tuple[str, str], int]:
+    """Return server, file and zxid of the snapshots that ``snapshots`` gave rows of."""
+    roots = rows.where("path = '/'").select("server", "file", "zxid").distinct()
+    return {(row[0], row[1]): int(row[2]) for row in roots.collect()}
 
 
 def _listed(directories: Sequence[str | Path]) -> str:
@@ -85,13 +98,13 @@ def runs_of(rows: DataFrame) -> list[Run]:
     return [Run(row[0], int(row[1]), int(row[2])) for row in found]
 
 
-def known_from(holes: Sequence[tuple[int, int]], snapshots: Sequence[Piece]) -> int | None:
+def known_from(holes: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> int | None:
     """Return the zxid from which on every znode is known; ``None``: nowhere.
 
     Without holes from the beginning; else from the first snapshot that was taken behind the last
-    one.
+    one. ``snapshots`` are the zxids in their names.
     """
     if not holes:
         return 0
     behind = max(before for _, before in holes)
-    return min((found.zxid for found in snapshots if found.zxid >= behind - 1), default=None)
+    return min((zxid for zxid in snapshots if zxid >= behind - 1), default=None)

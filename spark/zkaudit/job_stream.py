@@ -1,7 +1,8 @@
 """An audit that goes on: the logs are recorded as they grow, and the tables made again.
 
 ``OUT/recorded`` holds what the audit needs of the logs, one directory for each batch of Spark's
-stream, ``OUT/checkpoint`` how far the logs were read. A batch that is repeated after a crash
+stream, and of snapshots; ``OUT/checkpoint`` how far the logs were read; ``OUT/refreshed`` the last
+batch that is in the tables. A batch that is repeated after a crash
 replaces itself, so each transaction is recorded once, and what ZooKeeper purges later stays. Runs
 in the driver's thread; Spark calls ``_Recorder`` on one of its own while that one waits.
 """
@@ -12,7 +13,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from zkaudit import job_input, journals, schema
 from zkaudit.errors import AuditError
 from zkaudit.job import Options, audit, errors_named, prepare, staged
 from zkaudit.sources import register
+from zkaudit.sources_files import Piece
+from zkaudit.staging import Hole
 
 MAX_BATCHES: Final = 50
 """So many batches are put together into one directory."""
@@ -45,9 +48,13 @@ def stream(
     journals.check(options.journals)
     _same_inputs(out, options)
     while True:
-        new = record(spark, options)
-        if new or not (out / "tables" / "findings").exists():
+        record(spark, options)
+        batches = recorded(out / "recorded")
+        last = str(_number(batches[-1])) if batches else ""
+        done = out / "refreshed"  # also by a process that was killed before it had audited
+        if last != (done.read_text() if done.exists() else ""):
             told(refresh(spark, options))
+            done.write_text(last)
         if once or stop.wait(every):
             return
 
@@ -91,7 +98,45 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
     with errors_named(), staged(out):
         places = [str(place) for place in recorded(out / "recorded")]
         rows = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(*places)
-        return audit(spark, options, rows, logs, snapshots)
+        return audit(
+            spark,
+            options,
+            rows,
+            logs,
+            snapshots,
+            lambda holes: _snapshots(spark, options, snapshots, holes),
+        )
+
+
+def _snapshots(
+    spark: SparkSession, options: Options, found: Sequence[Piece], holes: Sequence[Hole]
+) -> DataFrame | None:
+    """Record what is needed of the snapshots that are there; return what was ever recorded.
+
+    That is the first one behind each hole: the logs tell what came later. Those that are read with
+    it are kept too.
+    """
+    folder = Path(options.out) / "recorded" / "snapshots"
+    wanted = schema.spark_type(schema.SNAPSHOT)
+
+    def known() -> DataFrame | None:
+        places = [str(place.parent) for place in sorted(folder.glob("*/_SUCCESS"))]
+        return spark.read.schema(wanted).parquet(*places) if places else None
+
+    def stretch(zxid: int) -> int:
+        return sum(before <= zxid + 1 for _, before in holes)
+
+    first: dict[int, int] = {}
+    rows = known()
+    for zxid in () if rows is None else job_input.whole(rows).values():
+        first[stretch(zxid)] = min(zxid, first.get(stretch(zxid), zxid))
+    if any(piece.zxid < first.get(stretch(piece.zxid), piece.zxid + 1) for piece in found):
+        place = folder / f"{len(list(folder.glob('*'))):010}"
+        job_input.snapshots(spark, options.logs).write.parquet(str(place))
+        made = job_input.whole(spark.read.schema(wanted).parquet(str(place)))
+        if rows is not None and made.keys() <= job_input.whole(rows).keys():
+            shutil.rmtree(place)  # what it was for is not whole
+    return known()
 
 
 def recorded(folder: Path) -> list[Path]:

@@ -326,7 +326,7 @@ class SnapshotReader(DataSourceReader):
                     batches = read_snapshot(piece.path, piece.server, settings.filters)
                 for batch in batches:
                     yield batch.select(settings.names)
-            except LogFormatError:
+            except (LogFormatError, FileNotFoundError):  # damaged, or purged meanwhile
                 if not settings.tolerant:
                     raise
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,8 @@ class Writer:
     It takes its time: a server begins a new log after 50,000 transactions or more.
     """
 
-    def __init__(self, zookeeper: str, group: str) -> None:
-        self.client = KazooClient(zookeeper, timeout=20)
-        self.client.start(timeout=20)
+    def __init__(self, server: LocalZooKeeper, group: str) -> None:
+        self.client = self.client_of(server)
         self.group = f"/consumers/{group}"
         self.client.create(f"{self.group}/ids/m", REGISTRATION, ephemeral=True, makepath=True)
         self.client.create(f"{self.group}/owners/t/0", b"m-0", ephemeral=True, makepath=True)
@@ -41,6 +41,12 @@ class Writer:
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
+
+    @staticmethod
+    def client_of(server: LocalZooKeeper) -> KazooClient:
+        client = KazooClient(server.zookeeper, timeout=60)
+        client.start(timeout=20)
+        return client
 
     def run(self) -> None:
         while not self.ended.wait(0.002):
@@ -77,8 +83,9 @@ def grown(
     options = job.Options([str(logs)], str(folder / "stream"))
     job_stream.prepare(options.out)
     news = []
-    with LocalZooKeeper(dir=folder) as server:
-        writer = Writer(server.zookeeper, "first")
+    with LocalZooKeeper(dir=folder) as server, closing(Writer.client_of(server)) as stays:
+        stays.create("/consumers/kept/ids/m", REGISTRATION, ephemeral=True, makepath=True)
+        writer = Writer(server, "first")
         for seen in (50, 100):
             wait_until(lambda seen=seen: writer.offset > seen, 60, "the member commits")
             news.append(job_stream.record(spark, options))
@@ -88,7 +95,8 @@ def grown(
         server.zookeeper_server.stop()
         server.zookeeper_server.start()
         server.zookeeper_server.wait_ready()
-        Writer(server.zookeeper, "second").close()
+        Writer(server, "second").close()
+        stays.stop()
     news.append(job_stream.record(spark, options))
     assert news == [True, True, True, False, True]
     assert len(list((logs / "version-2").glob("log.*"))) == 2
@@ -148,6 +156,44 @@ def test_a_torn_tail_is_waited_for(
     job_stream.record(spark, job.Options([str(server)], str(tmp_path / "again")))
     places = [str(p) for p in job_stream.recorded(tmp_path / "again" / "recorded")]
     assert spark.read.parquet(*places).where(operations).count() == counts[3][0]
+
+
+def test_what_is_purged_stays_and_nothing_is_left_undone(
+    spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
+) -> None:
+    """Logs that begin with a hole: what a snapshot told of it stays told when it is purged, and one
+    that is torn is named. What was recorded by a process that was killed then is audited by the
+    next one, even if nothing new is there."""
+    files = grown[0] / "version-2"
+    place = tmp_path / "server"
+    place.mkdir()
+    log = max(files.glob("log.*"), key=lambda p: int(p.name[4:], 16))
+    content = log.read_bytes().rstrip(b"\0")
+    for snapshot in files.glob("snapshot.*"):
+        shutil.copy(snapshot, place)
+    (place / "snapshot.1").write_bytes(b"ZKSN")
+    options = job.Options([str(place)], str(tmp_path / "out"))
+    ended = threading.Event()
+    told: list[dict[str, Any]] = []
+
+    def look() -> int:
+        job_stream.stream(spark, options, 1, ended, told.append, once=True)
+        return len(told)
+
+    (place / log.name).write_bytes(content[: len(content) // 2])
+    assert look() == 1
+    assert [Path(name).name for name in told[0]["torn_snapshots"]] == ["snapshot.1"]
+    (place / log.name).write_bytes(content)
+    assert job_stream.record(spark, options)  # and was killed
+    for snapshot in place.glob("snapshot.*"):
+        snapshot.unlink()
+    assert look() == 2
+    assert told[1]["torn_snapshots"] == []
+    found = job.load(spark, options.out)[1]["registrations"].where("`group` = 'kept'")
+    ((begun, ended_how),) = found.select("start_zxid", "ended").collect()
+    assert 0 < begun < int(log.name[4:], 16)
+    assert ended_how == "closed"
+    assert look() == 2
 
 
 def test_a_stream_keeps_to_its_directories(
