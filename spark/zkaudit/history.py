@@ -15,6 +15,7 @@ majority that logged it, and commits of an epoch are a prefix of its proposals. 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ Range = tuple[int, int]
 """First and last zxid, both included, of one epoch."""
 
 _COUNTER: Final = 0xFFFFFFFF
+_PIECE: Final = 16
+MAX_TESTS: Final = 100
+"""With more ranges than this, rows are joined with them instead of compared with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ def _without(whole: Range, dropped: list[Range]) -> list[Range]:
     return [(first, last)] if first <= last else []
 
 
-def _overlaps(whole: Range, ranges: list[Range]) -> Iterable[Range]:
+def _overlaps(whole: Range, ranges: Iterable[Range]) -> Iterable[Range]:
     for first, last in ranges:
         if first <= whole[1] and whole[0] <= last:
             yield max(first, whole[0]), min(last, whole[1])
@@ -200,6 +204,9 @@ def apply(frame: DataFrame, history: History) -> DataFrame:
 
     from pyspark.sql import functions as f
 
+    if sum(map(len, history.take.values())) + len(history.unconfirmed) > MAX_TESTS:
+        return _joined(frame, history)
+
     def within(ranges: Iterable[Range]) -> Column:
         tests = [f.col("zxid").between(first, last) for first, last in ranges]
         return reduce(or_, tests, f.lit(False))
@@ -209,3 +216,43 @@ def apply(frame: DataFrame, history: History) -> DataFrame:
     ]
     kept = frame.where(reduce(or_, wanted, f.lit(False)))
     return kept.withColumn("confirmed", ~within(history.unconfirmed))
+
+
+def _joined(frame: DataFrame, history: History) -> DataFrame:
+    """``apply`` for many ranges, which would be too large an expression: a broadcast join.
+
+    Ranges are cut where a zxid's upper bits change, so that few are compared with each row.
+    """
+    from pyspark.sql import functions as f
+
+    pieces = [
+        (server, part >> _PIECE, *inside, sure)
+        for server, ranges in history.take.items()
+        for whole in ranges
+        for first, last, sure in _told(whole, history.unconfirmed)
+        for part in range(first >> _PIECE << _PIECE, last + 1, 1 << _PIECE)
+        for inside in _overlaps((first, last), [(part, part + (1 << _PIECE) - 1)])
+    ]
+    ddl = "server_ string, part_ long, first_ long, last_ long, confirmed boolean"
+    ranges = f.broadcast(frame.sparkSession.createDataFrame(pieces, ddl))
+    fits = (
+        (f.col("server") == f.col("server_"))
+        & (f.shiftright("zxid", _PIECE) == f.col("part_"))
+        & f.col("zxid").between(f.col("first_"), f.col("last_"))
+    )
+    return frame.join(ranges, fits).select(*frame.columns, "confirmed")
+
+
+def _told(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
+    """Cut a range into what is confirmed and what is not. ``unsure`` is in order."""
+    at, end = whole
+    begin = bisect_left(unsure, at, key=lambda r: r[1])
+    for first, last in _overlaps(
+        whole, unsure[begin : bisect_right(unsure, end, key=lambda r: r[0])]
+    ):
+        if at < first:
+            yield at, first - 1, True
+        yield first, last, False
+        at = last + 1
+    if at <= end:
+        yield at, end, True

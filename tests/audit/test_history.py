@@ -159,6 +159,32 @@ def test_spark_reads_each_transaction_once(
     assert plan(read_runs(source.load(path))).holes == ((min(both), max(both)),)
 
 
+@pytest.mark.parametrize("epochs", [10, 1_500])
+def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> None:
+    """However many epochs and holes there are: each zxid once, and the unsure ones marked."""
+    made = plan(
+        runs(
+            a=[(e, 1, 4) for e in range(1, epochs)] + [(epochs, 0xFFFE, 0x20001)],
+            b=[(e, 3, 6) for e in range(1, epochs, 2)] + [(epochs, 0x10005, 0x10006)],
+        ),
+        ensemble=3,
+    )
+    held = [
+        (server, zxid(e, n))
+        for server, first in (("a", 1), ("b", 3))
+        for e in range(1, epochs)
+        for n in range(first, first + 4)
+    ]
+    last = (0xFFFE, 0xFFFF, 0x10000, 0x10004, 0x10005, 0x10006, 0x10007, 0x1FFFF, 0x20000, 0x20001)
+    held += [(server, zxid(epochs, n)) for server in "ab" for n in (1, *last, 0x20002)]
+    assert made.unconfirmed
+    rows = apply(spark.createDataFrame(held, "server string, zxid long"), made).collect()
+    unsure, every = inside(made.unconfirmed), set(taken(made))
+    assert sorted((row.zxid, row.confirmed) for row in rows) == sorted(
+        (z, z not in unsure) for z in every & {z for _, z in held}
+    )
+
+
 @pytest.mark.parametrize("ensemble", [None, 3])
 def test_no_logs_are_an_empty_history(ensemble: int | None) -> None:
     """Nothing in, nothing out."""
