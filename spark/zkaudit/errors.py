@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from zkconsumer.errors import ZkConsumerError
 
 
@@ -57,3 +59,14 @@ class DigestMismatchError(AuditError):
 
 class SchemaMismatchError(AuditError):
     """A table on disk was written with other columns than this release reads."""
+
+
+def no_file(number: int | None, reason: str, file: str | None) -> str:
+    """Return one line for an ``OSError``: which file, what is wrong, what to do."""
+    fix = {
+        errno.ENOENT: "if it was deleted meanwhile, run again; zkaudit collect keeps logs",
+        errno.EACCES: "let this user read and write it",
+        errno.EPERM: "let this user read and write it",
+        errno.ENOSPC: "make room, then run again",
+    }
+    return f"{file or 'a file'}: {reason}: {fix.get(number or 0, 'see to it, then run again')}"

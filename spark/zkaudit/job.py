@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +33,14 @@ from zkaudit import (
     tables,
     tables_build,
 )
-from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.errors import AuditError, InputMissingError, no_file
 from zkaudit.findings import LASTING, SEVERITIES, Limits, Tables, findings
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources_files import Piece
 from zkaudit.staging import Hole, stage
 
+_SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
+"""How Python's last line of a traceback tells an ``OSError``."""
 QUIET_MS = 5_000
 """A rebalance ends when nothing happened in the group for so long."""
 
@@ -89,6 +92,7 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = prepare(options.out)
     logs, snapshots = job_input.find(options.logs)
     journals.check(options.journals)
+    check_group(spark, options.group)
     with errors_named(), staged(out):
         rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs))
 
@@ -103,6 +107,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
 def prepare(place: str) -> Path:
     """Make the directory of an audit. Raises AuditError when something else is in it."""
     out = Path(place)
+    if out.exists() and not out.is_dir():
+        raise AuditError(f"{out}: is no directory: choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
         raise AuditError(f"{out}: is not empty and holds no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)
@@ -122,7 +128,7 @@ def staged(out: Path) -> Iterator[None]:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise AuditError for an error of ours that a worker of Spark raised."""
+    """Raise AuditError for an error of ours, or a file's, that a worker of Spark raised."""
     try:
         yield
     except PySparkException as error:
@@ -130,7 +136,19 @@ def errors_named() -> Iterator[None]:
             name, found, text = line.partition("zkaudit.errors.")
             if found and not name.strip():
                 raise AuditError(text.partition(": ")[2]) from None
+            if system := _SYSTEM.fullmatch(line):
+                raise AuditError(no_file(int(system[1]), system[2], system[3])) from None
         raise
+
+
+def check_group(spark: SparkSession, group: str | None) -> None:
+    """Raise AuditError when Java does not take ``--group`` for a regex."""
+    try:
+        spark.sql("select '' rlike :group", {"group": group or ""}).collect()
+    except PySparkException:
+        raise AuditError(
+            f"--group {group!r} is no regex of Java: see java.util.regex.Pattern"
+        ) from None
 
 
 def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
@@ -292,8 +310,12 @@ def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str
         raise InputMissingError(f"{out}: holds no audit: {error}") from None
     if "findings" not in summary:
         raise InputMissingError(f"{out}: the audit did not finish: run it again")
-    frames = {
-        t.name: spark.read.schema(t.spark_type()).parquet(str(place / "tables" / t.name))
-        for t in tables.TABLES
-    }
+    try:
+        frames = {
+            t.name: spark.read.schema(t.spark_type()).parquet(str(place / "tables" / t.name))
+            for t in tables.TABLES
+        }
+    except PySparkException as error:
+        reason = str(error).partition("\n")[0]
+        raise InputMissingError(f"{out}: holds no whole audit: run it again: {reason}") from None
     return summary, frames

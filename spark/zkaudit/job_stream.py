@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zkaudit import job_input, journals, schema
 from zkaudit.errors import AuditError
-from zkaudit.job import Options, audit, errors_named, prepare, staged
+from zkaudit.job import Options, audit, check_group, errors_named, prepare, staged
 from zkaudit.sources import register
 from zkaudit.sources_files import Piece
 from zkaudit.staging import Hole
@@ -46,6 +46,7 @@ def stream(
     """
     out = prepare(options.out)
     journals.check(options.journals)
+    check_group(spark, options.group)
     _same_inputs(out, options)
     while True:
         record(spark, options)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from zkaudit import job, journals, report
 from zkaudit.cli_commands import run, status_of
@@ -190,6 +192,83 @@ def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
         error = capsys.readouterr().err
         assert error.startswith(f"error: {place}: no ")
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited."),
+            "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME",
+        ),
+        (
+            AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/o.\nJVM stacktrace:\n"),
+            "Spark failed; --out may not be whole: see to the cause, then run again: "
+            "[PATH_NOT_FOUND] Path does not exist: file:/o.",
+        ),
+        (Py4JError("Java\nis gone"), "then run again: Java"),
+        (
+            PermissionError(13, "Permission denied", "/logs/log.1"),
+            "/logs/log.1: Permission denied: let this user read and write it",
+        ),
+    ],
+)
+def test_errors_that_are_not_ours_are_one_line_too(
+    error: Exception,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of Spark, of Java and of the system: what is wrong and what to do, and status 1."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("zkaudit.cli_commands._spark", fail)
+    assert run(["report", str(tmp_path)]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert shown.endswith(f"{told}\n")
+    assert shown.count("\n") == 1
+
+
+def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """--out that is a file, a regex that Java does not know, a file that cannot be read, tables that
+    are not all there: one line each. A regex that Java alone knows is right."""
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(AuditError, match="file: is no directory: choose another --out"):
+        job.run(spark, job.Options([str(logs)], str(file)))
+    with pytest.raises(AuditError, match=r"--group '\(\?P<n>g\)' is no regex of Java"):
+        job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
+    job.check_group(spark, r"\p{L}+")
+    journal = tmp_path / "a.jsonl"
+    journal.symlink_to("/proc/self/mem")  # whoever reads it, its first page is not there
+    with (
+        pytest.raises(AuditError, match="Input/output error: see to it, then run again"),
+        job.errors_named(),
+    ):
+        journals.read(spark, [journal]).count()
+    (tmp_path / "o" / "summary.json").write_text('{"findings": []}')
+    with pytest.raises(
+        AuditError, match=r"o: holds no whole audit: run it again: .*PATH_NOT_FOUND"
+    ):
+        job.load(spark, tmp_path / "o")
+
+
+def test_an_audit_that_fails_leaves_no_summary(
+    spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of two audits may stand side by side then: none of them are taken for whole."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "summary.json").write_text('{"findings": []}')
+    monkeypatch.setattr("zkaudit.job.tables_build.sessions", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.run(spark, job.Options([str(logs)], str(out)))
+    with pytest.raises(AuditError, match="the audit did not finish"):
+        job.load(spark, out)
 
 
 def test_collect_keeps_what_is_closed(logs: Path, tmp_path: Path) -> None:
