@@ -105,6 +105,12 @@ def _inputs(command: Callable[..., Any]) -> Callable[..., Any]:
                 "directories.",
             ),
             click.option(
+                "--servers",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="How many servers of the ensemble vote, if the logs are not of all of them.",
+            ),
+            click.option(
                 "--journals",
                 metavar="DIR",
                 multiple=True,
@@ -153,6 +159,7 @@ def _inputs(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 def run_command(
     logs: tuple[str, ...],
+    servers: int | None,
     journals: tuple[str, ...],
     bootstrap: str | None,
     out: str,
@@ -175,7 +182,7 @@ def run_command(
     find(logs)  # before Spark takes its seconds to start
     check(journals)
     limits = Limits(gap_seconds=gap_seconds)
-    options = Options(logs, out, group, start, end, limits, journals, bootstrap, verify)
+    options = Options(logs, out, group, start, end, limits, journals, bootstrap, verify, servers)
     spark = _spark(None if master == "submit" else master)
     try:
         summary = audit(spark, options)
@@ -199,6 +206,7 @@ def run_command(
 @click.option("--once", is_flag=True, help="Look once, then exit; the next run goes on from there.")
 def stream_command(
     logs: tuple[str, ...],
+    servers: int | None,
     journals: tuple[str, ...],
     bootstrap: str | None,
     out: str,
@@ -221,7 +229,9 @@ def stream_command(
 
     find(logs)
     limits = Limits(gap_seconds=gap_seconds)
-    options = Options(logs, out, group, None, None, limits, journals, bootstrap)
+    options = Options(
+        logs, out, group, limits=limits, journals=journals, bootstrap=bootstrap, servers=servers
+    )
     spark = _spark(None if master == "submit" else master)
     stop = threading.Event()
     caught: list[int] = []

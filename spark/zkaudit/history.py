@@ -71,7 +71,8 @@ def counter(zxid: int) -> int:
 def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     """Decide what the logs amount to.
 
-    ``ensemble`` is the number of voting servers; by default, the logs are those of all of them.
+    ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
+    then what a server went on from is not dropped, in case there are more.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -90,6 +91,9 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
         ends = sorted(end for ranges in servers.values() for end in _witnessed(ranges, number))
         if len(ends) >= too_many:
             false_from = max(sure, ends[too_many - 1]) + 1
+            if ensemble is None:  # there may be more servers
+                kept = [end for ranges in servers.values() for end in _kept(ranges, number)]
+                false_from = max(false_from, max(kept, default=-1) + 1)
             if false_from <= last:
                 dropped.append((false_from, last))
                 last = false_from - 1
@@ -136,6 +140,16 @@ def _witnessed(ranges: list[Range], number: int) -> Iterable[int]:
     for (_, last), (first, _) in pairwise(ranges):
         if epoch(last) <= number < epoch(first) and counter(first) == 1:
             yield max(last, number << 32)
+
+
+def _kept(ranges: list[Range], number: int) -> Iterable[int]:
+    """Where one server's log of an epoch ended that it still had when it went on with a later one.
+
+    A leader has its followers cut off what it lacks, so it had this too.
+    """
+    for (_, last), (first, _) in pairwise(ranges):
+        if epoch(last) == number < epoch(first) and counter(first) == 1:
+            yield last
 
 
 def _cover(

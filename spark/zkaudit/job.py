@@ -60,6 +60,8 @@ class Options:
     bootstrap: str | None = None
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
+    servers: int | None = None
+    """How many servers vote; by default those whose logs are given."""
 
 
 def session(master: str | None = None) -> SparkSession:
@@ -176,7 +178,7 @@ def audit(
     def table(spec: tables.Table, frame: DataFrame) -> DataFrame:
         return kept(out, f"tables/{spec.name}", spec.shape(frame))
 
-    plan = history.plan(job_input.runs_of(rows))
+    plan = history.plan(job_input.runs_of(rows), options.servers)
     holes = job_input.holes_of(plan)
     verified = job_verify.verify(spark, logs, snapshots, plan.dropped) if options.verify else None
     last = rows.where(f"type = '{RUN}'").agg(

@@ -73,6 +73,18 @@ def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
     assert made.unconfirmed == ()
 
 
+def test_what_a_server_went_on_from_is_not_dropped() -> None:
+    """Logs of two of three servers, and one of them lagged: what the other has of the epoch before
+    its leader's was not cut off, so it may have been committed with the third."""
+    lagged = [(1, 1, 50), (2, 1, 9)]
+    made = plan(runs(a=[(1, 1, 99), (2, 1, 9)], b=lagged))
+    assert made.dropped == ()
+    assert made.unconfirmed == ((zxid(1, 51), zxid(1, 99)),)
+    alone = runs(a=[(1, 1, 99)], b=lagged)
+    assert plan(alone).dropped == ((zxid(1, 51), zxid(1, 99)),)
+    assert plan(alone, ensemble=3).dropped == ()
+
+
 def test_holes_are_named() -> None:
     """Missing zxids inside of an epoch and at its beginning; purged logs before are no hole."""
     made = plan(runs(a=[(3, 10, 20), (3, 31, 40), (5, 4, 9)], b=[(3, 15, 25)]), ensemble=1)

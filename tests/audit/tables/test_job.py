@@ -234,8 +234,8 @@ def test_errors_that_are_not_ours_are_one_line_too(
 
 
 def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    """--out that is a file, a regex that Java does not know, a file that cannot be read, tables that
-    are not all there: one line each. A regex that Java alone knows is right."""
+    """--out that is a file, a regex that Java does not know, a file that cannot be read, tables
+    that are not all there: one line each. A regex that Java alone knows is right."""
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(AuditError, match="file: is no directory: choose another --out"):
