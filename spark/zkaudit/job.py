@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,8 @@ from zkaudit.schema import PATH, RUN
 from zkaudit.sources_files import Piece
 from zkaudit.staging import Hole, stage
 
+Seen: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
+"""The rows of ``job_input.snapshots``, and the files that were read for them just now."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """How Python's last line of a traceback tells an ``OSError``."""
 QUIET_MS = 5_000
@@ -98,10 +100,11 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     with errors_named(), staged(out):
         rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs))
 
-        def seen(_: Sequence[Hole]) -> DataFrame | None:
+        def seen(_: Sequence[Hole]) -> Seen:
             if not snapshots:
-                return None
-            return kept(out, "staging/snapshots", job_input.snapshots(spark, options.logs))
+                return None, ()
+            read = kept(out, "staging/snapshots", job_input.snapshots(spark, options.logs))
+            return read, snapshots
 
         return audit(spark, options, rows, logs, snapshots, seen)
 
@@ -166,11 +169,11 @@ def audit(
     rows: DataFrame,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
-    seen_by: Callable[[Sequence[Hole]], DataFrame | None],
+    seen_by: Callable[[Sequence[Hole]], Seen],
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``job_input.transactions``; return the summary.
 
-    ``seen_by`` gives the rows of ``job_input.snapshots``, which are asked for if there are holes.
+    ``seen_by`` is asked for snapshots if there are holes.
     """
     out = Path(options.out)
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
@@ -185,7 +188,7 @@ def audit(
         f.max("last_zxid").alias("zxid"), f.max_by("time", "last_zxid").alias("time")
     )
     told = history.apply(rows.where(~f.col("type").isin(RUN, PATH)), plan)
-    seen = seen_by(holes) if holes else None
+    seen, looked_at = seen_by(holes) if holes else (None, ())
     whole = job_input.whole(seen) if seen is not None else {}
     found = stage(
         told,
@@ -235,7 +238,7 @@ def audit(
     )
     wrong = findings(made, options.limits)
     wrong = table(tables.FINDINGS, within(wrong, last, options.start, options.end))
-    names = [(piece.server, Path(piece.path).name) for piece in snapshots] if holes else []
+    names = [(piece.server, Path(piece.path).name) for piece in looked_at]
     more = {
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zkaudit import job_input, journals, schema
 from zkaudit.errors import AuditError
-from zkaudit.job import Options, audit, check_group, errors_named, prepare, staged
+from zkaudit.job import Options, Seen, audit, check_group, errors_named, prepare, staged
 from zkaudit.sources import register
 from zkaudit.sources_files import Piece
 from zkaudit.staging import Hole
@@ -111,7 +111,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
 
 def _snapshots(
     spark: SparkSession, options: Options, found: Sequence[Piece], holes: Sequence[Hole]
-) -> DataFrame | None:
+) -> Seen:
     """Record what is needed of the snapshots that are there; return what was ever recorded.
 
     That is the first one behind each hole: the logs tell what came later. Those that are read with
@@ -129,15 +129,17 @@ def _snapshots(
 
     first: dict[int, int] = {}
     rows = known()
-    for zxid in () if rows is None else job_input.whole(rows).values():
+    before = {} if rows is None else job_input.whole(rows)
+    for zxid in before.values():
         first[stretch(zxid)] = min(zxid, first.get(stretch(zxid), zxid))
-    if any(piece.zxid < first.get(stretch(piece.zxid), piece.zxid + 1) for piece in found):
+    new = any(piece.zxid < first.get(stretch(piece.zxid), piece.zxid + 1) for piece in found)
+    if new:
         place = folder / f"{len(list(folder.glob('*'))):010}"
         job_input.snapshots(spark, options.logs).write.parquet(str(place))
         made = job_input.whole(spark.read.schema(wanted).parquet(str(place)))
-        if rows is not None and made.keys() <= job_input.whole(rows).keys():
+        if made.keys() <= before.keys():
             shutil.rmtree(place)  # what it was for is not whole
-    return known()
+    return known(), found if new else ()
 
 
 def recorded(folder: Path) -> list[Path]:

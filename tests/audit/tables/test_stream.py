@@ -184,7 +184,14 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     assert look() == 1
     assert [Path(name).name for name in told[0]["torn_snapshots"]] == ["snapshot.1"]
     (place / log.name).write_bytes(content)
+    (place / "snapshot.1").unlink()
+    newest = max(files.glob("snapshot.*"), key=lambda p: int(p.name[9:], 16))
+    shutil.copy(newest, place / "snapshot.ffff")
     assert job_stream.record(spark, options)  # and was killed
+    _, seen = job_stream.job_input.find([place])
+    rows, read = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
+    assert rows
+    assert not read  # the logs tell what a later one does
     for snapshot in place.glob("snapshot.*"):
         snapshot.unlink()
     assert look() == 2
