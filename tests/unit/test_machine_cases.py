@@ -63,6 +63,18 @@ def settled() -> RebalanceMachine:
     return member
 
 
+def begin_again(
+    member: RebalanceMachine, claims: dict[TopicPartition, Claim]
+) -> orders.StartFetching:
+    """A member that has lost its session opens its second, and makes these claims."""
+    register = only(orders.Register, member.on(facts.SessionOpened(2)))
+    assert register.epoch == 1
+    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
+    return only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+
+
 def look_again(member: RebalanceMachine, fact: Fact) -> orders.LoadView:
     """The group changed; the view that follows."""
     timer = only(orders.SetTimer, member.on(fact))
@@ -82,13 +94,7 @@ def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
     """Fetchers of the new session still run when the old session's stop is answered."""
     member, old = stopping()
     member.on(facts.SessionLost())
-    register = only(orders.Register, member.on(facts.SessionOpened(2)))
-    assert register.epoch == 1
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
-    claims = {tp: Claim(MINE, 2, 10) for tp in (T0, T1)}
-    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    start = begin_again(member, {tp: Claim(MINE, 2, 10) for tp in (T0, T1)})
     member.on(facts.FetchingStarted(start.token))
     load = look_again(member, facts.Changed(PATHS.ids))
     new = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view("g_a"))))
@@ -105,12 +111,7 @@ def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
         drop = only(orders.Drop, member.on(facts.SessionLost()))
         assert drop.partitions == {T0, T1}
         member.on(facts.Dropped({T0: 17, T1: 10}))
-        register = only(orders.Register, member.on(facts.SessionOpened(2)))
-        load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-        claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
-        claims = {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)}
-        notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-        start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+        start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
         assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
 
@@ -124,12 +125,7 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
     assert commit.positions == {T0: 14}
     member.on(facts.SessionLost())
     member.on(facts.Dropped({T0: 17, T1: 10}))
-    register = only(orders.Register, member.on(facts.SessionOpened(2)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
-    claims = {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)}
-    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
     assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
 
@@ -140,12 +136,7 @@ def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached
     member.on(facts.OffsetReset(T0, stored))
     member.on(facts.SessionLost())
     member.on(facts.Dropped({T0: reached, T1: 12}))
-    register = only(orders.Register, member.on(facts.SessionOpened(2)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
-    claims = {tp: Claim(MINE, 2, stored) for tp in (T0, T1)}
-    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    start = begin_again(member, {tp: Claim(MINE, 2, stored) for tp in (T0, T1)})
     assert start.partitions == {T0: (MINE, reached), T1: (MINE, 12)}
     member.on(facts.FetchingStarted(start.token))
     commit = only(orders.Commit, member.on(facts.CommitRequested(None, {T0: reached + 1})))
