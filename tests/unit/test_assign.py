@@ -299,11 +299,11 @@ def test_large_groups_are_fast() -> None:
         for form in (None, DASH):
             best = 1.0
             for _ in range(3):
-                start = time.process_time()
+                start = time.thread_time()
                 if form is None:
                     result = assign_range(threads, sizes)
                 else:
                     result = assign_roundrobin(threads, sizes, form)
-                best = min(best, time.process_time() - start)
+                best = min(best, time.thread_time() - start)
             assert len(result) == 2000
             assert best < 0.1
