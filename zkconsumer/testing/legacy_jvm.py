@@ -281,20 +281,21 @@ class JvmMember:
 
     def wait_joined(self, timeout: float = 30.0) -> None:
         """Wait for the end of the first rebalance. Raises ClusterError, also when it failed."""
-        self._await("joined", 1, timeout)
+        self._await("joined", 1, timeout, 0)
 
     def commit(self, timeout: float = 30.0) -> None:
         """Have it commit, and wait until it has. Raises ClusterError."""
-        count = self._counts["committed"] + 1
+        count, already = self._counts["committed"] + 1, len(self.failures)
         self.jvm._order("commit", self.consumer_id)
-        self._await("committed", count, timeout)
+        self._await("committed", count, timeout, already)
 
     def shutdown(self, timeout: float = 30.0) -> None:
         """Have it leave the group cleanly, and wait until its streams have ended. Idempotent."""
         if self._counts["left"]:
             return
+        already = len(self.failures)
         self.jvm._order("leave", self.consumer_id)
-        self._await("left", 1, timeout)
+        self._await("left", 1, timeout, already)
         self.jvm._remove(self)
 
     def leave(self) -> None:
@@ -303,8 +304,8 @@ class JvmMember:
         if self.failures:
             raise ClusterError(f"the original consumer {self.consumer_id}: {self.failures[0]}")
 
-    def _await(self, what: str, count: int, timeout: float) -> None:
-        already = len(self.failures)
+    def _await(self, what: str, count: int, timeout: float, already: int) -> None:
+        """Wait for a report, or for a failure beyond those there were before the order."""
         wait_until(
             lambda: (
                 self._counts[what] >= count or len(self.failures) > already or not self.jvm.running
