@@ -69,7 +69,7 @@ class Committing(Dispatcher):
     def _remember(
         self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
     ) -> None:
-        if claim.committed is None or claim.void or position > claim.committed:
+        if claim.lacks(position):
             self._remembered[tp] = Remembered(position, claim, sent)
 
     def _resumed_at(self, tp: TopicPartition) -> int | None:

@@ -33,6 +33,10 @@ class Claim:
         """Whether a commit of ``position`` would go backwards."""
         return self.committed is not None and not self.void and position < self.committed
 
+    def lacks(self, position: int) -> bool:
+        """Whether ``position`` is beyond what is stored, or what is stored does not count."""
+        return self.committed is None or self.void or position > self.committed
+
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:

@@ -268,7 +268,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
         held = claims[tp]
         if held.version is None:
             suspects.append(tp)
-        elif held.void or held.committed is None or position > held.committed:
+        elif held.lacks(position):
             todo.append(tp)
     if suspects:
         yield from ensure_path(ctx, paths.offsets)  # first: saves a refusal for each topic
@@ -302,7 +302,7 @@ def commit(order: orders.Commit, ctx: ScriptContext) -> Script[facts.Committed]:
             foreign.add(tp)
         found = Claim(claimed.thread, offset.stat.version, stored, claimed.void and untouched)
         claims[tp] = found
-        if found.void or stored is None or stored < order.positions[tp]:
+        if found.lacks(order.positions[tp]):
             todo.append(tp)
 
     while (todo or suspects) and not unregistered:
