@@ -70,12 +70,11 @@ def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, i
 
 
 def _csv_rows(text: str, group: str | None) -> Iterable[tuple[int, list[str]]]:
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        cells = line.removesuffix("\r").split(",")
-        yield number, [group, *cells] if len(cells) == 3 and group is not None else cells
+    for number, line in enumerate(text.split("\n"), 1):
+        row = line.removesuffix("\r")
+        if row:  # Java's own export ends with an empty line
+            cells = row.split(",")
+            yield number, [group, *cells] if len(cells) == 3 and group is not None else cells
 
 
 def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:

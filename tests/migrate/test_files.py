@@ -168,13 +168,29 @@ def test_files_of_offsets_are_read_as_they_were_written(form: str) -> None:
     "line",
     [
         "t,0,-1", "t,0, 5", "t,0,+5", "t,0,1_000", "t,0,5,", "t,,5", "t,0,9223372036854775808",
-        "t,2147483648,1", "../t,0,1", "=t,0,1", "t,٣,1", "", "t,0",
+        "t,2147483648,1", "../t,0,1", "=t,0,1", "t,٣,1", " ", "t,0",
     ],
 )  # fmt: skip
 def test_bad_lines_are_named(line: str) -> None:
     """Numbers must be plain, names legal; the message names file and line."""
     with pytest.raises(OffsetsFileError, match=r"file:2: "):
         offset_csv.parse("file", f"t,7,1\n{line}\n".encode(), "g")
+
+
+@pytest.mark.parametrize(
+    ("exported", "group"),
+    [
+        (b"orders,0,5\norders,1,7\n\n", "billing"),
+        (b"billing,orders,0,5\r\nbilling,orders,1,7\r\n\r\n", None),
+    ],
+)
+def test_the_export_of_the_java_tool_is_read(exported: bytes, group: str | None) -> None:
+    """What ``kafka-consumer-groups --reset-offsets --export`` of Kafka 3.9.1 prints is read, with
+    the empty line that it prints at the end."""
+    assert offset_csv.parse("file", exported, group) == {
+        OffsetKey("billing", "orders", 0): 5,
+        OffsetKey("billing", "orders", 1): 7,
+    }
 
 
 def test_a_partition_that_occurs_twice_is_refused() -> None:
