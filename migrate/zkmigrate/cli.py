@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         from zkmigrate.commands import cli
 
+        logging.getLogger("zkconsumer").addHandler(logging.NullHandler())  # errors say it in a line
         status = cli.main(args=list(arguments), prog_name="zkmigrate", standalone_mode=False)
         sys.stdout.flush()
     except ZkConsumerError as error:

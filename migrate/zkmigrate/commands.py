@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,7 @@ from zkconsumer.cli.tables import (
     How,
     format_options,
     no_collector,
+    print_notes,
     print_rows,
     zookeeper_options,
 )
@@ -62,11 +64,14 @@ def cli() -> None:
     """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
 
 
-def _open(zookeeper: str, timeout: float) -> Stores:
+@contextmanager
+def _open(zookeeper: str, timeout: float) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.snapshot import Stores
 
-    return Stores(zookeeper, timeout)
+    with Stores(zookeeper, timeout) as stores:
+        print_notes(stores.faults)
+        yield stores
 
 
 def _mover(stores: Stores, force: bool = False) -> Mover:

@@ -63,13 +63,15 @@ class Stores:
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
         patience: seconds to wait for a coordinator that moves, loads or is away.
 
-    Raises the errors of ``BlockingZk`` and MigrationError when no broker is registered.
+    Raises the errors of ``BlockingZk`` and MigrationError when no broker can be used.
     """
 
     def __init__(self, zookeeper: str, timeout: float = 30.0, patience: float = 60.0) -> None:
         self.zk = BlockingZk(zookeeper, timeout)
         self.timeout = timeout
         self.patience = patience
+        self.faults: tuple[str, ...] = ()
+        """Registered brokers that cannot be used, and why. Known once the session is open."""
         self._where = zookeeper
         self.kafka = GroupCoordinators(CLIENT_ID, self._brokers, min(timeout, 10.0), patience)
         self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
@@ -77,11 +79,19 @@ class Stores:
     def __enter__(self) -> Self:
         self.zk.__enter__()
         try:
-            if not self._brokers():
+            brokers = self.zk.run(read_brokers())
+            if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
                     f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
                     "or correct the chroot"
                 )
+            if not brokers.endpoints:
+                more = len(brokers.faults) - 1
+                raise MigrationError(
+                    f"no broker can be used: {brokers.faults[0]}"
+                    + (f" (and {more} more)" if more else "")
+                )
+            self.faults = brokers.faults
         except BaseException:
             self.zk.__exit__(None, None, None)
             raise

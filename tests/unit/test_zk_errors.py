@@ -42,7 +42,6 @@ OTHER = {
     "RolledBackError",
     "RuntimeInconsistency",
     "SASLException",
-    "SessionClosedRequireSaslError",
     "SystemZookeeperError",
     "ThrottledOpError",
     "UnimplementedError",

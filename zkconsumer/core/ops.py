@@ -22,6 +22,7 @@ class Code(Enum):
     NOT_EMPTY = "not empty"
     NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
     NO_AUTH = "no auth"
+    AUTH_REQUIRED = "authentication required"
     CONNECTION_LOSS = "connection loss"
     SESSION_EXPIRED = "session expired"
     OTHER = "other"

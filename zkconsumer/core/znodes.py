@@ -35,6 +35,7 @@ _MEMBER = re.compile(r"[!-.0-~]{1,512}")  # visible ASCII but '/'; the JVM check
 _ZK_REFUSES = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]|(?:^|/)\\.{0,2}(?:/|$)")
 _OFFSET = re.compile(rb"-?[0-9]{1,19}")
 _PARTITION = re.compile(r"[0-9]{1,10}")
+_PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
 _ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
@@ -245,16 +246,23 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is no object")
+    offered: set[str] = set()
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None:
             continue
         listener = parts[1].upper()
         protocol = protocols.get(listener, listener)
-        if isinstance(protocol, str) and protocol.upper() == "PLAINTEXT":
+        if not isinstance(protocol, str) or _PROTOCOL.fullmatch(protocol.upper()) is None:
+            continue
+        if protocol.upper() == "PLAINTEXT":
             return _endpoint(path, broker_id, parts[2], int(parts[3]))
+        offered.add(protocol.upper())
+    found = " and ".join(sorted(offered)) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
-        path, "has no usable PLAINTEXT endpoint, and legacy groups use no other protocol"
+        path,
+        f"broker {broker_id} offers {found}: add a PLAINTEXT listener; TLS and SASL are not "
+        "supported yet",
     )
 
 

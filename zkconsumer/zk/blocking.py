@@ -24,6 +24,19 @@ AT_ONCE: Final = 32
 
 T = TypeVar("T")
 
+_REASONS: Final = {
+    Code.NO_AUTH: "the znode's access list does not allow it, and authentication with ZooKeeper is "
+    "not supported yet",
+    Code.AUTH_REQUIRED: "ZooKeeper requires clients to authenticate, which is not supported yet",
+}
+
+
+def refusal(refused: Refused) -> ZooKeeperError:
+    """Return the error that names the znode which ZooKeeper refuses, and why."""
+    path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
+    reason = _REASONS.get(refused.code, "ZooKeeper refuses the operation")
+    return ZooKeeperError(f"{path}: {reason}")
+
 
 class BlockingZk:
     """One session with ZooKeeper, opened by ``with``.
@@ -125,13 +138,7 @@ class BlockingZk:
                 f"the session with ZooKeeper at {self._hosts} ended in the middle: run it again"
             ) from None
         except Refused as refused:
-            reason = (
-                "the znode's access list does not allow it"
-                if refused.code is Code.NO_AUTH
-                else "ZooKeeper refuses the operation"
-            )
-            path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
-            raise ZooKeeperError(f"{path}: {reason}") from None
+            raise refusal(refused) from None
         finally:
             for script in active.values():
                 script.close()

@@ -55,6 +55,7 @@ _CODES: dict[type[kz.KazooException], Code] = {
     kz.NoAuthError: Code.NO_AUTH,
     kz.AuthFailedError: Code.NO_AUTH,
     kz.InvalidACLError: Code.NO_AUTH,
+    kz.SessionClosedRequireSaslError: Code.AUTH_REQUIRED,
     kz.ConnectionLoss: Code.CONNECTION_LOSS,
     kz.OperationTimeoutError: Code.CONNECTION_LOSS,
     kz.SessionMovedError: Code.CONNECTION_LOSS,
@@ -167,13 +168,13 @@ class ZkDriver:
             ) from error
         except kz.KazooException as error:
             self.close()
-            raise ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {error!r}") from error
+            raise self._no_start(error) from error
         if self._chroot:
             try:
                 missing = self._client.exists("/") is None
             except kz.KazooException as error:
                 self.close()
-                raise ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {error!r}") from error
+                raise self._no_start(error) from error
             if missing:
                 self.close()
                 raise ChrootMissingError(
@@ -181,6 +182,12 @@ class ZkDriver:
                     f"{self._hosts}; create it, or correct the part after the hosts"
                 )
         self._look_for_multiread()
+
+    def _no_start(self, error: kz.KazooException) -> ZkUnavailableError:
+        reason = repr(error)
+        if code_of(error) is Code.AUTH_REQUIRED:
+            reason = "requires clients to authenticate, which is not supported yet"
+        return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {reason}")
 
     def _look_for_multiread(self) -> None:
         """Ask now: a server that does not know the multi-read closes the connection as well."""

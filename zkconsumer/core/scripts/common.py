@@ -33,6 +33,9 @@ PACKET_BYTES = 256 * 1024
 PACKET_PARTITIONS = 500
 #: Paths of one ``GetMany``.
 READ_BATCH = 2000
+_REFUSALS = frozenset(
+    {Code.NO_AUTH, Code.AUTH_REQUIRED, Code.NO_CHILDREN_FOR_EPHEMERALS, Code.OTHER}
+)
 
 
 class SessionGone(Exception):
@@ -81,8 +84,10 @@ def attempt(op: ZkOp) -> Script[Reply]:
     if isinstance(reply, Failed):
         if reply.code is Code.SESSION_EXPIRED:
             raise SessionGone
-        if reply.code in (Code.NO_AUTH, Code.NO_CHILDREN_FOR_EPHEMERALS, Code.OTHER):
+        if reply.code in _REFUSALS:
             index = reply.index or 0
+            if isinstance(op, GetMany) and index < len(op.paths):
+                raise Refused(reply.code, op.paths[index])
             culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
             raise Refused(reply.code, path_of(culprit))
     return reply

@@ -1,0 +1,107 @@
+"""Servers that ask for an identity, which cannot be given yet: the message says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.security import make_acl
+from zkmigrate.cli import run
+
+from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
+from zkconsumer.testing.supervisor import Supervisor
+from zkconsumer.testing.waiting import free_port, wait_until
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+EVERY_COMMAND = (
+    ["assess", "--all"],
+    ["plan", "--all", "--out", "{folder}/new.plan"],
+    ["apply", "{folder}/plan"],
+    ["verify", "{folder}/plan"],
+    ["export", "--all", "--store", "kafka"],
+)
+PLAN = (
+    '{"zkmigrate": 1, "direction": "zk-to-kafka", "made_ms": 1}\n{"groups": 0, "partitions": 0}\n'
+)
+
+
+def error_of(
+    capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], zookeeper: str
+) -> str:
+    """The one line that a command prints when it fails."""
+    (folder / "plan").write_text(PLAN)
+    capsys.readouterr()
+    arguments = [word.format(folder=folder) for word in words]
+    assert run([*arguments, "--zookeeper", zookeeper, "--timeout", "10"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1, printed.err
+    return printed.err
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND, ids=lambda words: words[0])
+def test_a_broker_that_offers_no_plaintext_listener_is_named(
+    bench: Bench, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """When brokers are registered, but offer SASL or TLS only, each command names the broker and
+    what it offers, and does not send the operator to look at the chroot."""
+    data = {"version": 4, "endpoints": ["SASL_PLAINTEXT://h:9092"], "host": None, "port": -1}
+    path = "/" + chroot.partition("/")[2] + "/brokers/ids/0"
+    bench.client.ensure_path(path)
+    bench.client.set(path, json.dumps(data).encode())
+    bench.client.ensure_path("/" + chroot.partition("/")[2] + "/consumers/g")
+    error = error_of(capsys, tmp_path, words, chroot)
+    assert "broker 0 offers SASL_PLAINTEXT only" in error
+    assert "not supported yet" in error
+    assert "chroot" not in error
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A ZooKeeper whose clients must authenticate with SASL."""
+    root = tmp_path_factory.mktemp("zookeeper")
+    port = free_port()
+    config = root / "zoo.cfg"
+    config.write_text(
+        f"dataDir={root}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=500\n"
+        "admin.enableServer=false\n"
+        "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
+    )
+    flags = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true"]
+    flags += ["-Dzookeeper.sessionRequireClientSASLAuth=true"]
+    flags += [f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"]
+    main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    argv = [java(), *flags, "-cp", f"{fetch_jars('3.9')}/*", main, str(config)]
+    supervisor = Supervisor()
+    try:
+        supervisor.start("zookeeper", argv, root / "log")
+        wait_until(lambda: "binding to port" in (root / "log").read_text(), 60, "it listens")
+        yield f"127.0.0.1:{port}"
+    finally:
+        supervisor.close()
+
+
+@pytest.mark.parametrize("chrooted", ["", "/kafka"])
+def test_a_zookeeper_that_requires_sasl_is_named(
+    strict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chrooted: str
+) -> None:
+    """The error is one line that says that authentication is missing, not a refused operation."""
+    error = error_of(capsys, tmp_path, ["assess", "--all"], strict + chrooted)
+    assert "requires clients to authenticate, which is not supported yet" in error
+
+
+def test_a_znode_with_an_access_list_is_named(
+    bench: Bench, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where an access list hides all groups, the error says that no identity can be given."""
+    path = "/" + chroot.partition("/")[2] + "/consumers"
+    bench.client.ensure_path(path)
+    bench.client.set_acls(path, [make_acl("world", "anyone", admin=True)])
+    error = error_of(capsys, tmp_path, ["export", "--all"], chroot)
+    assert "/consumers: the znode's access list does not allow it" in error
+    assert "authentication with ZooKeeper is not supported yet" in error
