@@ -8,52 +8,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import print_notes
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import ConfigError, OffsetsFileError
 from zkmigrate import offset_csv
-from zkmigrate.command_options import chosen_groups
+from zkmigrate.command_options import Selection
 from zkmigrate.errors import PlanFileError
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan import shown
 
 
-def given_offsets(file: str, groups: tuple[str, ...]) -> dict[str, dict[Any, int]]:
-    """Return the offsets in a file, by group and partition. Raises OffsetsFileError."""
-    if len(groups) > 1:
-        raise click.UsageError("--from-file: name at most one --group")
-    given: dict[str, dict[Any, int]] = {}
-    for key, offset in offset_csv.parse(
-        file, read_file(file), groups[0] if groups else None
-    ).items():
-        given.setdefault(key.group, {})[(key.topic, key.partition)] = offset
-    if not given:
+def given_offsets(file: str, which: Selection) -> dict[str, dict[Any, int]]:
+    """Return the chosen groups' offsets in a file, by group and partition.
+
+    One ``--group`` says whose they are when the file does not name groups. Raises
+    OffsetsFileError, and MigrationError for a group that is not in the file.
+    """
+    group = which.groups[0] if len(which.groups) == 1 else None
+    found: dict[str, dict[Any, int]] = {}
+    for key, offset in offset_csv.parse(file, read_file(file), group).items():
+        found.setdefault(key.group, {})[(key.topic, key.partition)] = offset
+    if not found:
         raise OffsetsFileError([f"{file}: holds no offset"])
-    return given
+    chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
+    return {name: found[name] for name in chosen}
 
 
-def offsets_in_zookeeper(
-    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
-) -> dict[OffsetKey, int]:
+def offsets_in_zookeeper(which: Selection, zookeeper: str, timeout: float) -> dict[OffsetKey, int]:
     """Offsets in ZooKeeper; no broker is asked."""
     with GroupTools(zookeeper, timeout) as tools:
-        found = tools.export(chosen_groups(tools.group_names, Store.ZOOKEEPER, groups, regex))
+        found = tools.export(which.of_store(tools.group_names, Store.ZOOKEEPER))
         print_notes(tools.notes)
     return found
 
 
-def offsets_in_kafka(
-    groups: tuple[str, ...], regex: str | None, zookeeper: str, timeout: float
-) -> dict[OffsetKey, int]:
+def offsets_in_kafka(which: Selection, zookeeper: str, timeout: float) -> dict[OffsetKey, int]:
     """Offsets in Kafka; groups that ZooKeeper could not hold are left out and noted."""
     from zkmigrate.snapshot import Stores  # loads kafka-python, which takes long
 
     with Stores(zookeeper, timeout) as stores:
-        chosen = chosen_groups(partial(stores.group_names, Store.KAFKA), Store.KAFKA, groups, regex)
+        chosen = which.of_store(partial(stores.group_names, Store.KAFKA), Store.KAFKA)
         found: dict[OffsetKey, int] = {}
         hidden: frozenset[str] = frozenset()
         for state in stores.states(chosen, {}, False):

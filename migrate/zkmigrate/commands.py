@@ -30,8 +30,7 @@ from zkmigrate.command_files import (
     write_new,
 )
 from zkmigrate.command_options import (
-    check_selection,
-    chosen_groups,
+    Selection,
     chosen_options,
     decisions,
     selection,
@@ -98,21 +97,13 @@ def _plans(
             yield GroupPlan(name, (problem,))
 
 
-def _sources(
-    stores: Stores, way: Direction, groups: tuple[str, ...], regex: str | None
-) -> list[str]:
-    return chosen_groups(partial(stores.group_names, way.source), way.source, groups, regex)
-
-
 @cli.command()
 @selection
 @decisions
 @zookeeper_options
 @format_options
 def assess(
-    groups: tuple[str, ...],
-    groups_regex: str | None,
-    everything: bool,
+    which: Selection,
     direction: str,
     zookeeper: str,
     timeout: float,
@@ -124,12 +115,9 @@ def assess(
     Changes nothing. Exit status 1 when a group is not ready.
     """
     way = Direction(direction)
-    check_selection(groups, groups_regex, everything)
     summary = Summary()
     with no_collector(), _open(zookeeper, timeout) as stores:
-        chosen = chosen_groups(
-            lambda: stores.group_names(way.source), way.source, groups, groups_regex
-        )
+        chosen = which.of_store(partial(stores.group_names, way.source), way.source)
         for _ in summary.watch(_plans(stores, way, chosen_options(raw), chosen)):
             pass
     summary.tell(how)
@@ -143,14 +131,13 @@ def assess(
 @click.option(
     "--from-file",
     metavar="FILE",
-    help="Take offsets from a CSV, JVM export or JSON file, not from the source store.",
+    help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
+    "store.",
 )
 @zookeeper_options
 @format_options
 def plan(
-    groups: tuple[str, ...],
-    groups_regex: str | None,
-    everything: bool,
+    which: Selection,
     direction: str,
     out: str,
     from_file: str | None,
@@ -166,16 +153,12 @@ def plan(
     """
     way = Direction(direction)
     summary = Summary()
-    given = given_offsets(from_file, groups) if from_file else None
-    if given is None:
-        check_selection(groups, groups_regex, everything)
+    given = given_offsets(from_file, which) if from_file else None
     with no_collector(), _open(zookeeper, timeout) as stores:
         if given is None:
-            chosen = chosen_groups(
-                lambda: stores.group_names(way.source), way.source, groups, groups_regex
-            )
+            chosen = which.of_store(partial(stores.group_names, way.source), way.source)
         else:
-            chosen = sorted(given)
+            chosen = list(given)
         plans = summary.watch(_plans(stores, way, chosen_options(raw), chosen, given))
         write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
     summary.tell(how)
@@ -309,9 +292,7 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
 @click.option("--out", metavar="FILE", help="A new file; standard output without it.")
 @zookeeper_options
 def export(
-    groups: tuple[str, ...],
-    groups_regex: str | None,
-    everything: bool,
+    which: Selection,
     store: str,
     form: str,
     out: str | None,
@@ -319,13 +300,12 @@ def export(
     timeout: float,
 ) -> None:
     """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
-    check_selection(groups, groups_regex, everything)
     with no_collector():
         if store == Store.ZOOKEEPER.value:
-            found = offsets_in_zookeeper(groups, groups_regex, zookeeper, timeout)
+            found = offsets_in_zookeeper(which, zookeeper, timeout)
         else:
-            found = offsets_in_kafka(groups, groups_regex, zookeeper, timeout)
-    text = offset_csv.render(found, form, one_group=len(groups) == 1)
+            found = offsets_in_kafka(which, zookeeper, timeout)
+    text = offset_csv.render(found, form, one_group=len(which.groups) == 1)
     if out is None:
         sys.stdout.write(text)
     else:

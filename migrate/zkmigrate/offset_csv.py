@@ -55,7 +55,7 @@ def parse(name: str, data: bytes, group: str | None = None) -> dict[OffsetKey, i
     offsets: dict[OffsetKey, int] = {}
     faults: list[str] = []
     for where, row in rows:
-        key, offset, fault = _row(row, group)
+        key, offset, fault = _row(row)
         if fault is None and key in offsets:
             fault = "repeats a partition of an earlier line"
         if fault is not None:
@@ -93,16 +93,13 @@ def _json_rows(name: str, text: str) -> Iterable[tuple[int, list[Any]]]:
             yield number, [str(item.get(field)) for field in _FIELDS]
 
 
-def _row(row: list[str], group: str | None) -> tuple[OffsetKey | None, int, str | None]:
+def _row(row: list[str]) -> tuple[OffsetKey | None, int, str | None]:
     """Return one row's key, offset and what is wrong with it."""
     if len(row) != 4:
-        form = "topic,partition,offset" if group else "group,topic,partition,offset"
-        return None, 0, f"is not {form}"
+        return None, 0, "is not group,topic,partition,offset (or, with one --group, without group)"
     for kind, name in (("group", row[0]), ("topic", row[1])):
         if not is_legal_topic(name):
             return None, 0, f"{name[:60]!a} is no name of a {kind}"
-    if group is not None and row[0] != group:
-        return None, 0, f"is of group {row[0]}, not {group}"
     numbers = row[2:]
     if any(_NUMBER.fullmatch(text) is None for text in numbers):
         return None, 0, "partition and offset are not plain decimal numbers"

@@ -134,6 +134,35 @@ def test_offsets_go_through_files(
     assert held == {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 4}
 
 
+def test_a_file_of_many_groups_is_planned_in_part(
+    bench: Bench, tmp_path: Path, unique: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the groups in a file only the chosen ones are planned: by name, by pattern, or all but
+    some. A chosen group that the file does not hold is an error, and nothing is planned unasked."""
+    bench.topic(topic, 1)
+    names = [f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c")]
+    file = tmp_path / "offsets"
+    file.write_text("".join(f"{name},{topic},0,{number}\n" for number, name in enumerate(names)))
+    server = ("--from-file", str(file), "--zookeeper", bench.cluster.zookeeper)
+
+    def planned(name: str, *choice: str) -> list[str]:
+        plan = tmp_path / name
+        assert run(["plan", *choice, "--out", str(plan), *server]) == 0
+        return [group.group for group in plan_file.load(str(plan)).groups]
+
+    assert planned("one", "--group", names[1]) == [names[1]]
+    assert planned("two", "--groups-regex", ".*-[ac]") == [names[0], names[2]]
+    assert planned("but", "--all", "--exclude", "*-b") == [names[0], names[2]]
+    assert planned("all", "--all") == names
+    capsys.readouterr()
+    missing = str(tmp_path / "missing")
+    assert run(["plan", "--group", f"{names[0]}x", "--out", missing, *server]) == 1
+    assert f"no group {names[0]}x among the 3 of {file}" in capsys.readouterr().err
+    assert run(["plan", "--out", missing, *server]) == 2
+    assert run(["plan", "--all", "--exclude", "*", "--out", missing, *server]) == 1
+    assert not (tmp_path / "missing").exists()
+
+
 def test_a_dry_run_knows_what_was_done(
     bench: Bench, tmp_path: Path, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,7 +259,7 @@ def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ["apply", str(bad), *server],
         ["apply", str(tmp_path / "missing"), *server],
         ["verify", str(bad), *server],
-        ["plan", "--from-file", str(bad), "--out", str(tmp_path / "p"), *server],
+        ["plan", "--all", "--from-file", str(bad), "--out", str(tmp_path / "p"), *server],
         ["config-map", str(tmp_path / "missing")],
     ):
         capsys.readouterr()
