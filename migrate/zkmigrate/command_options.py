@@ -14,7 +14,16 @@ import click
 
 from zkconsumer.cli.tables import print_notes
 from zkmigrate.errors import MigrationError
-from zkmigrate.model import Direction, OnConflict, Options, OutOfRange, Slipped, Store
+from zkmigrate.model import (
+    Direction,
+    MissingTopics,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Skip,
+    Slipped,
+    Store,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,6 +121,13 @@ def selection(command: F) -> F:
     return bundled  # type: ignore[return-value]
 
 
+def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
+    for text in texts:
+        if not 2 <= len(text.split(":")) <= 3 or not all(text.split(":")):
+            raise click.UsageError(f"--skip {text}: write GROUP:TOPIC or GROUP:TOPIC:PARTITION")
+    return tuple(Skip(*text.split(":")) for text in texts)
+
+
 def decisions(command: F) -> F:
     """Add the options that settle what a plan cannot decide."""
     for option in (
@@ -123,10 +139,20 @@ def decisions(command: F) -> F:
             help="Groups that wrote no offset for longer need a decision.",
         ),
         click.option(
-            "--skip-topic",
-            "skip_topics",
+            "--skip",
+            "skips",
+            metavar="GROUP:TOPIC[:PARTITION]",
             multiple=True,
-            help="Leave this topic's offsets as they are in both stores.",
+            callback=_skips,
+            help="Leave these offsets as they are in both stores; each part may be a glob such as "
+            "'*'; may be repeated.",
+        ),
+        click.option(
+            "--missing-topics",
+            type=click.Choice([one.value for one in MissingTopics]),
+            default=MissingTopics.REFUSE.value,
+            show_default=True,
+            help="Offsets of topics and partitions that do not exist; skip: they stay behind.",
         ),
         click.option(
             "--slipped",
@@ -167,6 +193,7 @@ def chosen_options(raw: dict[str, Any]) -> Options:
         OnConflict(raw["on_conflict"]),
         OutOfRange(raw["out_of_range"]),
         Slipped(raw["slipped"]),
-        frozenset(raw["skip_topics"]),
+        raw["skips"],
         raw["max_idle_days"],
+        MissingTopics(raw["missing_topics"]),
     )

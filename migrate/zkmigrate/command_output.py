@@ -6,49 +6,86 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Final
 
 import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
-from zkmigrate.model import GroupPlan, Verdict
+from zkmigrate.model import (
+    GroupPlan,
+    Note,
+    Problem,
+    Skip,
+    StaysBehind,
+    Verdict,
+    covers,
+    shown,
+)
 from zkmigrate.outcome import Outcome, Result
+from zkmigrate.plan_file import Groups
 
-_COLUMNS: Final = ("group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes")
+_COLUMNS: Final = (
+    "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
+)  # fmt: skip
+_IN_TABLE: Final = 7
+"""So many of the columns are in a table; notes are printed below it."""
+_SKIPS_SHOWN: Final = 1
 
 
 class Summary:
-    """Rows, notes and counts of plans that pass by."""
+    """Rows, notes and counts of plans that pass by.
 
-    def __init__(self) -> None:
+    ``how``: only a table cuts lists of names. ``skips``: what was given to ``--skip``.
+    """
+
+    def __init__(self, how: How, skips: Iterable[Skip]) -> None:
+        self.how = how
         self.rows: list[tuple[object, ...]] = []
-        self.notes: Counter[str] = Counter()
+        self.notes: dict[str, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
+        self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Pass plans on and remember what is to be told of them."""
+        """Pass plans on and remember what is to be printed of them."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
-            self.notes.update(plan.notes)
+            for note in plan.notes:
+                self.notes.setdefault(_short(note), []).append(plan.group)
+            self.unused -= {
+                skip
+                for skip in self.unused
+                if fnmatchcase(plan.group, skip.group)
+                and any(covers(frozenset({skip.pattern}), one.tp) for one in plan.stays)
+            }
             head = (
                 plan.group,
                 plan.verdict.value,
                 len(plan.entries),
                 sum(entry.write for entry in plan.entries),
             )
+            notes = "; ".join(plan.notes)
+            stays = stays_cell(plan.stays, self.how)
             for problem in plan.problems or (None,):
-                tail = (problem.kind.value, problem.what, problem.fix) if problem else ("",) * 3
-                self.rows.append((*head, *tail, "; ".join(plan.notes)))
+                texts = ("", "", "") if problem is None else _cells(problem, self.how)
+                row = (*head, *texts, notes, stays)
+                self.rows.append(row[:_IN_TABLE] if self.how == "table" else row)
             yield plan
 
-    def tell(self, how: How) -> None:
+    def tell(self) -> None:
         """Print all."""
-        if how == "table":  # the notes of many groups are alike: once below it, not in each row
-            print_rows(_COLUMNS[:-1], [row[:-1] for row in self.rows], how)
-            for note, count in self.notes.items():
-                print_notes([note + (f" ({count} groups)" if count > 1 else "")])
+        if self.how == "table":  # the notes of many groups are alike: once below it
+            print_rows(_COLUMNS[:_IN_TABLE], self.rows, self.how)
+            groups = sum(self.verdicts.values())
+            for note, named in self.notes.items():
+                whose = f"{len(named)} groups" if len(named) > 1 else f"group {named[0]}"
+                print_notes([note + (f" ({whose})" if groups > 1 else "")])
         else:
-            print_rows(_COLUMNS, self.rows, how)
+            print_rows(_COLUMNS, self.rows, self.how)
+        print_notes(
+            f"--skip {skip.group}:{skip.pattern} keeps no offset from being moved"
+            for skip in sorted(self.unused)
+        )
         counts = [f"{self.verdicts[one]} {one.value}" for one in Verdict]
         click.echo(", ".join(counts), err=True)
 
@@ -56,6 +93,47 @@ class Summary:
     def status(self) -> int:
         """The exit status."""
         return 0 if set(self.verdicts) <= {Verdict.READY} else 1
+
+
+def _cells(problem: Problem, how: How) -> tuple[str, str, str]:
+    """Kind, what and fix of a problem; a table shows the first few names only."""
+    if how != "table":
+        return problem.kind.value, problem.what, problem.fix
+    what = problem.text + shown(problem.names)
+    fix = " ".join([problem.advice, *(f"--skip {skip}" for skip in problem.skips[:_SKIPS_SHOWN])])
+    more = len(problem.skips) - _SKIPS_SHOWN
+    return problem.kind.value, what, fix + (f" (and {more} more, see --json)" if more > 0 else "")
+
+
+def _short(note: str) -> str:
+    return note.short if isinstance(note, Note) else note
+
+
+def stays_cell(stays: Iterable[StaysBehind], how: How) -> object:
+    """Return the offsets that stay behind: objects in JSON, text elsewhere."""
+    if how == "json":
+        return [{**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in stays]
+    return ", ".join(map(str, stays))
+
+
+class PassedGroups:
+    """A plan's groups, which remembers of those that pass what is printed of them at the end."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.stays: dict[str, tuple[StaysBehind, ...]] = {}
+        self.refused: dict[str, Problem] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[GroupPlan]:
+        for group in self._groups:
+            if group.stays:
+                self.stays[group.group] = group.stays
+            if group.problems:
+                self.refused[group.group] = group.problems[0]
+            yield group
 
 
 @contextmanager
@@ -87,13 +165,30 @@ def progress(verb: str, total: int) -> Iterator[Callable[[Result], None]]:
         yield on_group
 
 
-def tell(results: list[Result], how: How) -> None:
+def tell(results: list[Result], passed: PassedGroups, how: How) -> None:
     """Print what became of each group; exit with 1 when something is left to do."""
-    rows = [(one.group, one.outcome.value, one.offsets, one.why) for one in results]
-    print_rows(("group", "outcome", "offsets", "why"), rows, how)
+    rows: list[tuple[object, ...]] = []
+    for one in results:
+        row = (one.group, one.outcome.value, one.offsets)
+        if how != "table":
+            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how)))
+        elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
+            rows.append((*row, ": ".join(_cells(passed.refused[one.group], how)[1:])))
+        else:
+            rows.append((*row, one.why))
+    columns = ("group", "outcome", "offsets", "why")
+    print_rows(columns if how == "table" else (*columns, "stays_behind"), rows, how)
+    if how == "table":
+        for group, stays in passed.stays.items():
+            print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])
     counts = Counter(one.outcome for one in results)
     offsets = sum(one.offsets for one in results)
     parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
-    click.echo(f"{offsets} offsets; groups: {', '.join(parts) or 'none'}", err=True)
+    left = sum(map(len, passed.stays.values()))
+    click.echo(
+        f"{offsets} offsets; groups: {', '.join(parts) or 'none'}"
+        + (f"; {left} offsets stay behind" if left else ""),
+        err=True,
+    )
     good = all(one.outcome.good for one in results)
     click.get_current_context().exit(0 if good else 1)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +36,7 @@ from zkmigrate.command_options import (
     decisions,
     selection,
 )
-from zkmigrate.command_output import Summary, progress, tell
+from zkmigrate.command_output import PassedGroups, Summary, progress, tell
 from zkmigrate.config_map import CLIENTS, map_file
 from zkmigrate.errors import MigrationError
 from zkmigrate.journal import Journal, read_records
@@ -115,12 +116,13 @@ def assess(
     Changes nothing. Exit status 1 when a group is not ready.
     """
     way = Direction(direction)
-    summary = Summary()
+    options = chosen_options(raw)
+    summary = Summary(how, options.skips)
     with no_collector(), _open(zookeeper, timeout) as stores:
         chosen = which.of_store(partial(stores.group_names, way.source), way.source)
-        for _ in summary.watch(_plans(stores, way, chosen_options(raw), chosen)):
+        for _ in summary.watch(_plans(stores, way, options, chosen)):
             pass
-    summary.tell(how)
+    summary.tell()
     click.get_current_context().exit(summary.status)
 
 
@@ -152,20 +154,27 @@ def plan(
     applied. Exit status 1 when there are such groups.
     """
     way = Direction(direction)
-    summary = Summary()
+    options = chosen_options(raw)
+    summary = Summary(how, options.skips)
     given = given_offsets(from_file, which) if from_file else None
     with no_collector(), _open(zookeeper, timeout) as stores:
         if given is None:
             chosen = which.of_store(partial(stores.group_names, way.source), way.source)
         else:
             chosen = list(given)
-        plans = summary.watch(_plans(stores, way, chosen_options(raw), chosen, given))
+        plans = summary.watch(_plans(stores, way, options, chosen, given))
         write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
-    summary.tell(how)
+    summary.tell()
     ready = summary.verdicts[Verdict.READY]
     then = f"carry it out with zkmigrate apply {out} --execute" if ready else "no group is ready"
     click.echo(f"the plan is in {out}; {then}", err=True)
     click.get_current_context().exit(summary.status)
+
+
+def _load(path: str) -> tuple[plan_file.PlanFile, PassedGroups]:
+    loaded = plan_file.load(path)
+    passed = PassedGroups(loaded.groups)
+    return replace(loaded, groups=passed), passed
 
 
 def _journal_path(plan_path: str, journal: str | None) -> Path:
@@ -193,7 +202,7 @@ def apply(
     the same command again: it goes on where it was; a dry run tells what is left to do. Exit status
     0 only when every group of the plan is moved and read back.
     """
-    loaded = plan_file.load(plan)
+    loaded, passed = _load(plan)
     with _open(zookeeper, timeout) as stores:
         mover = _mover(stores)
         with progress("moving", len(loaded.groups)) as on_group:
@@ -205,7 +214,7 @@ def apply(
                 results = mover.apply(loaded, None, on_group, earlier)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)
-    tell(results, how)
+    tell(results, passed, how)
 
 
 @cli.command()
@@ -228,7 +237,7 @@ def rollback(
 
     Refuses a group whose offsets somebody has changed since, unless --force is given.
     """
-    loaded = plan_file.load(plan)
+    loaded, passed = _load(plan)
     where = _journal_path(plan, journal)
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
@@ -240,7 +249,8 @@ def rollback(
         results = _mover(stores, force).rollback(loaded, opened, execute, on_group)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
-    tell(results, how)
+    passed.stays.clear()  # after a rollback nothing was moved
+    tell(results, passed, how)
 
 
 @cli.command("verify")
@@ -255,17 +265,20 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
     """
     loaded = plan_file.load(plan)
     differences: list[verify.Difference] = []
+    stays: list[verify.Difference] = []
     groups = compared = 0
     ready = (group for group in loaded.groups if group.verdict is Verdict.READY)
     with _open(zookeeper, timeout) as stores:
         for group, held in stores.offsets(ready):
             differences += verify.compare(group, loaded.direction, held)
+            stays += verify.stays_behind(group, loaded.direction, held)
             groups += 1
             compared += len(group.entries)
-    print_rows(verify.Difference._fields, differences, how)
+    print_rows(verify.Difference._fields, differences + stays, how)
     skipped = len(loaded.groups) - groups
     click.echo(
         f"{compared} partitions of {groups} groups compared, {len(differences)} differ"
+        + (f"; {len(stays)} offsets stay behind" if stays else "")
         + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
         err=True,
     )

@@ -6,11 +6,16 @@ negative number that a store holds means the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final, NamedTuple, Self
 
 from zkconsumer.core.types import TopicPartition
+
+_SHOWN: Final = 3
 
 
 class Store(Enum):
@@ -57,6 +62,13 @@ class OutOfRange(Enum):
 
     REFUSE = "refuse"
     CLAMP = "clamp"
+
+
+class MissingTopics(Enum):
+    """What happens to offsets of topics and partitions that do not exist."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
 
 
 class Slipped(Enum):
@@ -154,15 +166,43 @@ class Retention:
     """Whether the broker said so; else it is the default of its generation."""
 
 
+class Skip(NamedTuple):
+    """Offsets that are left as they are in both stores. Each part may be a glob."""
+
+    group: str
+    topic: str
+    partition: str = "*"
+
+    @property
+    def pattern(self) -> str:
+        """Which offsets of the group it means: ``TOPIC``, or ``TOPIC:PARTITION``."""
+        return self.topic if self.partition == "*" else f"{self.topic}:{self.partition}"
+
+
+def covers(patterns: frozenset[str], tp: TopicPartition) -> bool:
+    """Whether one of the patterns, ``TOPIC`` or ``TOPIC:PARTITION`` with globs, means ``tp``."""
+    name = f"{tp.topic}:{tp.partition}"
+    if tp.topic in patterns or name in patterns:
+        return True
+    return any(fnmatchcase(name, glob) for glob in _globs(patterns))
+
+
+@lru_cache(maxsize=1024)
+def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
+    chosen = [pattern for pattern in patterns if any(one in pattern for one in "*?[")]
+    return tuple(one if ":" in one else f"{one}:*" for one in chosen)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """An operator's decisions. ``skip_topics`` are left as they are in both stores."""
+    """An operator's decisions. Offsets that a member of ``skips`` means are not moved."""
 
     on_conflict: OnConflict = OnConflict.REFUSE
     out_of_range: OutOfRange = OutOfRange.REFUSE
     slipped: Slipped = Slipped.REFUSE
-    skip_topics: frozenset[str] = frozenset()
+    skips: tuple[Skip, ...] = ()
     max_idle_days: int = 30
+    missing_topics: MissingTopics = MissingTopics.REFUSE
 
 
 class Verdict(Enum):
@@ -216,11 +256,48 @@ _DECIDABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a group is not ready: what was found, and what to do, one line each."""
+    """Why a group is not ready: what was found, and what to do, one line each.
+
+    ``names``: what ``text`` is about, such as partitions, all of them. ``skips``: what the operator
+    may give to ``--skip``, as ``advice`` says at its end.
+    """
 
     kind: Kind
-    what: str
-    fix: str
+    text: str
+    advice: str
+    names: tuple[str, ...] = ()
+    skips: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """What was found, with all names."""
+        return self.text + ", ".join(self.names)
+
+    @property
+    def fix(self) -> str:
+        """What to do, with all that may be given to ``--skip``."""
+        return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
+
+
+class Note(str):
+    """A remark that ends in a list of names. ``short`` names the first few of them only."""
+
+    __slots__ = ("short",)
+    short: str
+
+    def __new__(cls, head: str, names: Iterable[str]) -> Self:
+        """Make a remark of its beginning and all names."""
+        every = list(names)
+        note = super().__new__(cls, head + ", ".join(every))
+        note.short = head + shown(every)
+        return note
+
+
+def shown(texts: Iterable[str]) -> str:
+    """Return the first three texts and the number of the others."""
+    every = list(texts)
+    more = len(every) - _SHOWN
+    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +317,24 @@ class Entry:
     reason: str
 
 
+class StaysBehind(NamedTuple):
+    """An offset of the source store that a plan does not move. ``None``: it cannot be read."""
+
+    tp: TopicPartition
+    offset: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.tp} ({'unknown' if self.offset is None else self.offset}, {self.why})"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """One group of a plan. Only a ready one is applied.
 
     ``topics``: when each topic was created (a zxid) whose offsets are to be written. ``skipped``:
-    topics that the operator left out; offsets of any other partition without an entry came later.
+    patterns of offsets that are left out, see ``covers``; offsets of any other partition without an
+    entry came later. ``stays``: offsets that therefore stay behind in the source store.
     """
 
     group: str
@@ -256,6 +345,7 @@ class GroupPlan:
     """Content of the tombstone before the move."""
     topics: Mapping[str, int] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
+    stays: tuple[StaysBehind, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import Final
 
 from zkconsumer.admin.text import printable
@@ -15,18 +16,43 @@ from zkmigrate.model import (
     GroupPlan,
     GroupState,
     Kind,
+    MissingTopics,
+    Note,
     OnConflict,
     Options,
     OutOfRange,
     Problem,
     Retention,
     Slipped,
+    StaysBehind,
     Store,
+    covers,
 )
+from zkmigrate.model import shown as shown
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
-_SHOWN: Final = 3
+_SKIPPED: Final = "skipped"
+_BY_PARTITION: Final = (Kind.UNREADABLE, Kind.PARTITION_MISSING)
+_SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.TOPIC_MISSING, *_BY_PARTITION)
+_TEXTS: Final = {
+    Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
+    Kind.TOPIC_MISSING: "the topic does not exist: ",
+    Kind.PARTITION_MISSING: "the topic has no such partition: ",
+    Kind.UNKNOWN: "the brokers gave no log range: ",
+}
+_ADVICE: Final = {
+    Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
+    Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or leave it out with",
+    Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
+    Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
+    Kind.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
+    Kind.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
+    "skip, or some with",
+    Kind.RECREATED: "the offset means another log: leave it out with",
+    Kind.SLIPPED: "choose --slipped use or --slipped ignore",
+    Kind.UNKNOWN: "see that the partition has a leader, then plan again",
+}
 
 
 def plan_group(
@@ -38,8 +64,8 @@ def plan_group(
 ) -> GroupPlan:
     """Return the plan of one group: what to write and why, or what stands in the way.
 
-    ``retention`` is only needed on the way to Kafka. The group's offsets of topics that are to be
-    skipped do not occur in the plan.
+    ``retention`` is only needed on the way to Kafka. Offsets that are to be skipped have no
+    entries: they stay behind, and the plan lists them.
     """
     return _Planner(state, direction, options, now_ms, retention).plan()
 
@@ -60,7 +86,11 @@ class _Planner:
         self.retention = retention
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self.found: dict[Kind, list[str]] = {}
+        self.found: dict[Kind, dict[TopicPartition, str]] = {}
+        self.skipped = frozenset(
+            skip.pattern for skip in options.skips if fnmatchcase(state.group, skip.group)
+        )
+        self.stays: list[StaysBehind] = []
 
     def plan(self) -> GroupPlan:
         state = self.state
@@ -76,7 +106,7 @@ class _Planner:
                 *self._unstored(),
                 *self._moved_unseen(),
             }
-            if tp.topic not in self.options.skip_topics
+            if not self._stays_behind(tp)
         )
         entries = [entry for tp in wanted if (entry := self._entry(tp)) is not None]
         self._collect()
@@ -89,7 +119,11 @@ class _Planner:
                 "check group, chroot and --direction",
             )
         self._idle()
-        unseen = state.hidden - self.options.skip_topics - INTERNAL_TOPICS
+        unseen = {
+            topic
+            for topic in state.hidden - INTERNAL_TOPICS
+            if not covers(self.skipped, TopicPartition(topic, -1))
+        }
         self._tell(entries, unseen - {tp.topic for tp in wanted})
         tombstone = state.tombstone.data if state.tombstone else None
         return GroupPlan(
@@ -103,8 +137,48 @@ class _Planner:
                 for entry in entries
                 if entry.write
             },
-            self.options.skip_topics,
+            self.skipped,
+            tuple(sorted(self.stays)),
         )
+
+    def _stays_behind(self, tp: TopicPartition) -> bool:
+        """Whether a partition is left out; its offset is then noted, where there is one."""
+        why = self._why_left_out(tp)
+        if why is None:
+            return False
+        state = self.state
+        zk, kafka = state.zk.get(tp), state.kafka.get(tp)
+        in_zk = zk.offset if zk else None
+        in_kafka = kafka.offset if kafka else None
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        if state.given is not None:
+            source = state.given.get(tp)
+        elif to_kafka:
+            source = state.slipped.get(tp) if in_zk is None else in_zk
+        else:
+            source = in_kafka
+        unknown = state.given is None and (
+            (to_kafka and zk is not None and bool(zk.fault))
+            or (not to_kafka and tp.topic in state.hidden)
+        )
+        if why != _SKIPPED:
+            if source is None and not unknown:
+                return False  # what the target alone holds stays as it is
+            self.skipped |= {f"{tp.topic}:{tp.partition}"}
+        if unknown or (source is not None and source != (in_kafka if to_kafka else in_zk)):
+            self.stays.append(StaysBehind(tp, None if unknown else source, why))
+        return True
+
+    def _why_left_out(self, tp: TopicPartition) -> str | None:
+        if covers(self.skipped, tp):
+            return _SKIPPED
+        if self.options.missing_topics is MissingTopics.SKIP:
+            topic = self.state.topics.get(tp.topic)
+            if topic is None:
+                return Kind.TOPIC_MISSING.value
+            if tp.partition not in topic.partitions:
+                return Kind.PARTITION_MISSING.value
+        return None
 
     def _unstored(self) -> Iterable[TopicPartition]:
         """Partitions that neither store has an offset of, in topics that one has some of."""
@@ -119,8 +193,18 @@ class _Planner:
         stone = self.state.tombstone
         return [tp for tp in stone.values if tp.topic in self.state.hidden] if stone else []
 
-    def _refuse(self, kind: Kind, what: str, fix: str) -> None:
-        self.problems.append(Problem(kind, printable(what), printable(fix)))
+    def _refuse(
+        self,
+        kind: Kind,
+        text: str,
+        advice: str,
+        names: Iterable[str] = (),
+        skips: Iterable[str] = (),
+    ) -> None:
+        listed, leave = map(printable, names), map(printable, skips)
+        self.problems.append(
+            Problem(kind, printable(text), printable(advice), tuple(listed), tuple(leave))
+        )
 
     # -- who is there --------------------------------------------------------------------------
 
@@ -129,8 +213,9 @@ class _Planner:
         if state.members:
             self._refuse(
                 Kind.LIVE_MEMBER,
-                f"registered in ZooKeeper: {shown(state.members)}",
+                "registered in ZooKeeper: ",
                 "stop these members; a killed one vanishes when its session ends",
+                state.members,
             )
         elif state.owners:
             tp, owner = min(state.owners.items())
@@ -142,42 +227,44 @@ class _Planner:
         if state.coordinator_members:
             self._refuse(
                 Kind.COORDINATOR_MEMBER,
-                f"joined at the broker's coordinator: {shown(state.coordinator_members)}",
+                "joined at the broker's coordinator: ",
                 "stop these consumers, or let them leave; then plan again",
+                state.coordinator_members,
             )
 
     def _layout(self) -> None:
-        for path in self.state.foreign[:_SHOWN]:
+        if self.state.foreign:
             self._refuse(
                 Kind.FOREIGN_LAYOUT,
-                f"{path} is not as the JVM's consumer writes it",
+                "not as the JVM's consumer writes it: ",
                 "move this group with the tool of its own client",
+                self.state.foreign,
             )
         for fault in self.state.faults:
             self._refuse(Kind.UNKNOWN, fault, "bring that back, then plan again")
 
     # -- partitions ----------------------------------------------------------------------------
 
-    def _found(self, kind: Kind, text: str) -> None:
-        self.found.setdefault(kind, []).append(text)
+    def _found(self, kind: Kind, tp: TopicPartition, text: str = "") -> None:
+        self.found.setdefault(kind, {})[tp] = f"{tp}{text}"
 
     def _entry(self, tp: TopicPartition) -> Entry | None:
         state = self.state
         if tp.topic in state.hidden:
-            self._found(Kind.HIDDEN, str(tp))
+            self._found(Kind.HIDDEN, tp)
             return None
         znode = state.zk.get(tp)
         kafka = state.kafka.get(tp)
         zk = znode.offset if znode else None
         version = znode.version if znode else None
         if znode is not None and znode.fault:
-            self._found(Kind.UNREADABLE, f"{tp}: {znode.fault}")
+            self._found(Kind.UNREADABLE, tp, f": {znode.fault}")
             return None
         source_zk = zk
         slip = state.slipped.get(tp)
         if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
             if self.options.slipped is Slipped.REFUSE:
-                self._found(Kind.SLIPPED, f"{tp}: {slip} below offset, {show(zk)} below offsets")
+                self._found(Kind.SLIPPED, tp, f": {slip} below offset, {show(zk)} below offsets")
                 return None
             if self.options.slipped is Slipped.USE:
                 source_zk = slip
@@ -233,7 +320,7 @@ class _Planner:
             return source, f"{to_name} has not changed since the group was moved to {from_name}"
         match self.options.on_conflict:
             case OnConflict.REFUSE:
-                self._found(Kind.CONFLICT, f"{tp}: zookeeper {zk}, kafka {kafka}")
+                self._found(Kind.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}")
                 return target, "conflict"
             case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
                 chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
@@ -253,11 +340,12 @@ class _Planner:
         if znode is None or committed is None or committed.commit_ms is None:
             self._found(
                 Kind.CONFLICT,
-                f"{tp}: zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
+                tp,
+                f": zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
             )
             return None
         if znode.mtime_ms == committed.commit_ms:
-            self._found(Kind.CONFLICT, f"{tp}: zookeeper {zk}, kafka {kafka}, equally new")
+            self._found(Kind.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}, equally new")
             return None
         return zk if znode.mtime_ms > committed.commit_ms else kafka
 
@@ -265,10 +353,10 @@ class _Planner:
         """Check an offset against topic and log; ``None`` when it cannot be used."""
         topic = self.state.topics.get(tp.topic)
         if topic is None:
-            self._found(Kind.TOPIC_MISSING, str(tp))
+            self._found(Kind.TOPIC_MISSING, tp)
             return None
         if tp.partition not in topic.partitions:
-            self._found(Kind.PARTITION_MISSING, f"{tp} of {len(topic.partitions)}")
+            self._found(Kind.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
             return None
         znode = self.state.zk.get(tp)
         if (
@@ -277,20 +365,16 @@ class _Planner:
             and znode.mzxid < topic.czxid
             and tp not in self.state.slipped
         ):
-            self._found(Kind.RECREATED, f"{tp}: {value} was stored before the topic was created")
+            self._found(Kind.RECREATED, tp, f": {value} was stored before the topic was created")
             return None
         log = self.state.ranges.get(tp)
         if log is None:
-            self._refuse(
-                Kind.UNKNOWN,
-                f"{tp}: the brokers gave no log range",
-                "see that the partition has a leader, then plan again",
-            )
+            self._found(Kind.UNKNOWN, tp)
             return None
         if log.earliest <= value <= log.latest:
             return value, ""
         if self.options.out_of_range is OutOfRange.REFUSE:
-            self._found(Kind.OUT_OF_RANGE, f"{tp}: {value}, the log is {log.earliest}-{log.latest}")
+            self._found(Kind.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}")
             return value, ""
         bound = log.earliest if value < log.earliest else log.latest
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
@@ -299,20 +383,12 @@ class _Planner:
 
     def _collect(self) -> None:
         """Turn what was found of partitions into one problem for each kind."""
-        fixes = {
-            Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: allow the mover to "
-            "describe topic {topic}, or leave it out with --skip-topic {topic}",
-            Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or --skip-topic",
-            Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
-            Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
-            Kind.TOPIC_MISSING: "leave it out with --skip-topic {topic}",
-            Kind.PARTITION_MISSING: "leave it out with --skip-topic {topic}, or add partitions",
-            Kind.RECREATED: "leave it out with --skip-topic {topic}: the offset means another log",
-            Kind.SLIPPED: "choose --slipped use or --slipped ignore",
-        }
-        for kind, texts in self.found.items():
-            topic = texts[0].partition(":")[0].split()[0].rpartition("-")[0]
-            self._refuse(kind, shown(texts), fixes[kind].format(topic=topic))
+        for kind, found in self.found.items():
+            skips: dict[str, None] = {}
+            for tp in found if kind in _SKIPPABLE else ():
+                place = f"{tp.topic}:{tp.partition}" if kind in _BY_PARTITION else tp.topic
+                skips[f"{self.state.group}:{place}"] = None
+            self._refuse(kind, _TEXTS.get(kind, ""), _ADVICE[kind], found.values(), skips)
 
     def _idle(self) -> None:
         """Groups that nobody has used for long are not moved back to life unasked."""
@@ -332,7 +408,11 @@ class _Planner:
     def _tell(self, entries: Iterable[Entry], unseen: Iterable[str]) -> None:
         unset = [str(entry.tp) for entry in entries if entry.to is None]
         if unset:
-            self.notes.append(f"no offset, so auto.offset.reset decides: {shown(unset)}")
+            self.notes.append(Note("no offset, so auto.offset.reset decides: ", unset))
+        if self.stays:
+            source = self.direction.source.value if self.state.given is None else "the file"
+            left = map(str, sorted(self.stays))
+            self.notes.append(Note(f"stays behind in {source}: ", left))
         stone = self.state.tombstone
         if stone is not None:
             self.notes.append(f"was moved to {stone.moved_to.value} on {day(stone.at_ms)}")
@@ -347,13 +427,16 @@ class _Planner:
         if self.direction is Direction.KAFKA_TO_ZK:
             if unseen and self.state.given is None:
                 self.notes.append(
-                    "the broker's access lists hide offsets of these topics, which do not move if "
-                    f"the group has any: {shown(sorted(unseen))}"
+                    Note(
+                        "the broker's access lists hide offsets of these topics, which do not move "
+                        "if the group has any: ",
+                        sorted(unseen),
+                    )
                 )
             rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
             if rich:
                 self.notes.append(
-                    f"metadata has no place in ZooKeeper, the journal keeps it: {shown(rich)}"
+                    Note("metadata has no place in ZooKeeper, the journal keeps it: ", rich)
                 )
 
     def expiry(self) -> str:
@@ -365,13 +448,6 @@ class _Planner:
 def day(at_ms: int) -> str:
     """Return the UTC day of a moment, as ``2024-05-31``."""
     return datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC).date().isoformat()
-
-
-def shown(texts: Iterable[str]) -> str:
-    """Return some texts and the number of the others."""
-    every = list(texts)
-    more = len(every) - _SHOWN
-    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def show(offset: int | None) -> str:

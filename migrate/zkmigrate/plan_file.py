@@ -19,7 +19,16 @@ from typing import Any, BinaryIO, Final, Protocol
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import is_legal_topic
 from zkmigrate.errors import PlanFileError
-from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem
+from zkmigrate.model import (
+    Direction,
+    Entry,
+    GroupPlan,
+    KafkaOffset,
+    Kind,
+    Problem,
+    StaysBehind,
+    covers,
+)
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -57,13 +66,22 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
             "partitions": len(group.entries),
             "writes": sum(entry.write for entry in group.entries),
             "problems": [
-                {"kind": problem.kind.value, "what": problem.what, "fix": problem.fix}
+                {
+                    "kind": problem.kind.value,
+                    "what": problem.text,
+                    "names": problem.names,
+                    "fix": problem.advice,
+                    "skips": problem.skips,
+                }
                 for problem in group.problems
             ],
             "notes": list(group.notes),
             "tombstone": None if group.tombstone is None else group.tombstone.decode("latin-1"),
             "topics": group.topics,
             "skipped": sorted(group.skipped),
+            "stays_behind": [
+                {**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in group.stays
+            ],
         }
         yield encode(head) + "\n"
         for entry in group.entries:
@@ -210,6 +228,13 @@ class _Reader:
         assert isinstance(value, str)
         return value
 
+    def texts(self, line: dict[str, Any], key: str) -> tuple[str, ...]:
+        value = line.get(key)
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            self.refuse(f"{key} is not a list of texts")
+        assert isinstance(value, list)
+        return tuple(value)
+
     def group(self, line: dict[str, Any]) -> GroupPlan:
         group = self.text(line, "group")
         problems, notes = line.get("problems"), line.get("notes")
@@ -225,25 +250,25 @@ class _Reader:
             self.refuse("topics is not an object")
         assert isinstance(topics, dict)
         created = {topic: self.number(topics, topic) for topic in topics}
-        skipped = line.get("skipped")
-        if not isinstance(skipped, list) or not all(isinstance(one, str) for one in skipped):
-            self.refuse("skipped is not a list of topics")
-        assert isinstance(skipped, list)
+        without = frozenset(self.texts(line, "skipped"))
+        stays = line.get("stays_behind")
+        if not isinstance(stays, list):
+            self.refuse("stays_behind is not a list")
+        left = tuple(self._stays(one) for one in stays)  # type: ignore[union-attr]
         entries: list[Entry] = []
         seen: set[TopicPartition] = set()
         for _ in range(self.number(line, "partitions")):
             entry = self._entry(self.line())
             if entry.tp in seen:
                 self.refuse(f"{entry.tp} occurs twice in group {group!a}")
-            if entry.tp.topic in skipped:
-                self.refuse(f"{entry.tp} is of a topic that group {group!a} skips")
+            if covers(without, entry.tp):
+                self.refuse(f"{entry.tp} is a partition that group {group!a} skips")
             if entry.write and entry.tp.topic not in created:
                 self.refuse(f"{entry.tp} is of no topic of group {group!a}")
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
-        without = frozenset(skipped)
-        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created, without)
+        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created, without, left)
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:
@@ -258,7 +283,16 @@ class _Reader:
             kind = Kind(problem.get("kind"))
         except ValueError:
             self.refuse("a problem is of no known kind")
-        return Problem(kind, self.text(problem, "what"), self.text(problem, "fix"))
+        what, fix = self.text(problem, "what"), self.text(problem, "fix")
+        names, skips = self.texts(problem, "names"), self.texts(problem, "skips")
+        return Problem(kind, what, fix, names, skips)
+
+    def _stays(self, line: object) -> StaysBehind:
+        if not isinstance(line, dict):
+            self.refuse("an offset of stays_behind is not an object")
+        assert isinstance(line, dict)
+        tp = TopicPartition(self.text(line, "topic"), self.number(line, "partition"))
+        return StaysBehind(tp, self.maybe(line, "offset"), self.text(line, "why"))
 
     def _entry(self, line: dict[str, Any]) -> Entry:
         topic = self.text(line, "topic")

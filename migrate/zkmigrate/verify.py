@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from zkmigrate.model import Direction, GroupPlan, HeldNow
+from zkmigrate.model import Direction, GroupPlan, HeldNow, covers
 from zkmigrate.plan import show
 
 
@@ -38,8 +38,17 @@ def compare(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Di
             what = "missing" if found is None else "was to have no offset"
         else:
             what = f"{found - to} further" if found > to else f"{to - found} behind"
-        if to != found and tp.topic not in plan.skipped:
+        if to != found and not covers(plan.skipped, tp):
             yield Difference(plan.group, *tp, to, found, what)
+
+
+def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
+    """Yield every offset that the plan leaves out and that is now in the source store only."""
+    source, target = held[direction.source], held[direction.target]
+    for tp, offset in sorted(source.items()):
+        if offset is not None and offset != target.get(tp) and covers(plan.skipped, tp):
+            what = f"stays behind in {direction.source.value}: skipped"
+            yield Difference(plan.group, *tp, None, offset, what)
 
 
 def text(difference: Difference) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from zkconsumer.core.types import TopicPartition
 from zkmigrate import tombstone
 from zkmigrate.errors import JournalError
-from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Store
+from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Store, covers
 from zkmigrate.plan_file import PlanFile
 
 Held = Mapping[TopicPartition, KafkaOffset | None]
@@ -21,7 +21,8 @@ class Work:
     """A change of one store, and what both stores hold before it.
 
     ``leaves`` is the store whose offsets do not count any more after the change: it must hold none
-    that the plan does not know. ``skipped``: topics that the plan leaves as they are.
+    that the plan does not know. ``skipped``: patterns of the offsets that the plan leaves
+    as they are.
     ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
     ``before`` and ``after``: the tombstone's content. ``topics``: when the topics were created (a
     zxid) whose logs must hold the offsets of ``to``; what is restored needs not fit.
@@ -41,7 +42,7 @@ class Work:
 
     def knows(self, tp: TopicPartition) -> bool:
         """Whether the plan has decided about a partition, if only to leave it as it is."""
-        return tp in self.zk or tp.topic in self.skipped
+        return tp in self.zk or covers(self.skipped, tp)
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
         """Return the offsets that a store may hold of a partition before the change."""

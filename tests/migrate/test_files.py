@@ -11,7 +11,7 @@ import pytest
 from zkmigrate import offset_csv, plan_file
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.journal import Journal, parse
-from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem
+from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem, StaysBehind
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.types import TopicPartition
@@ -28,9 +28,13 @@ PLANS = (
         ),
         tombstone=b'{"version":1}',
         topics={"t": 77},
-        skipped=frozenset({"other", "more"}),
+        skipped=frozenset({"other", "more:*", "t:7"}),
+        stays=(
+            StaysBehind(TopicPartition("more", 3), None, "skipped"),
+            StaysBehind(TopicPartition("t", 7), 9, "partition-missing"),
+        ),
     ),
-    GroupPlan("../<script>\x1b", (Problem(Kind.BAD_NAME, "what", "fix"),)),
+    GroupPlan("../<script>\x1b", (Problem(Kind.BAD_NAME, "what", "fix", ("a", "b"), ("g:t",)),)),
 )
 
 
@@ -61,13 +65,15 @@ def test_a_plan_cut_at_any_byte_is_refused() -> None:
     [
         ("tombstone", "\u0100"), ("tombstone", "\ud800"), ("tombstone", 1), ("skipped", None),
         ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
+        ("stays_behind", None), ("stays_behind", [{"topic": "t", "partition": 1, "why": ""}]),
     ],
 )  # fmt: skip
 def test_bad_fields_of_a_group_are_named(key: str, value: object) -> None:
     """A field that cannot be what a plan writes is refused with its line, whatever it holds."""
+    named = "skips" if value == ["t"] else "offset" if value and key == "stays_behind" else key
     head, group, *rest = whole().decode().splitlines(keepends=True)
     changed = json.dumps({**json.loads(group), key: value}) + "\n"
-    with pytest.raises(PlanFileError, match=rf"^plan:\d: .*{'skips' if value == ['t'] else key}"):
+    with pytest.raises(PlanFileError, match=rf"^plan:\d: .*{named}"):
         plan_file.parse("plan", "".join((head, changed, *rest)).encode())
 
 

@@ -12,16 +12,20 @@ from zkmigrate.model import (
     KafkaOffset,
     Kind,
     LogRange,
+    MissingTopics,
     OnConflict,
     Options,
     OutOfRange,
     Retention,
+    Skip,
     Slipped,
+    StaysBehind,
     Store,
     Tombstone,
     TopicState,
     Verdict,
     ZkOffset,
+    covers,
 )
 from zkmigrate.plan import DAY_MS, plan_group
 
@@ -169,9 +173,10 @@ def test_topics_that_are_gone_or_came_back() -> None:
     ):
         plan = made(found)
         assert kind in kinds(plan)
-        assert "--skip-topic orders" in plan.problems[0].fix
-        skipped = made(found, skip_topics=frozenset({"orders"}))
+        assert "--skip g:orders" in plan.problems[0].fix
+        skipped = made(found, skips=(Skip("g", "orders"),))
         assert (skipped.verdict, skipped.entries) == (Verdict.READY, ())
+        assert skipped.stays == (StaysBehind(TP, 5, "skipped"),)
 
 
 def test_slipped_offsets_are_used_ignored_or_refused() -> None:
@@ -250,12 +255,14 @@ def test_offsets_that_the_broker_hides() -> None:
             (problem,) = [one for one in plan.problems if one.kind is Kind.HIDDEN]
             assert problem.kind.verdict is Verdict.DECIDE
             assert "orders-0" in problem.what
-            assert "--skip-topic orders" in problem.fix
+            assert "--skip g:orders" in problem.fix
             named = [note for note in plan.notes if "secret" in note]
             assert len(named) == (direction is BACK)
             assert not any("orders" in note or "__consumer" in note for note in named)
-    skipped = made(replace(state(5), hidden=hidden), BACK, skip_topics=hidden)
+    skips = tuple(Skip("g", topic) for topic in hidden)
+    skipped = made(replace(state(5), hidden=hidden), BACK, skips=skips)
     assert not any("hide" in note for note in skipped.notes)
+    assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "what is hidden is unknown"
     given = made(replace(state(5, 7), given={TP: 6}, hidden=frozenset({"secret"})), BACK)
     assert (given.verdict, given.notes) == (Verdict.READY, ())
 
@@ -265,3 +272,84 @@ def test_a_file_takes_the_place_of_the_source() -> None:
     found = replace(state(3, 7), given={TP: 6})
     assert made(found).entries[0].to == 6
     assert kinds(made(replace(found, given={TP: 60}))) == [Kind.OUT_OF_RANGE]
+
+
+def test_a_skip_means_one_group_and_its_pattern_only() -> None:
+    """Skipping a topic of one group moves it in every other group; globs choose several groups,
+    topics or partitions. What stays behind is listed with its offset, and no other offset is left
+    out."""
+    two = TopicPartition("orders", 1)
+    found = replace(
+        state(5),
+        zk={TP: ZkOffset(5, 3, 20, NOW), two: ZkOffset(6, 3, 20, NOW)},
+        ranges={TP: LogRange(0, 10), two: LogRange(0, 10)},
+        topics={"orders": TopicState(10, (0, 1))},
+    )
+    for skip, left in (
+        (Skip("other", "orders"), []),
+        (Skip("g", "order"), []),
+        (Skip("g", "orders"), [(TP, 5), (two, 6)]),
+        (Skip("*", "ord*"), [(TP, 5), (two, 6)]),
+        (Skip("g", "orders", "1"), [(two, 6)]),
+        (Skip("?", "*", "[1-9]"), [(two, 6)]),
+    ):
+        plan = made(found, skips=(skip,))
+        assert [(stay.tp, stay.offset) for stay in plan.stays] == left, skip
+        assert {entry.tp for entry in plan.entries} == {TP, two} - {tp for tp, _ in left}
+        named = [note for note in plan.notes if "stays behind in zookeeper" in note]
+        assert len(named) == bool(left)
+        assert all(str(tp) in named[0] for tp, _ in left)
+
+
+def test_a_skipped_offset_that_both_stores_hold_does_not_stay_behind() -> None:
+    """Only what the target lacks is reported."""
+    assert made(state(5, 5), skips=(Skip("g", "*"),)).stays == ()
+
+
+def test_offsets_of_many_deleted_topics_are_left_out_at_once() -> None:
+    """One option leaves out every offset whose topic or partition does not exist, and lists it;
+    other partitions of the group move. A conflict about such an offset needs no decision, and
+    what the target alone holds is kept."""
+    gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
+    past = TopicPartition("orders", 7)
+    kept = TopicPartition("gone-00", 1)
+    found = replace(
+        state(5),
+        zk={tp: ZkOffset(5, 3, 20, NOW) for tp in (TP, past, *gone)},
+        kafka={gone[3]: KafkaOffset(2), kept: KafkaOffset(4), gone[4]: KafkaOffset(5)},
+    )
+    plan = made(found, missing_topics=MissingTopics.SKIP)
+    assert plan.verdict is Verdict.READY
+    assert [(entry.tp, entry.write) for entry in plan.entries] == [(kept, False), (TP, True)]
+    stays = {stay.tp: stay.why for stay in plan.stays}
+    assert stays == {
+        **dict.fromkeys([tp for tp in gone if tp != gone[4]], "topic-missing"),
+        past: "partition-missing",
+    }
+    assert all(covers(plan.skipped, tp) for tp in (past, *gone))
+    assert not any(covers(plan.skipped, tp) for tp in (TP, kept))
+
+
+def test_lists_are_complete() -> None:
+    """However many partitions have a problem, each is named, and the fix names all that can be
+    left out; so one run shows all there is to decide."""
+    gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
+    members = tuple(f"g_host-{number}" for number in range(9))
+    strange = tuple(f"/consumers/g/x{number}" for number in range(9))
+    found = replace(
+        state(5),
+        zk={tp: ZkOffset(5, 3, 20, NOW) for tp in gone},
+        members=members,
+        foreign=strange,
+        topics={"orders": TopicState(10, (0, 1, 2, 3, 4, 5))},
+        kafka={TP: KafkaOffset(1)},
+    )
+    plan = made(found)
+    by_kind = {problem.kind: problem for problem in plan.problems}
+    missing = by_kind[Kind.TOPIC_MISSING]
+    assert all(str(tp) in missing.what and f"--skip g:{tp.topic}" in missing.fix for tp in gone)
+    assert all(name in by_kind[Kind.LIVE_MEMBER].what for name in members)
+    assert all(path in by_kind[Kind.FOREIGN_LAYOUT].what for path in strange)
+    (unset,) = [note for note in plan.notes if "no offset" in note]
+    assert all(f"orders-{number}" in unset for number in range(1, 6))
+    assert not any("more" in problem.what for problem in plan.problems)

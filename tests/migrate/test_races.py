@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.model import Direction, HeldNow, Options
+from zkmigrate.model import Direction, HeldNow, Options, Skip
 from zkmigrate.outcome import Outcome
 from zkmigrate.plan_file import PlanFile
 from zkmigrate.verify import compare
@@ -132,7 +132,7 @@ def test_an_offset_that_comes_after_the_plan(
         bench.topic(name, 1)
         source(group, name, {0: 3})
     target(group, left, {0: 1})
-    options = Options(skip_topics=frozenset({left}), max_idle_days=10**6)
+    options = Options(skips=(Skip(group, left),), max_idle_days=10**6)
     late = TopicPartition(topic, 1) if new == "partition" else TopicPartition(f"{topic}-new", 0)
 
     def come() -> None:

@@ -1,0 +1,117 @@
+"""Offsets that the operator leaves out: only those, and each is reported at every step."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from zkmigrate.cli import run
+
+from zkconsumer.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+
+class Shell:
+    """Runs the command and returns what it prints."""
+
+    def __init__(self, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self._zookeeper = ("--zookeeper", bench.cluster.zookeeper)
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Status, standard output and standard error."""
+        self._capsys.readouterr()
+        status = run([*words, *self._zookeeper])
+        printed = self._capsys.readouterr()
+        return status, printed.out, printed.err
+
+    def rows(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """Status and the rows of ``--json``."""
+        status, out, _ = self(*words, "--json")
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Runs the command on the run's cluster."""
+    return Shell(bench, capsys)
+
+
+def test_the_advised_skip_leaves_out_one_offset_of_one_group(
+    bench: Bench, shell: Shell, tmp_path: Path, unique: str, topic: str
+) -> None:
+    """One group has an offset of a partition that does not exist. What the fix advises leaves out
+    that offset alone: the group's other offsets move, and so do those of another group in the same
+    topic. Plan, apply and verify each report what stays behind, as JSON and below the table."""
+    bench.topic(topic, 2)
+    bad, good = f"{unique[-8:]}-a", f"{unique[-8:]}-b"
+    bench.set_zk(bad, topic, {0: 3, 1: 4, 9: 5})
+    bench.set_zk(good, topic, {0: 6, 1: 7})
+    both = ("--groups-regex", f"{unique[-8:]}-.")
+    plan = str(tmp_path / "plan")
+    status, rows = shell.rows("assess", *both)
+    assert (status, [row["verdict"] for row in rows]) == (1, ["needs a decision", "ready"])
+    advised = re.findall(r"--skip (\S+)", rows[0]["fix"])
+    assert advised == [f"{bad}:{topic}:9"]
+    left = [{"topic": topic, "partition": 9, "offset": 5, "why": "skipped"}]
+    name = f"{topic}-9 (5, skipped)"
+
+    status, rows = shell.rows("plan", *both, "--skip", advised[0], "--out", plan)
+    assert (status, [row["stays_behind"] for row in rows]) == (0, [left, []])
+    status, _, err = shell("assess", *both, "--skip", advised[0])
+    assert (status, f"stays behind in zookeeper: {name} (group {bad})" in err) == (0, True)
+    assert json.loads(Path(plan).read_text().splitlines()[1])["stays_behind"] == left
+
+    status, _, err = shell("apply", plan)
+    assert (status, f"note: group {bad}: stays behind: {name}" in err) == (0, True)
+    status, rows = shell.rows("apply", plan, "--execute")
+    assert (status, [row["stays_behind"] for row in rows]) == (0, [left, []])
+    status, rows = shell.rows("verify", plan)
+    assert status == 0
+    assert [(row["group"], row["partition"], row["found"]) for row in rows] == [(bad, 9, 5)]
+    assert rows[0]["what"] == "stays behind in zookeeper: skipped"
+    status, _, err = shell("verify", plan)
+    assert "1 offsets stay behind" in err
+    for group, offsets in ((bad, [3, 4]), (good, [6, 7])):
+        held = bench.committed(group, {topic: 2})
+        assert [held[TopicPartition(topic, p)].offset for p in range(2)] == offsets  # type: ignore[attr-defined]
+
+
+def test_a_skip_that_does_nothing_is_reported(
+    filled: Bench, shell: Shell, group: str, topic: str
+) -> None:
+    """A misspelt group or topic does not pass unnoticed, and a malformed skip is wrong usage."""
+    status, _, err = shell("assess", "--group", group, "--skip", f"{group}x:{topic}")
+    assert (status, f"--skip {group}x:{topic} keeps no offset" in err) == (0, True), err
+    for bad in (topic, f"{group}:", f":{topic}", f"{group}:{topic}:1:2"):
+        status, _, err = shell("assess", "--group", group, "--skip", bad)
+        assert status == 2
+        assert "write GROUP:TOPIC or GROUP:TOPIC:PARTITION" in err
+
+
+def test_many_deleted_topics_need_one_more_run(
+    filled: Bench, shell: Shell, tmp_path: Path, group: str, topic: str
+) -> None:
+    """The JSON names all deleted topics, the table the first few of them; one option leaves them
+    all out, and the move is complete."""
+    gone = [f"{topic}-gone-{number}" for number in range(6)]
+    for name in gone:
+        filled.set_zk(group, name, {0: 3})
+    status, (row,) = shell.rows("assess", "--group", group)
+    assert (status, row["kind"]) == (1, "topic-missing")
+    assert all(f"{name}-0" in row["what"] and f":{name}" in row["fix"] for name in gone)
+    _, out, _ = shell("assess", "--group", group)
+    assert f"{gone[2]}-0 and 3 more" in out
+    assert gone[3] not in out
+    plan = str(tmp_path / "plan")
+    status, (row,) = shell.rows("plan", "--group", group, "--missing-topics", "skip", "--out", plan)
+    assert (status, [one["topic"] for one in row["stays_behind"]]) == (0, gone)
+    status, _, err = shell("apply", plan, "--execute")
+    assert (status, "6 offsets stay behind" in err) == (0, True), err
+    assert shell("verify", plan)[0] == 0
+    assert len(filled.committed(group, {topic: 2})) == 2
