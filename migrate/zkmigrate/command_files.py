@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import print_notes
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
-from zkconsumer.errors import ConfigError, OffsetsFileError
+from zkconsumer.errors import (
+    ConfigError,
+    OffsetsFileError,
+    SessionExpiredError,
+    ZkUnavailableError,
+    ZooKeeperError,
+)
 from zkmigrate import offset_csv
-from zkmigrate.command_options import Selection
+from zkmigrate.command_options import Selection, Servers
+from zkmigrate.command_output import unlisted_note
 from zkmigrate.errors import PlanFileError
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import GroupState, Kind, Store
 from zkmigrate.plan import shown
+from zkmigrate.progress import Progress
+
+_AT_ONCE: Final = 100
 
 
 def given_offsets(file: str, which: Selection) -> dict[str, dict[Any, int]]:
@@ -36,32 +46,85 @@ def given_offsets(file: str, which: Selection) -> dict[str, dict[Any, int]]:
     return {name: found[name] for name in chosen}
 
 
-def offsets_in_zookeeper(which: Selection, zookeeper: str, timeout: float) -> dict[OffsetKey, int]:
-    """Offsets in ZooKeeper; no broker is asked."""
-    with GroupTools(zookeeper, timeout) as tools:
-        found = tools.export(which.of_store(tools.group_names, Store.ZOOKEEPER))
+def offsets_in_zookeeper(
+    which: Selection, servers: Servers, progress: Progress
+) -> tuple[dict[OffsetKey, int], int]:
+    """Return offsets in ZooKeeper, and how many groups cannot be read. No broker is asked."""
+    found: dict[OffsetKey, int] = {}
+    left_out = 0
+    with GroupTools(servers.zookeeper, servers.timeout) as tools:
+        names = which.of_store(tools.group_names, Store.ZOOKEEPER)
+        progress.total = len(names)
+        for start in range(0, len(names), _AT_ONCE):
+            chunk = names[start : start + _AT_ONCE]
+            for group, offsets in _export(tools, chunk):
+                found.update(offsets or {})
+                left_out += offsets is None
+                progress.group(group, offsets is not None)
         print_notes(tools.notes)
-    return found
+    return found, left_out
 
 
-def offsets_in_kafka(which: Selection, zookeeper: str, timeout: float) -> dict[OffsetKey, int]:
-    """Offsets in Kafka; groups that ZooKeeper could not hold are left out and noted."""
+def _export(
+    tools: GroupTools, groups: list[str]
+) -> Iterator[tuple[str, Mapping[OffsetKey, int] | None]]:
+    """Yield each group's offsets, ``None`` where ZooKeeper refuses to show them."""
+    noted = len(tools.notes)
+    try:
+        offsets = tools.export(groups)
+    except (ZkUnavailableError, SessionExpiredError):
+        raise
+    except ZooKeeperError as error:
+        del tools.notes[noted:]
+        if len(groups) == 1:
+            tools.notes.append(f"group {groups[0]} is left out: {error}")
+            yield groups[0], None
+        else:
+            for group in groups:
+                yield from _export(tools, [group])
+        return
+    by_group: dict[str, dict[OffsetKey, int]] = {group: {} for group in groups}
+    for key, offset in offsets.items():
+        by_group[key.group][key] = offset
+    yield from by_group.items()
+
+
+def offsets_in_kafka(
+    which: Selection, servers: Servers, progress: Progress
+) -> tuple[dict[OffsetKey, int], int]:
+    """Return offsets in Kafka, and how many groups cannot be read.
+
+    Groups that ZooKeeper could not hold are left out and noted.
+    """
     from zkmigrate.snapshot import Stores  # loads kafka-python, which takes long
 
-    with Stores(zookeeper, timeout) as stores:
+    found: dict[OffsetKey, int] = {}
+    left_out = 0
+    notes: list[str] = []
+    with Stores(*servers, on_wait=progress.waiting) as stores:
+        print_notes(stores.faults)
         chosen = which.of_store(partial(stores.group_names, Store.KAFKA), Store.KAFKA)
-        found: dict[OffsetKey, int] = {}
+        progress.total = len(chosen)
         hidden: frozenset[str] = frozenset()
         for state in stores.states(chosen, {}, False):
             if isinstance(state, GroupState):
+                name, good = state.group, True
                 hidden = state.hidden - INTERNAL_TOPICS
                 for tp, stored in state.kafka.items():
                     found[OffsetKey(state.group, *tp)] = stored.offset
             else:
-                print_notes([f"{state[1].what}; it is left out"])
+                name, problem = state
+                good = problem.kind is Kind.BAD_NAME
+                left_out += not good
+                notes.append(f"{problem.what}; it is left out")
+            progress.group(name, good)
         if hidden:
-            print_notes([f"the broker's access lists hide offsets of {shown(sorted(hidden))}"])
-    return found
+            notes.append(f"the broker's access lists hide offsets of {shown(sorted(hidden))}")
+    if stores.unlisted:
+        left_out += 1
+        notes.append(unlisted_note(stores.unlisted))
+    print_notes(notes)
+    return found, left_out
 
 
 def read_file(file: str) -> bytes:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from zkconsumer.cli.tables import print_notes
+from zkconsumer.cli.tables import print_notes, zookeeper_options
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import (
     Direction,
@@ -119,6 +119,39 @@ def selection(command: F) -> F:
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]
+
+
+class Servers(NamedTuple):
+    """Where the servers are, and for how many seconds to wait for them."""
+
+    zookeeper: str
+    timeout: float
+    coordinator_timeout: float
+
+
+def server_options(command: F) -> F:
+    """Add the options that find and wait for servers, given to the command as ``servers``."""
+
+    @wraps(command)
+    def bundled(zookeeper: str, timeout: float, coordinator_timeout: float, **others: Any) -> Any:
+        return command(servers=Servers(zookeeper, timeout, coordinator_timeout), **others)
+
+    waiting = click.option(
+        "--coordinator-timeout",
+        type=click.FloatRange(min=0.1),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a group coordinator that is away, once for all of its groups.",
+    )
+    return zookeeper_options(waiting(bundled))  # type: ignore[return-value]
+
+
+def only_problems_option(command: F) -> F:
+    """Add ``--only-problems``."""
+    return click.option(
+        "--only-problems", is_flag=True, help="Print no rows of groups that are in order."
+    )(command)
 
 
 def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:

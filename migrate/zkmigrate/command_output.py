@@ -1,11 +1,9 @@
-"""What the subcommands print: summaries of plans, a progress bar, what became of each group."""
+"""What the subcommands print: summaries of plans, what became of each group."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -14,6 +12,7 @@ import click
 from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkmigrate.model import (
     GroupPlan,
+    Kind,
     Note,
     Problem,
     Skip,
@@ -36,11 +35,16 @@ _SKIPS_SHOWN: Final = 1
 class Summary:
     """Rows, notes and counts of plans that pass by.
 
-    ``how``: only a table cuts lists of names. ``skips``: what was given to ``--skip``.
+    ``how``: only a table cuts lists of names. ``only_problems``: no rows of groups that are ready.
+    ``skips``: what was given to ``--skip``.
     """
 
-    def __init__(self, how: How, skips: Iterable[Skip]) -> None:
+    def __init__(self, how: How, only_problems: bool, skips: Iterable[Skip]) -> None:
         self.how = how
+        self.only_problems = only_problems
+        self.kinds: Counter[Kind] = Counter()
+        self.unlisted: Sequence[str] = ()
+        """Partitions whose groups Kafka could not list; set before ``tell``."""
         self.rows: list[tuple[object, ...]] = []
         self.notes: dict[str, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
@@ -66,7 +70,8 @@ class Summary:
             )
             notes = "; ".join(plan.notes)
             stays = stays_cell(plan.stays, self.how)
-            for problem in plan.problems or (None,):
+            self.kinds.update({problem.kind for problem in plan.problems})
+            for problem in plan.problems or (() if self.only_problems else (None,)):
                 texts = ("", "", "") if problem is None else _cells(problem, self.how)
                 row = (*head, *texts, notes, stays)
                 self.rows.append(row[:_IN_TABLE] if self.how == "table" else row)
@@ -86,13 +91,18 @@ class Summary:
             f"--skip {skip.group}:{skip.pattern} keeps no offset from being moved"
             for skip in sorted(self.unused)
         )
+        if self.unlisted:
+            print_notes([unlisted_note(self.unlisted)])
         counts = [f"{self.verdicts[one]} {one.value}" for one in Verdict]
         click.echo(", ".join(counts), err=True)
+        if self.kinds:
+            by_kind = [f"{count} {kind.value}" for kind, count in self.kinds.most_common()]
+            click.echo(f"groups by problem: {', '.join(by_kind)}", err=True)
 
     @property
     def status(self) -> int:
         """The exit status."""
-        return 0 if set(self.verdicts) <= {Verdict.READY} else 1
+        return 1 if self.unlisted or set(self.verdicts) - {Verdict.READY} else 0
 
 
 def _cells(problem: Problem, how: How) -> tuple[str, str, str]:
@@ -116,6 +126,11 @@ def stays_cell(stays: Iterable[StaysBehind], how: How) -> object:
     return ", ".join(map(str, stays))
 
 
+def unlisted_note(partitions: Sequence[str]) -> str:
+    """Return what to print when Kafka could not list all groups."""
+    return f"groups may be missing, since a leader is missing of {shown(partitions)}"
+
+
 class PassedGroups:
     """A plan's groups, which remembers of those that pass what is printed of them at the end."""
 
@@ -136,39 +151,12 @@ class PassedGroups:
             yield group
 
 
-@contextmanager
-def progress(verb: str, total: int) -> Iterator[Callable[[Result], None]]:
-    """Show a bar on a terminal; yield what is to be told of each group's result."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("groups, {task.fields[rate]} offsets/s, {task.fields[failed]} failed"),
-    )
-    started = time.monotonic()
-    offsets = failed = 0
-    disable = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task(verb, total=total, rate=0, failed=0)
-
-        def on_group(result: Result) -> None:
-            nonlocal offsets, failed
-            offsets += result.offsets
-            failed += not result.outcome.good
-            rate = round(offsets / max(time.monotonic() - started, 0.001))
-            bar.update(task, advance=1, rate=rate, failed=failed)
-
-        yield on_group
-
-
-def tell(results: list[Result], passed: PassedGroups, how: How) -> None:
+def tell(results: list[Result], passed: PassedGroups, how: How, only_problems: bool) -> None:
     """Print what became of each group; exit with 1 when something is left to do."""
     rows: list[tuple[object, ...]] = []
     for one in results:
+        if only_problems and one.outcome.good:
+            continue
         row = (one.group, one.outcome.value, one.offsets)
         if how != "table":
             rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how)))

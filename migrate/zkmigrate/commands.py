@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,6 @@ from zkconsumer.cli.tables import (
     no_collector,
     print_notes,
     print_rows,
-    zookeeper_options,
 )
 from zkmigrate import offset_csv, plan_file, verify
 from zkmigrate.command_files import (
@@ -32,11 +31,14 @@ from zkmigrate.command_files import (
 )
 from zkmigrate.command_options import (
     Selection,
+    Servers,
     chosen_options,
     decisions,
+    only_problems_option,
     selection,
+    server_options,
 )
-from zkmigrate.command_output import PassedGroups, Summary, progress, tell
+from zkmigrate.command_output import PassedGroups, Summary, tell
 from zkmigrate.config_map import CLIENTS, map_file
 from zkmigrate.errors import MigrationError
 from zkmigrate.journal import Journal, read_records
@@ -46,10 +48,13 @@ from zkmigrate.model import (
     GroupState,
     OnConflict,
     Options,
+    Problem,
     Store,
     Verdict,
 )
+from zkmigrate.outcome import Result
 from zkmigrate.plan import plan_group
+from zkmigrate.progress import Progress
 
 if TYPE_CHECKING:
     from zkmigrate.mover import Mover
@@ -65,11 +70,11 @@ def cli() -> None:
 
 
 @contextmanager
-def _open(zookeeper: str, timeout: float) -> Iterator[Stores]:
+def _open(servers: Servers, progress: Progress) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.snapshot import Stores
 
-    with Stores(zookeeper, timeout) as stores:
+    with Stores(*servers, on_wait=progress.waiting) as stores:
         print_notes(stores.faults)
         yield stores
 
@@ -84,30 +89,35 @@ def _plans(
     stores: Stores,
     direction: Direction,
     options: Options,
-    groups: Iterable[str],
+    groups: Sequence[str],
+    progress: Progress,
     given: dict[str, dict[Any, int]] | None = None,
 ) -> Iterator[GroupPlan]:
+    progress.total = len(groups)
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
     times = options.on_conflict is OnConflict.NEWEST
     for found in stores.states(groups, given or {}, times):
         if isinstance(found, GroupState):
-            yield plan_group(found, direction, options, now_ms, retention)
+            plan = plan_group(found, direction, options, now_ms, retention)
         else:
             name, problem = found
-            yield GroupPlan(name, (problem,))
+            plan = GroupPlan(name, (problem,))
+        yield plan
+        progress.group(plan.group, plan.verdict is Verdict.READY)
 
 
 @cli.command()
 @selection
 @decisions
-@zookeeper_options
+@server_options
+@only_problems_option
 @format_options
 def assess(
     which: Selection,
     direction: str,
-    zookeeper: str,
-    timeout: float,
+    servers: Servers,
+    only_problems: bool,
     how: How,
     **raw: Any,
 ) -> None:
@@ -117,11 +127,16 @@ def assess(
     """
     way = Direction(direction)
     options = chosen_options(raw)
-    summary = Summary(how, options.skips)
-    with no_collector(), _open(zookeeper, timeout) as stores:
+    summary = Summary(how, only_problems, options.skips)
+    with (
+        no_collector(),
+        Progress("assessing", bad="not ready") as progress,
+        _open(servers, progress) as stores,
+    ):
         chosen = which.of_store(partial(stores.group_names, way.source), way.source)
-        for _ in summary.watch(_plans(stores, way, options, chosen)):
+        for _ in summary.watch(_plans(stores, way, options, chosen, progress)):
             pass
+        summary.unlisted = stores.unlisted
     summary.tell()
     click.get_current_context().exit(summary.status)
 
@@ -136,15 +151,16 @@ def assess(
     help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
     "store.",
 )
-@zookeeper_options
+@server_options
+@only_problems_option
 @format_options
 def plan(
     which: Selection,
     direction: str,
     out: str,
     from_file: str | None,
-    zookeeper: str,
-    timeout: float,
+    servers: Servers,
+    only_problems: bool,
     how: How,
     **raw: Any,
 ) -> None:
@@ -155,15 +171,20 @@ def plan(
     """
     way = Direction(direction)
     options = chosen_options(raw)
-    summary = Summary(how, options.skips)
+    summary = Summary(how, only_problems, options.skips)
     given = given_offsets(from_file, which) if from_file else None
-    with no_collector(), _open(zookeeper, timeout) as stores:
+    with (
+        no_collector(),
+        Progress("planning", bad="not ready") as progress,
+        _open(servers, progress) as stores,
+    ):
         if given is None:
             chosen = which.of_store(partial(stores.group_names, way.source), way.source)
         else:
             chosen = list(given)
-        plans = summary.watch(_plans(stores, way, options, chosen, given))
+        plans = summary.watch(_plans(stores, way, options, chosen, progress, given))
         write_new("--out", out, plan_file.render(way, int(time.time() * 1000), plans))
+        summary.unlisted = stores.unlisted
     summary.tell()
     ready = summary.verdicts[Verdict.READY]
     then = f"carry it out with zkmigrate apply {out} --execute" if ready else "no group is ready"
@@ -175,6 +196,13 @@ def _load(path: str) -> tuple[plan_file.PlanFile, PassedGroups]:
     loaded = plan_file.load(path)
     passed = PassedGroups(loaded.groups)
     return replace(loaded, groups=passed), passed
+
+
+def _counted(progress: Progress) -> Callable[[Result], None]:
+    def on_group(result: Result) -> None:
+        progress.group(result.group, result.outcome.good, result.offsets)
+
+    return on_group
 
 
 def _journal_path(plan_path: str, journal: str | None) -> Path:
@@ -191,10 +219,16 @@ def _journal_option(command: F) -> F:
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Move; without it nothing is changed.")
 @_journal_option
-@zookeeper_options
+@server_options
+@only_problems_option
 @format_options
 def apply(
-    plan: str, execute: bool, journal: str | None, zookeeper: str, timeout: float, how: How
+    plan: str,
+    execute: bool,
+    journal: str | None,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
 ) -> None:
     """Carry out PLAN. A dry run unless --execute is given.
 
@@ -203,18 +237,18 @@ def apply(
     0 only when every group of the plan is moved and read back.
     """
     loaded, passed = _load(plan)
-    with _open(zookeeper, timeout) as stores:
+    verb = "moving" if execute else "checking"
+    with Progress(verb, len(loaded.groups)) as progress, _open(servers, progress) as stores:
         mover = _mover(stores)
-        with progress("moving", len(loaded.groups)) as on_group:
-            if execute:
-                with Journal(_journal_path(plan, journal), loaded.digest) as opened:
-                    results = mover.apply(loaded, opened, on_group)
-            else:
-                earlier = read_records(_journal_path(plan, journal), loaded.digest)
-                results = mover.apply(loaded, None, on_group, earlier)
+        if execute:
+            with Journal(_journal_path(plan, journal), loaded.digest) as opened:
+                results = mover.apply(loaded, opened, _counted(progress))
+        else:
+            earlier = read_records(_journal_path(plan, journal), loaded.digest)
+            results = mover.apply(loaded, None, _counted(progress), earlier)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)
-    tell(results, passed, how)
+    tell(results, passed, how, only_problems)
 
 
 @cli.command()
@@ -222,15 +256,16 @@ def apply(
 @click.option("--execute", is_flag=True, help="Restore; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Also where somebody has moved on since.")
 @_journal_option
-@zookeeper_options
+@server_options
+@only_problems_option
 @format_options
 def rollback(
     plan: str,
     execute: bool,
     force: bool,
     journal: str | None,
-    zookeeper: str,
-    timeout: float,
+    servers: Servers,
+    only_problems: bool,
     how: How,
 ) -> None:
     """Restore both stores to what the journal of PLAN recorded. A dry run unless --execute.
@@ -241,23 +276,24 @@ def rollback(
     where = _journal_path(plan, journal)
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
+    verb = "restoring" if execute else "checking"
     with (
-        _open(zookeeper, timeout) as stores,
+        Progress(verb, len(loaded.groups)) as progress,
+        _open(servers, progress) as stores,
         Journal(where, loaded.digest) as opened,
-        progress("restoring", len(loaded.groups)) as on_group,
     ):
-        results = _mover(stores, force).rollback(loaded, opened, execute, on_group)
+        results = _mover(stores, force).rollback(loaded, opened, execute, _counted(progress))
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
     passed.stays.clear()  # after a rollback nothing was moved
-    tell(results, passed, how)
+    tell(results, passed, how, only_problems)
 
 
 @cli.command("verify")
 @click.argument("plan")
-@zookeeper_options
+@server_options
 @format_options
-def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
+def verify_(plan: str, servers: Servers, how: How) -> None:
     """Read every partition of PLAN back from the target and compare it.
 
     Offsets that the plan does not know are differences too, in either store. Exit status 0 only
@@ -266,23 +302,34 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
     loaded = plan_file.load(plan)
     differences: list[verify.Difference] = []
     stays: list[verify.Difference] = []
+    unread: list[tuple[object, ...]] = []
     groups = compared = 0
-    ready = (group for group in loaded.groups if group.verdict is Verdict.READY)
-    with _open(zookeeper, timeout) as stores:
-        for group, held in stores.offsets(ready):
-            differences += verify.compare(group, loaded.direction, held)
-            stays += verify.stays_behind(group, loaded.direction, held)
-            groups += 1
-            compared += len(group.entries)
-    print_rows(verify.Difference._fields, differences + stays, how)
-    skipped = len(loaded.groups) - groups
+    with (
+        Progress("comparing", len(loaded.groups), "differ") as progress,
+        _open(servers, progress) as stores,
+    ):
+        planned = (group for group in loaded.groups if group.verdict is Verdict.READY)
+        for group, held in stores.offsets(planned):
+            before = len(differences) + len(unread)
+            if isinstance(held, Problem):
+                what = f"{held.kind.value}: {held.what}"
+                unread.append((group.group, None, None, None, None, what))
+            else:
+                differences += verify.compare(group, loaded.direction, held)
+                stays += verify.stays_behind(group, loaded.direction, held)
+                groups += 1
+                compared += len(group.entries)
+            progress.group(group.group, len(differences) + len(unread) == before)
+    print_rows(verify.Difference._fields, [*unread, *differences, *stays], how)
+    skipped = len(loaded.groups) - groups - len(unread)
     click.echo(
         f"{compared} partitions of {groups} groups compared, {len(differences)} differ"
+        + (f"; {len(unread)} groups could not be read" if unread else "")
         + (f"; {len(stays)} offsets stay behind" if stays else "")
         + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
         err=True,
     )
-    click.get_current_context().exit(1 if differences or skipped else 0)
+    click.get_current_context().exit(1 if differences or unread or skipped else 0)
 
 
 @cli.command()
@@ -303,27 +350,32 @@ def verify_(plan: str, zookeeper: str, timeout: float, how: How) -> None:
     help="csv: as kafka-consumer-groups --from-file reads it; jvm: as ImportZkOffsets does.",
 )
 @click.option("--out", metavar="FILE", help="A new file; standard output without it.")
-@zookeeper_options
+@server_options
 def export(
     which: Selection,
     store: str,
     form: str,
     out: str | None,
-    zookeeper: str,
-    timeout: float,
+    servers: Servers,
 ) -> None:
-    """Write the offsets that a store holds. With one --group the CSV has no column of groups."""
-    with no_collector():
+    """Write the offsets that a store holds. With one --group the CSV has no column of groups.
+
+    A group that cannot be read is left out and named. The exit status is then 1.
+    """
+    with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:
-            found = offsets_in_zookeeper(which, zookeeper, timeout)
+            found, left_out = offsets_in_zookeeper(which, servers, progress)
         else:
-            found = offsets_in_kafka(which, zookeeper, timeout)
+            found, left_out = offsets_in_kafka(which, servers, progress)
     text = offset_csv.render(found, form, one_group=len(which.groups) == 1)
     if out is None:
         sys.stdout.write(text)
     else:
         write_new("--out", out, [text])
         click.echo(f"{len(found)} offsets are in {out}", err=True)
+    if left_out:
+        click.echo("the export is not complete: the notes name what is missing", err=True)
+    click.get_current_context().exit(1 if left_out else 0)
 
 
 @cli.command("config-map")

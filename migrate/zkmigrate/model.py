@@ -219,6 +219,7 @@ class Kind(Enum):
     LIVE_MEMBER = "live-member"
     OWNED = "owned"
     COORDINATOR_MEMBER = "coordinator-member"
+    COORDINATOR_AWAY = "coordinator-away"
     FOREIGN_LAYOUT = "foreign-layout"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"

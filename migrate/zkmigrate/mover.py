@@ -174,10 +174,14 @@ class Mover:
     def _outlive(self, names: set[str], group: str) -> None:
         """Wait until the sessions of killed runs have ended."""
         deadline = time.monotonic() + self._stores.timeout * 2 + 5
+        waiting = False
         while True:
             there = names.intersection(self._stores.zk.run(ownership.list_members(group)))
             if not there:
                 return
+            if not waiting:
+                waiting = True
+                self._stores.on_wait(f"the session of an earlier run to end, in group {group}")
             if time.monotonic() >= deadline:
                 raise GroupRefusedError(
                     f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "

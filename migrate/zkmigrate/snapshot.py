@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Final, Self
@@ -18,7 +18,8 @@ from zkconsumer.admin.snapshot import (
     partition_number,
     read_group,
 )
-from zkconsumer.admin.topics import read_brokers
+from zkconsumer.admin.text import printable
+from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.admin.verify import Kind as Finding
 from zkconsumer.admin.verify import verify
 from zkconsumer.broker import offset_times
@@ -32,10 +33,18 @@ from zkconsumer.core.znodes import (
     BROKER_TOPICS,
     GroupPaths,
     decode_offset,
+    decode_topic,
     is_legal_topic,
+    topic_path,
 )
-from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
-from zkconsumer.zk.blocking import BlockingZk
+from zkconsumer.errors import (
+    BrokerError,
+    UnsupportedBrokerError,
+    ZkConsumerError,
+    ZnodeFormatError,
+    ZooKeeperError,
+)
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate import tombstone
 from zkmigrate.errors import MigrationError
 from zkmigrate.logs import CLIENT_ID, Logs
@@ -62,18 +71,36 @@ class Stores:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
         patience: seconds to wait for a coordinator that moves, loads or is away.
+        on_wait: called with what is waited for, once for each wait.
 
     Raises the errors of ``BlockingZk`` and MigrationError when no broker can be used.
     """
 
-    def __init__(self, zookeeper: str, timeout: float = 30.0, patience: float = 60.0) -> None:
+    def __init__(
+        self,
+        zookeeper: str,
+        timeout: float = 30.0,
+        patience: float = 60.0,
+        on_wait: Callable[[str], object] = lambda _what: None,
+    ) -> None:
         self.zk = BlockingZk(zookeeper, timeout)
         self.timeout = timeout
         self.patience = patience
         self.faults: tuple[str, ...] = ()
         """Registered brokers that cannot be used, and why. Known once the session is open."""
+        self.unlisted: tuple[str, ...] = ()
+        """Partitions without a leader, whose groups ``group_names`` could not list."""
         self._where = zookeeper
-        self.kafka = GroupCoordinators(CLIENT_ID, self._brokers, min(timeout, 10.0), patience)
+        self.on_wait = on_wait
+        self._offsets_partitions = 0
+        self.kafka = GroupCoordinators(
+            CLIENT_ID,
+            self._brokers,
+            min(timeout, 10.0),
+            patience,
+            place=self._offsets_partition,
+            on_wait=on_wait,
+        )
         self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
 
     def __enter__(self) -> Self:
@@ -110,17 +137,35 @@ class Stores:
     def _brokers(self) -> Sequence[BrokerEndpoint]:
         return list(self.zk.run(read_brokers()).endpoints.values())
 
+    def _offsets_partition(self, group: str) -> Hashable:
+        """The partition of ``__consumer_offsets`` whose leader is the group's coordinator."""
+        if not self._offsets_partitions:
+            path = topic_path(offset_times.OFFSETS_TOPIC)
+            (node,) = self.zk.run(read_many([path]))
+            if node is None:
+                return group
+            self._offsets_partitions = len(decode_topic(path, node.data))
+        return offset_times.place(group, self._offsets_partitions or 1)
+
     # -- groups --------------------------------------------------------------------------------
 
     def group_names(self, store: Store) -> list[str]:
         """Return the names of all groups that a store knows, whatever they are."""
         if store is Store.KAFKA:
             try:
-                return self.kafka.list_groups()
+                names = self.kafka.list_groups()
             except UnsupportedBrokerError:
                 raise MigrationError(
                     "brokers before 0.9 cannot list groups: name them with --group"
                 ) from None
+            topic = self.zk.run(read_topic(offset_times.OFFSETS_TOPIC))
+            if topic is not None:
+                self.unlisted = tuple(
+                    f"{topic.topic}-{number}"
+                    for number in topic.replicas
+                    if number not in topic.states or topic.states[number].leader is None
+                )
+            return names
         return self.zk.run(list_groups())
 
     def retention(self) -> Retention:
@@ -133,7 +178,7 @@ class Stores:
         given: Mapping[str, Mapping[TopicPartition, int]],
         commit_times: bool,
     ) -> Iterator[GroupState | tuple[str, Problem]]:
-        """Yield the state of each group; for a name that no group can have, the refusal.
+        """Yield the state of each group; for one that cannot be read or be a group, the problem.
 
         ``given``: offsets from a file, by group. ``commit_times``: also look up when each offset
         was committed to Kafka, which reads the coordinators' logs.
@@ -141,6 +186,7 @@ class Stores:
         every = list(groups)
         times: Mapping[tuple[str, TopicPartition], int] = {}
         if commit_times:
+            self.on_wait(f"the times of commits, read from the log of {offset_times.OFFSETS_TOPIC}")
             brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
             topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
             count = sum(len(topic.partitions) for topic in topics.values())
@@ -151,31 +197,51 @@ class Stores:
         names = iter(every)
         while chunk := list(islice(names, _CHUNK)):
             legal = [name for name in chunk if is_legal_topic(name)]
-            read = zip(legal, self.zk.run_all(map(read_group, legal)), strict=True)
-            parts = {name: found or GroupSnapshot(name) for name, found in read}
+            problems = {name: bad_name(name) for name in chunk if not is_legal_topic(name)}
+            parts: dict[str, GroupSnapshot] = {}
+            scripts = map(or_refusal, map(read_group, legal))
+            for name, found in zip(legal, self.zk.run_all(scripts), strict=True):
+                if isinstance(found, ZooKeeperError):
+                    problems[name] = unreadable(name, found)
+                else:
+                    parts[name] = found or GroupSnapshot(name)
             self._learn((*part.offsets, *part.owners, *part.slipped) for part in parts.values())
             kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
-            for name in legal:
-                snapshot = parts[name]
+            for name, snapshot in parts.items():
                 asked = self._partitions(snapshot)
-                kafka[name] = {
-                    tp: KafkaOffset(*stored, times.get((name, tp)))
-                    for tp, stored in self.kafka.fetch(name, asked).items()
-                }
-            self._learn((tp[0] for tp in (*kafka[name], *given.get(name, ()))) for name in legal)
+                try:
+                    kafka[name] = {
+                        tp: KafkaOffset(*stored, times.get((name, tp)))
+                        for tp, stored in self.kafka.fetch(name, asked).items()
+                    }
+                except BrokerError as error:
+                    problems[name] = unreadable(name, error)
+            self._learn((tp[0] for tp in (*kafka[name], *given.get(name, ()))) for name in kafka)
             for name in chunk:
-                if name in parts:
-                    offsets = given.get(name)
-                    if offsets is not None:
-                        offsets = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
-                    yield self._state(parts[name], kafka[name], offsets, hidden)
-                else:
-                    yield name, bad_name(name)
+                offsets = given.get(name)
+                if offsets is not None:
+                    offsets = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+                if name not in problems:
+                    try:
+                        state = self._state(parts[name], kafka[name], offsets, hidden)
+                    except BrokerError as error:
+                        problems[name] = unreadable(name, error)
+                yield (name, problems[name]) if name in problems else state
 
-    def offsets(self, plans: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, HeldNow]]:
-        """Yield each planned group with all that both stores hold of it now."""
+    def offsets(self, plans: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, HeldNow | Problem]]:
+        """Yield each planned group with all that both stores hold of it now.
+
+        For one that cannot be read, the problem.
+        """
         for plan, nodes in self.zk.run_all(map(_read_offsets, plans)):
-            found = self.fetch(plan.group, [entry.tp for entry in plan.entries])
+            if isinstance(nodes, ZooKeeperError):
+                yield plan, unreadable(plan.group, nodes)
+                continue
+            try:
+                found = self.fetch(plan.group, [entry.tp for entry in plan.entries])
+            except BrokerError as error:
+                yield plan, unreadable(plan.group, error)
+                continue
             yield (
                 plan,
                 {
@@ -277,6 +343,15 @@ def bad_name(name: str) -> Problem:
     )
 
 
+def unreadable(group: str, error: ZkConsumerError) -> Problem:
+    """Return the problem of a group that ZooKeeper or its coordinator does not show."""
+    leave = f"leave the group out with --exclude {group}"
+    if isinstance(error, BrokerError) and error.retriable:
+        fix = f"bring its broker back and run this again, or {leave}"
+        return Problem(Kind.COORDINATOR_AWAY, printable(str(error)), fix)
+    return Problem(Kind.UNREADABLE, printable(str(error)), f"allow it to be read, or {leave}")
+
+
 def offset_partitions(group: str) -> Script[list[TopicPartition]]:
     """Return the partitions that a group has offset znodes of."""
     paths = GroupPaths(group)
@@ -290,12 +365,19 @@ def offset_partitions(group: str) -> Script[list[TopicPartition]]:
     ]
 
 
-def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, list[tuple[TopicPartition, Node]]]]:
+_Nodes = list[tuple[TopicPartition, Node]]
+
+
+def _read_offsets(plan: GroupPlan) -> Script[tuple[GroupPlan, _Nodes | ZooKeeperError]]:
     """Read all offset znodes of a group, also those that the plan does not name."""
+    return plan, (yield from or_refusal(_offset_nodes(plan)))
+
+
+def _offset_nodes(plan: GroupPlan) -> Script[_Nodes]:
     wanted = yield from offset_partitions(plan.group)
     nodes = yield from read_many(map(GroupPaths(plan.group).offset, wanted))
     pairs = zip(wanted, nodes, strict=True)
-    return plan, [(tp, node) for tp, node in pairs if node is not None]
+    return [(tp, node) for tp, node in pairs if node is not None]
 
 
 def _numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -43,6 +44,7 @@ from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
+    CommitFailedError,
     GroupActiveError,
     UnsupportedBrokerError,
 )
@@ -69,8 +71,14 @@ class GroupCoordinators:
         client_id: sent with every request.
         brokers: called for the brokers registered now.
         timeout: seconds for connecting and for each answer.
-        patience: seconds after which an operation is given up.
+        patience: seconds to wait for a coordinator that moves, loads or is away.
         backoff: seconds between attempts.
+        place: returns for a group what it shares with all groups of the same coordinator.
+        on_wait: called with what is waited for, once for each wait.
+
+    A coordinator that was given up is not asked again for ``patience`` seconds: operations on its
+    other groups fail at once. Those on groups of other coordinators wait for a tenth of the time
+    meanwhile, since most of them went away together.
 
     Every method raises BrokerError: no coordinator answered in time, or it refuses.
     """
@@ -82,6 +90,8 @@ class GroupCoordinators:
         timeout: float = 10.0,
         patience: float = 60.0,
         backoff: float = 0.2,
+        place: Callable[[str], Hashable] = str,
+        on_wait: Callable[[str], object] = lambda _what: None,
     ) -> None:
         self._client_id = client_id
         self._brokers = brokers
@@ -89,7 +99,11 @@ class GroupCoordinators:
         self._patience = patience
         self._backoff = backoff
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._place = place
+        self._on_wait = on_wait
         self._coordinators: dict[str, BrokerEndpoint] = {}
+        self._given_up: dict[Hashable, tuple[float, str]] = {}
+        """Places and brokers that were given up: until when, and why."""
         self._closed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -327,6 +341,7 @@ class GroupCoordinators:
         error: BrokerError = BrokerUnavailableError("no broker is registered in ZooKeeper")
         brokers = list(self._brokers())
         random.shuffle(brokers)  # one of them may be silent
+        brokers.sort(key=lambda endpoint: self._why_given_up(endpoint) is not None)
         for endpoint in brokers:
             try:
                 self._connection(endpoint).open()
@@ -344,13 +359,59 @@ class GroupCoordinators:
         return found
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
-        return self._until(
-            lambda: once(self._connection(self._find(group))),
-            f"the offset coordinator of group {group}",
-        )
+        what = f"the offset coordinator of group {group}"
+        asked: list[BrokerEndpoint] = []
 
-    def _until(self, once: Callable[[], T], what: str) -> T:
-        return until(once, self._forget, self._patience, self._backoff, self._closed, what)
+        def ask() -> T:
+            asked.clear()
+            endpoint = self._find(group)
+            self._refuse_given_up(endpoint, what)
+            asked.append(endpoint)
+            return once(self._connection(endpoint))
+
+        place = (self._place(group),)
+        self._refuse_given_up(place, what)
+        others = [key for key in list(self._given_up) if self._why_given_up(key) is not None]
+        patience = self._patience / 10 if others else self._patience
+        try:
+            return self._until(ask, what, patience)
+        except _GivenUpError:
+            raise
+        except CommitFailedError as error:
+            end = time.monotonic() + self._patience
+            self._given_up[place] = end, str(error.__cause__)
+            if asked and isinstance(error.__cause__, BrokerUnavailableError):
+                self._given_up[asked[0]] = end, str(error.__cause__)
+            raise
+
+    def _why_given_up(self, key: Hashable) -> str | None:
+        end, why = self._given_up.get(key, (0.0, ""))
+        if end > time.monotonic():
+            return why
+        self._given_up.pop(key, None)
+        return None
+
+    def _refuse_given_up(self, key: Hashable, what: str) -> None:
+        why = self._why_given_up(key)
+        if why is not None:
+            raise _GivenUpError(f"{what} did not answer for another group just now: {why}")
+
+    def _until(self, once: Callable[[], T], what: str, patience: float | None = None) -> T:
+        waiting = False
+
+        def forget() -> None:
+            nonlocal waiting
+            self._forget()
+            if not waiting:
+                waiting = True
+                self._on_wait(what)
+
+        limit = self._patience if patience is None else patience
+        return until(once, forget, limit, self._backoff, self._closed, what)
+
+
+class _GivenUpError(CommitFailedError):
+    """The coordinator was given up a moment ago, so it is not asked."""
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

@@ -19,7 +19,7 @@ from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, LeaderUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -38,12 +38,12 @@ def commit_times(
     """Return the moment of each group's last commit of each partition, in ms since 1970.
 
     ``partitions``: how many ``__consumer_offsets`` has; 0 when it does not exist yet. A commit in
-    another format than those of Kafka 0.8.2 to 3.9 is left out. Raises BrokerError when the log
-    cannot be read.
+    another format than those of Kafka 0.8.2 to 3.9 is left out, and so are all commits in a
+    partition that cannot be read. Raises BrokerError when no broker answers.
     """
     by_partition: defaultdict[TopicPartition, set[str]] = defaultdict(set)
     for group in groups if partitions else ():
-        by_partition[TopicPartition(OFFSETS_TOPIC, _place(group, partitions))].add(group)
+        by_partition[TopicPartition(OFFSETS_TOPIC, place(group, partitions))].add(group)
     connections = {
         number: BrokerConnection(endpoint, client_id, timeout, 0)
         for number, endpoint in brokers.items()
@@ -59,13 +59,18 @@ def commit_times(
         times: dict[tuple[str, TopicPartition], int] = {}
         for tp in sorted(by_partition):
             if leaders.get(tp) not in connections:
-                raise LeaderUnavailableError(f"{tp} has no leader")
-            for group, found, at_ms in _commits(connections[leaders[tp]], tp):
-                if group in by_partition[tp]:
-                    if at_ms is None:
-                        times.pop((group, found), None)
-                    else:
-                        times[(group, found)] = at_ms
+                continue
+            known: dict[tuple[str, TopicPartition], int] = {}
+            try:
+                for group, found, at_ms in _commits(connections[leaders[tp]], tp):
+                    if group in by_partition[tp]:
+                        if at_ms is None:
+                            known.pop((group, found), None)
+                        else:
+                            known[(group, found)] = at_ms
+            except BrokerError:
+                continue  # what was read is not the last word
+            times.update(known)
         return times
     finally:
         for connection in connections.values():
@@ -83,8 +88,8 @@ def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition,
     raise error
 
 
-def _place(group: str, partitions: int) -> int:
-    """The partition that holds a group's commits: ``Utils.abs(group.hashCode) % partitions``.
+def place(group: str, partitions: int) -> int:
+    """Return the partition of a group's commits: ``Utils.abs(group.hashCode) % partitions``.
 
     ``group`` is ASCII. The absolute value of the least integer counts as 0, as in Kafka.
     """

@@ -38,6 +38,19 @@ def refusal(refused: Refused) -> ZooKeeperError:
     return ZooKeeperError(f"{path}: {reason}")
 
 
+def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
+    """Carry a script out; return the error when ZooKeeper refuses one of its operations.
+
+    So one of many scripts that run at a time may fail without ending the others.
+    """
+    try:
+        return (yield from script)
+    except Refused as refused:
+        if refused.code is Code.AUTH_REQUIRED:
+            raise  # nothing else would be allowed either
+        return refusal(refused)
+
+
 class BlockingZk:
     """One session with ZooKeeper, opened by ``with``.
 
