@@ -1,0 +1,137 @@
+"""What a long run shows on standard error while it works; standard output holds the rows alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from zkmigrate import progress
+from zkmigrate.cli import run
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+
+@pytest.fixture
+def groups(bench: Bench, unique: str, topic: str) -> list[str]:
+    """Three stopped groups, the last of which has an offset beyond the log's end."""
+    bench.topic(topic, 1, messages=5)
+    names = [f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c")]
+    for name, offset in zip(names, (3, 3, 9), strict=True):
+        bench.set_zk(name, topic, {0: offset})
+        bench.set_kafka(name, topic, {0: offset})
+    return names
+
+
+def test_each_command_shows_how_far_it_is(
+    bench: Bench,
+    groups: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a terminal a line names how many of how many groups are done, the time, and the last
+    group; what a program reads from standard output is not disturbed."""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    chosen = [word for name in groups for word in ("--group", name)]
+    plan = str(tmp_path / "plan")
+    for verb, words in (
+        ("assessing", ["assess", *chosen, "--json"]),
+        ("planning", ["plan", *chosen, "--out", plan, "--json"]),
+        ("checking", ["apply", plan, "--json"]),
+        ("moving", ["apply", plan, "--execute", "--json"]),
+        ("comparing", ["verify", plan, "--json"]),
+        ("reading", ["export", *chosen, "--format", "json"]),
+        ("reading", ["export", *chosen, "--store", "kafka", "--format", "json"]),
+    ):
+        capsys.readouterr()
+        run([*words, "--zookeeper", bench.cluster.zookeeper])
+        printed = capsys.readouterr()
+        json.loads(printed.out)
+        lines = [line for line in printed.err.splitlines() if line.startswith(f"{verb}: ")]
+        assert lines[0].startswith(f"{verb}: 1 of 3 groups"), printed.err
+        assert f" s, after {groups[0]}" in lines[0]
+        assert len(lines) == (2 if verb == "comparing" else 3)
+        bad = {"assessing": "1 not ready", "planning": "1 not ready", "moving": "1 failed"}
+        assert bad.get(verb, "") in lines[-1]
+
+
+def test_lines_are_some_seconds_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many groups pass, a log file gets a line every five seconds, and at once what is
+    waited for. Names of groups are made safe to print."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.Progress("moving", 1000) as shown:
+        for _ in range(1000):
+            now[0] += 0.03125  # 1/32
+            shown.group("g\x1b[2J" + "x" * 900, offsets=5)
+        shown.waiting("the session of \x1bx")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 7, "31 seconds, and a wait"
+    assert lines[0].startswith("moving: 160 of 1000 groups, 160 offsets/s, 5 s, after g")
+    assert lines[-1].startswith("moving: waiting for the session of ")
+    assert all(line.isprintable() and len(line) < 200 for line in lines)
+
+
+def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
+    """On a terminal there is a bar with elapsed and remaining time and the name of a group; the
+    rows still go to standard output alone."""
+    ours, theirs = pty.openpty()
+    code = "from zkmigrate.cli import main; main()"
+    words = [word for name in groups for word in ("--group", name)]
+    server = ("--zookeeper", bench.cluster.zookeeper)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "assess", *words, "--json", *server],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "220"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    text = shown.decode()
+    assert (process.returncode, len(json.loads(out))) == (1, 3)
+    assert "assessing" in text
+    assert "3/3" in text
+    assert "0:00:0" in text
+    assert "left" in text
+    assert f"1 not ready after {groups[2]}" in text
+
+
+def test_only_problems_are_listed_and_counted(
+    bench: Bench, groups: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--only-problems`` prints no rows of groups that are in order, and below the rows the
+    groups are counted by kind of problem."""
+    bench.client.create(f"/consumers/{groups[2]}/ids/x", b"{}", ephemeral=True, makepath=True)
+    chosen = [word for name in groups for word in ("--group", name)]
+    server = ("--zookeeper", bench.cluster.zookeeper)
+    plan = str(tmp_path / "plan")
+    capsys.readouterr()
+    for words in (["assess", *chosen], ["plan", *chosen, "--out", plan]):
+        assert run([*words, "--only-problems", "--json", *server]) == 1
+        printed = capsys.readouterr()
+        assert {row["group"] for row in json.loads(printed.out)} == {groups[2]}
+        assert "groups by problem: 1 " in printed.err
+        assert "1 live-member" in printed.err
+        assert "1 out-of-range" in printed.err
+    assert run(["apply", plan, "--execute", "--only-problems", "--json", *server]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["group"], row["outcome"]) == (groups[2], "skipped")
