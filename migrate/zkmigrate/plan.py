@@ -90,6 +90,7 @@ class _Planner:
         self.skipped = frozenset(
             skip.pattern for skip in options.skips if fnmatchcase(state.group, skip.group)
         )
+        self.missing: set[str] = set()
         self.stays: list[StaysBehind] = []
 
     def plan(self) -> GroupPlan:
@@ -137,7 +138,7 @@ class _Planner:
                 for entry in entries
                 if entry.write
             },
-            self.skipped,
+            self.skipped | self.missing,
             tuple(sorted(self.stays)),
         )
 
@@ -164,7 +165,7 @@ class _Planner:
         if why != _SKIPPED:
             if source is None and not unknown:
                 return False  # what the target alone holds stays as it is
-            self.skipped |= {f"{tp.topic}:{tp.partition}"}
+            self.missing.add(f"{tp.topic}:{tp.partition}")
         if unknown or (source is not None and source != (in_kafka if to_kafka else in_zk)):
             self.stays.append(StaysBehind(tp, None if unknown else source, why))
         return True
@@ -218,11 +219,11 @@ class _Planner:
                 state.members,
             )
         elif state.owners:
-            tp, owner = min(state.owners.items())
             self._refuse(
                 Kind.OWNED,
-                f"{tp} is owned by {owner}, who is not registered",
+                "owned by members that are not registered: ",
                 f"delete /consumers/{state.group}/owners when no process of the group runs",
+                (f"{tp} by {owner}" for tp, owner in sorted(state.owners.items())),
             )
         if state.coordinator_members:
             self._refuse(

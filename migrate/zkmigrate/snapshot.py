@@ -142,10 +142,12 @@ class Stores:
         if not self._offsets_partitions:
             path = topic_path(offset_times.OFFSETS_TOPIC)
             (node,) = self.zk.run(read_many([path]))
-            if node is None:
-                return group
-            self._offsets_partitions = len(decode_topic(path, node.data))
-        return offset_times.place(group, self._offsets_partitions or 1)
+            try:
+                self._offsets_partitions = 0 if node is None else len(decode_topic(path, node.data))
+            except ZnodeFormatError:
+                pass
+        count = self._offsets_partitions
+        return offset_times.place(group, count) if count else group
 
     # -- groups --------------------------------------------------------------------------------
 

@@ -1,0 +1,115 @@
+"""How long the tools wait for coordinators that are away: once for each, not for each group."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.broker import group_coordinators
+from zkconsumer.broker.coordinator_calls import TryAgainError
+from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    CommitFailedError,
+    LeaderUnavailableError,
+    UnsupportedBrokerError,
+)
+from zkconsumer.testing import wait_until
+
+GOOD, SILENT = BrokerEndpoint(0, "good", 1), BrokerEndpoint(1, "silent", 1)
+PATIENCE = 0.5
+
+
+class Brokers:
+    """Two brokers. Groups whose name begins with ``s`` have their coordinator on the silent one;
+    those that begin with ``n`` have none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.silent = True
+        self.asked: list[BrokerEndpoint] = []
+        self.looked_up: list[str] = []
+        self.waits: list[str] = []
+        brokers = self
+
+        class Connection:
+            def __init__(self, endpoint: BrokerEndpoint, *_: object) -> None:
+                self.endpoint = endpoint
+
+            def open(self) -> None:
+                if self.endpoint == SILENT and brokers.silent:
+                    raise BrokerUnavailableError("broker 1 gave no answer")
+
+            def close(self) -> None:
+                pass
+
+            def version(self, *_: int) -> int:
+                brokers.asked.append(self.endpoint)
+                self.open()
+                raise UnsupportedBrokerError("as 0.8.2: no members")
+
+        def find(_connection: object, group: str) -> BrokerEndpoint:
+            brokers.looked_up.append(group)
+            if group.startswith("n") and brokers.silent:
+                raise TryAgainError(LeaderUnavailableError("no coordinator"))
+            return SILENT if group.startswith("s") else GOOD
+
+        monkeypatch.setattr(group_coordinators, "BrokerConnection", Connection)
+        monkeypatch.setattr(group_coordinators, "find_coordinator", find)
+        self.coordinators = GroupCoordinators(
+            "tests",
+            lambda: [GOOD, SILENT],
+            patience=PATIENCE,
+            backoff=0.1,
+            place=lambda group: group[:2],
+            on_wait=self.waits.append,
+        )
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    """The two brokers."""
+    return Brokers(monkeypatch)
+
+
+def test_a_silent_broker_is_waited_for_once(brokers: Brokers) -> None:
+    """The first group waits for a broker that is registered but silent; no other group of that
+    broker asks it again, whatever its partition, and the groups of the other broker are served."""
+    for number in range(50):
+        for group in (f"s{number}", f"g{number}"):
+            if group.startswith("g"):
+                assert brokers.coordinators.members(group) == ()
+            else:
+                with pytest.raises(CommitFailedError, match=f"of group {group} did not answer"):
+                    brokers.coordinators.members(group)
+    assert len(brokers.waits) == 1
+    assert brokers.asked.count(SILENT) < 10
+
+
+def test_a_partition_without_a_leader_is_waited_for_once(brokers: Brokers) -> None:
+    """Groups of one partition of the offsets topic share the wait for its leader; meanwhile the
+    next partition is waited for much shorter."""
+    for number in range(50):
+        with pytest.raises(CommitFailedError, match="no coordinator"):
+            brokers.coordinators.members(f"n1-{number}")
+    first = len(brokers.looked_up)
+    assert first < 10
+    with pytest.raises(CommitFailedError):
+        brokers.coordinators.members("n2")
+    assert len(brokers.looked_up) - first <= 2
+    assert brokers.waits == [f"the offset coordinator of group n{n}" for n in ("1-0", "2")]
+
+
+def test_a_coordinator_that_came_back_is_asked_again(brokers: Brokers) -> None:
+    """What was given up is not lost for the run: after the waiting time it is asked again."""
+    for group in ("s1", "n1"):
+        with pytest.raises(CommitFailedError):
+            brokers.coordinators.members(group)
+    brokers.silent = False
+
+    def served() -> bool:
+        try:
+            return [brokers.coordinators.members(group) for group in ("s1", "n1")] == [(), ()]
+        except CommitFailedError:
+            return False
+
+    wait_until(served, 20, "both are asked again")
