@@ -162,11 +162,12 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
         retries = config.offsets_commit_max_retries * config.offsets_channel_backoff_ms
         return (config.offsets_channel_socket_timeout_ms + retries) / 1000
 
-    def _give_up(self) -> None:
+    def _give_up(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         self._gate.end()
         if self._plane is not None:
-            self._plane.close()
-        self._zk.close()
+            self._plane.close(timeout / 2)
+        self._zk.close(deadline - time.monotonic())
 
     def metrics(self) -> Metrics:
         """See ``StreamConnector``."""

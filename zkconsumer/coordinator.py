@@ -150,9 +150,9 @@ class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
             on_exchange=self._on_exchange,
         )
 
-    def _give_up(self) -> None:
+    def _give_up(self, timeout: float) -> None:
         if self._loop is not None:
-            self._loop.give_up()
+            self._loop.give_up(timeout)
 
     def metrics(self) -> Metrics:
         """See ``StreamConnector``; those of ZooKeeper stay 0."""

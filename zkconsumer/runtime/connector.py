@@ -51,6 +51,8 @@ logger = logging.getLogger("zkconsumer.member")
 
 START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
+_FAILED_START_LEAVE: Final = 5.0
+"""Seconds that leaving after a failed start may take; part of the time that a start may take."""
 
 
 class Loop(Protocol):
@@ -107,7 +109,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
     _servers: str
     """Who is asked, for people."""
     _start_patience: float
-    """Seconds until the first rebalance must be over."""
+    """Seconds that creating the streams may take, also when it fails."""
     _answer_patience: float
     """Seconds until a commit must be answered."""
     _leave_patience: float
@@ -124,8 +126,8 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         """The loop of a member with this subscription; not started."""
 
     @abstractmethod
-    def _give_up(self) -> None:
-        """End without an answer of the servers. There may be no loop yet."""
+    def _give_up(self, timeout: float) -> None:
+        """End within ``timeout`` seconds, whatever the servers do. There may be no loop yet."""
 
     @abstractmethod
     def metrics(self) -> Metrics:
@@ -253,21 +255,27 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         return keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
 
     def _await_start(self, loop: SomeLoop) -> None:
+        to_leave = min(_FAILED_START_LEAVE, self._start_patience / 4)
+        patience = self._start_patience - to_leave
         error: ZkConsumerError | None
+        leave = not self._scala
         try:
-            error = _start_error(loop.started.result(self._start_patience))
+            error = _start_error(loop.started.result(patience))
         except FutureTimeoutError:
-            self.shutdown(timeout=5.0)
-            raise RebalanceFailedError(
-                f"the first rebalance did not end within {self._start_patience:g} s: check "
-                f"{self._servers}"
-            ) from None
+            leave = True
+            error = RebalanceFailedError(
+                f"the first rebalance did not end within {patience:g} s: check {self._servers}"
+            )
         except ZkConsumerError as failed:
             error = failed
-        if error is not None:
-            if not self._scala:
-                self.shutdown(timeout=5.0)
-            raise error
+        if error is None:
+            return
+        if leave:
+            try:
+                self.shutdown(timeout=to_leave)
+            except CommitFailedError as failed:
+                error.add_note(f"and leaving the group failed: {failed}")
+        raise error
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -343,21 +351,23 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
                 self._own_journal.close()
 
     def _leave(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
-            self._give_up()
+            self._give_up(timeout)
             return
         plane.let_go_in_this_thread()
         loop.post(facts.CloseRequested())
         try:
-            faults = loop.closed.result(timeout)
+            # The rest is for ending without an answer.
+            faults = loop.closed.result(timeout - min(1.0, timeout / 4))
         except FutureTimeoutError:
-            self._give_up()
+            self._give_up(deadline - time.monotonic())
             raise CommitFailedError(
                 f"shutdown did not end within {timeout:g} s: no answer from {self._servers}; "
                 "offsets since the last commit are not stored"
             ) from None
-        loop.join(timeout)
+        loop.join(max(0.0, deadline - time.monotonic()))
         _check(faults)
 
     def __enter__(self) -> Self:

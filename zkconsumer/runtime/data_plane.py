@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetchers import CLOSE_SECONDS, ConsumerFetcherManager
 from zkconsumer.runtime.metrics import Meter
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
@@ -144,9 +144,9 @@ class DataPlane:
         self.messages.rate()
         self.bytes.rate()
 
-    def close(self) -> None:
-        """End fetchers and all streams."""
-        self._manager.shutdown()
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """End fetchers and all streams; wait ``timeout`` seconds at most for their threads."""
+        self._manager.shutdown(timeout)
         for stream in self._every_stream:
             stream.shutdown()
 

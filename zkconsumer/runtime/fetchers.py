@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetch import BrokerFetcher, Fetcher
@@ -27,7 +28,8 @@ from zkconsumer.runtime.streams import KafkaStream
 
 _log = logging.getLogger(__name__)
 
-_JOIN_S = 2.0
+CLOSE_SECONDS: Final = 2.0
+"""How long the threads may take to end, unless the caller says so."""
 
 
 class ConsumerFetcherManager:
@@ -105,9 +107,9 @@ class ConsumerFetcherManager:
         for queue in queues:
             queue.fence()
 
-    def shutdown(self) -> None:
-        """Stop everything and end the threads. May be repeated; waits two seconds at most for
-        threads that hang in a connection attempt, which can do no harm any more."""
+    def shutdown(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop everything and end the threads. May be repeated; waits ``timeout`` seconds at most
+        for threads that hang in a connection attempt, which can do no harm any more."""
         with self._lock:
             self._closed = True
             infos = list(self._feeds)
@@ -119,7 +121,7 @@ class ConsumerFetcherManager:
                 fetcher.abort()
         if self._finder.ident is not None:
             threads.append(self._finder)
-        deadline = time.monotonic() + _JOIN_S
+        deadline = time.monotonic() + timeout
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))

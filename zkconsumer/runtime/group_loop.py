@@ -156,9 +156,9 @@ class GroupLoop:
             future.set_result(("the connector is shut down",))
         return future
 
-    def give_up(self) -> None:
-        """End without leaving: the coordinator does not answer."""
-        self._end()
+    def give_up(self, timeout: float) -> None:
+        """End within ``timeout`` seconds without leaving: the coordinator does not answer."""
+        self._end(timeout)
         self.post(_GiveUp())
 
     def join(self, timeout: float) -> bool:
@@ -365,9 +365,10 @@ class GroupLoop:
         if not self.started.done():
             self.started.set_exception(error)
 
-    def _end(self) -> None:
+    def _end(self, *limit: float) -> None:
+        """``limit``: seconds to wait for the fetchers' threads, if not as long as they say."""
         self._gate.end()
-        self._data.close()
+        self._data.close(*limit)
         self._client.close()
         self._heart.close()
         self._requests.put(None)

@@ -102,8 +102,8 @@ class DataPort(Protocol):
     def measure(self) -> None:
         """Take a sample for the rates."""
 
-    def close(self) -> None:
-        """End all streams and fetchers."""
+    def close(self, timeout: float = ...) -> None:
+        """End all streams and fetchers; wait ``timeout`` seconds at most for their threads."""
 
 
 class OffsetPort(Protocol):

@@ -10,6 +10,8 @@ import contextlib
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -62,7 +64,8 @@ def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: fl
 class TcpProxy:
     """A loopback port that passes connections on to ``target_port`` and can disturb them.
 
-    To lose the answer of a request: ``stall("answers")``, send the request, ``cut()``. Open from
+    To lose the answer of a request together with the connection: ``stall("answers")``, send the
+    request, ``cut()``. To lose it alone: ``drop("answers")``, send the request. Open from
     construction to ``close``; also a context manager.
     """
 
@@ -70,7 +73,9 @@ class TcpProxy:
         self.target_port = target_port
         self.port = free_port()
         self._changed = threading.Condition()
-        self._stalled: set[Direction] = set()  # guarded by _changed, like the two below
+        self._stalled: set[Direction] = set()  # guarded by _changed, like those below
+        self._delays: dict[Direction, float] = {}
+        self._drops: dict[Direction, int] = {}
         self._sockets: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.allow()
@@ -128,10 +133,32 @@ class TcpProxy:
         with self._changed:
             self._stalled |= set(directions or ("requests", "answers"))
 
+    def delay(self, seconds: float, *directions: Direction) -> None:
+        """Hold each piece of data back for ``seconds``; what arrives meanwhile waits for it too."""
+        with self._changed:
+            for direction in directions or ("requests", "answers"):
+                self._delays[direction] = seconds
+
+    def drop(self, direction: Direction, count: int = 1) -> None:
+        """Lose the next ``count`` frames, of any connection; the connection stays open.
+
+        A frame is a length in four bytes and as many bytes, as ZooKeeper and Kafka send them.
+        """
+        with self._changed:
+            self._drops[direction] = count
+
+    @property
+    def dropping(self) -> bool:
+        """Whether frames are still to be lost."""
+        with self._changed:
+            return any(self._drops.values())
+
     def resume(self) -> None:
-        """Let everything that was held back go on."""
+        """End stalls and delays; everything that was held back continues."""
         with self._changed:
             self._stalled.clear()
+            self._delays.clear()
+            self._drops.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -166,14 +193,22 @@ class TcpProxy:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         """Copy one direction until either end closes; then close both."""
+        frames = _Frames()
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                until = time.monotonic()
                 with self._changed:
-                    self._changed.wait_for(
-                        lambda: direction not in self._stalled or source not in self._sockets
-                    )
+                    while source in self._sockets:
+                        left = until + self._delays.get(direction, 0.0) - time.monotonic()
+                        if direction in self._stalled:
+                            self._changed.wait()
+                        elif left > 0:
+                            self._changed.wait(left)
+                        else:
+                            break
                     if source not in self._sockets:
                         break
+                    data = frames.pass_on(data, lambda: self._lose(direction))
                 sink.sendall(data)
         with self._changed:
             self._sockets -= {source, sink}
@@ -182,6 +217,41 @@ class TcpProxy:
             with contextlib.suppress(OSError):  # the other direction's thread may block in recv
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def _lose(self, direction: Direction) -> bool:
+        """Whether the frame that begins is to be lost. The caller holds ``_changed``."""
+        left = self._drops.get(direction, 0)
+        self._drops[direction] = max(0, left - 1)
+        return left > 0
+
+
+class _Frames:
+    """Finds the frames in what one connection sends in one direction."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+        self._lost = False
+
+    def pass_on(self, data: bytes, lose: Callable[[], bool]) -> bytes:
+        """``data`` without the frames for which ``lose`` answered yes when they began."""
+        kept = bytearray()
+        while data:
+            if self._left == 0:
+                missing = 4 - len(self._head)
+                self._head, data = self._head + data[:missing], data[missing:]
+                if len(self._head) < 4:
+                    break
+                (self._left,) = struct.unpack(">i", self._head)
+                self._lost = lose()
+                if not self._lost:
+                    kept += self._head
+                self._head = b""
+            part, data = data[: max(self._left, 0)], data[max(self._left, 0) :]
+            self._left = max(self._left - len(part), 0)
+            if not self._lost:
+                kept += part
+        return bytes(kept)
 
 
 def _abort(end: socket.socket) -> None:

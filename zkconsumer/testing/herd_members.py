@@ -129,7 +129,7 @@ class IdlePlane:
     def measure(self) -> None:
         """There are no rates."""
 
-    def close(self) -> None:
+    def close(self, timeout: float = 0.0) -> None:
         """Let go of everything."""
         self._positions.clear()
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
-from zkconsumer.core.ops import Code, Reply, ZkOp
+from zkconsumer.core.ops import Code, Failed, Reply, ZkOp
 from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""
+
+_HASTY_CLOSE_SECONDS: Final = 1.0
+"""How long the session's end may take after an error or an interruption."""
 
 T = TypeVar("T")
 
@@ -84,7 +88,10 @@ class BlockingZk:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._driver.close()
+        if exc is None:
+            self._driver.close()
+        else:  # ZooKeeper may be what failed, and Ctrl-C is not to wait for it
+            self._driver.close(_HASTY_CLOSE_SECONDS)
 
     def _session_changed(self, event: SessionEvent, _session_id: int) -> None:
         """kazoo's connection thread."""
@@ -117,6 +124,7 @@ class BlockingZk:
         if not self._opened.wait(self._timeout):  # the one before has ended
             raise self._silent()
         session = self._driver.session_id
+        silence = 0.0  # seconds waited since the last answer; a lost connection is not one
         waiting = enumerate(scripts)
         active: dict[int, Script[T]] = {}
         done: dict[int, T] = {}
@@ -141,7 +149,13 @@ class BlockingZk:
                     yield done.pop(yielded)
                     yielded += 1
                 if active:
-                    go_on(*mailbox.get(timeout=self._timeout))
+                    began = time.monotonic()
+                    number, reply = mailbox.get(timeout=max(0.0, self._timeout - silence))
+                    if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
+                        silence += time.monotonic() - began
+                    else:
+                        silence = 0.0
+                    go_on(number, reply)
                 elif not done:
                     return
         except queue.Empty:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import warnings
+import time
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState
 
 from zkconsumer.core.ops import (
@@ -42,9 +41,13 @@ from zkconsumer.core.ops import (
     ZkOp,
 )
 from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
+from zkconsumer.zk.connection import Connection, Handler
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
 
 logger = logging.getLogger("zkconsumer.zk")
+
+CLOSE_SECONDS: Final = 5.0
+"""How long ZooKeeper may take to end a session, unless the caller says so."""
 
 _CODES: dict[type[kz.KazooException], Code] = {
     kz.NoNodeError: Code.NO_NODE,
@@ -115,9 +118,6 @@ class ZkDriver:
         self._lock = threading.Lock()
         self._session_id = 0
         self._has_multiread = True
-        self.session_timeout = session_timeout
-        """Seconds after which the server ends a silent session: the server sets limits to what is
-        asked of it. As asked, until there is a connection. Written by kazoo's connection thread."""
         self.operations = 0
         """Requests sent, for metrics; written without a lock by whoever submits."""
         self._client = KazooClient(
@@ -125,23 +125,19 @@ class ZkDriver:
             timeout=session_timeout,
             # A pause between two tries must not be what ends a session.
             connection_retry={"max_tries": -1, "max_delay": min(2.0, session_timeout / 6)},
+            handler=Handler(),
             logger=logging.getLogger("zkconsumer.zk.kazoo"),
         )
+        self._connection = Connection(self._client, session_timeout)
+        self._closing = threading.Lock()
+        """Held by the thread that closes."""
         self._client.add_listener(self._state_changed)
-        self._note_session_timeout()
 
-    def _note_session_timeout(self) -> None:
-        """Look at the answers to connection requests: kazoo keeps the granted timeout to itself."""
-        connection = self._client._connection
-        invoke = connection._invoke
-
-        def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect) and answer[0].time_out > 0:
-                self.session_timeout = answer[0].time_out / 1000
-            return answer
-
-        connection._invoke = noting
+    @property
+    def session_timeout(self) -> float:
+        """Seconds after which the server ends a silent session: the server sets limits to what is
+        asked of it. As asked, until there is a connection."""
+        return self._connection.granted
 
     @property
     def session_id(self) -> int:
@@ -154,26 +150,22 @@ class ZkDriver:
         return bool(self._client.connected)
 
     def start(self, connection_timeout: float) -> None:
-        """Connect. Raises ZkUnavailableError, or ChrootMissingError."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # kazoo warns of a missing chroot; we raise
-                self._client.start(timeout=connection_timeout)
-        except KazooTimeoutError as error:
-            self._client.close()
-            raise ZkUnavailableError(
-                f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within "
-                f"{connection_timeout:g} s; check the addresses, or raise "
-                "zookeeper.connection.timeout.ms"
-            ) from error
-        except kz.KazooException as error:
-            self.close()
-            raise self._no_start(error) from error
+        """Connect; takes ``connection_timeout`` seconds at most.
+
+        Raises ZkUnavailableError, or ChrootMissingError.
+        """
+        deadline = time.monotonic() + connection_timeout
+        if not self._client.start_async().wait(connection_timeout):
+            self.close(0.0)
+            raise self._unavailable(connection_timeout)
         if self._chroot:
             try:
-                missing = self._client.exists("/") is None
+                missing = self._exists(deadline) is None
+            except KazooTimeoutError as error:
+                self.close(0.0)
+                raise self._unavailable(connection_timeout) from error
             except kz.KazooException as error:
-                self.close()
+                self.close(0.0)
                 raise self._no_start(error) from error
             if missing:
                 self.close()
@@ -181,7 +173,7 @@ class ZkDriver:
                     f"zookeeper.connect: the chroot {self._chroot} does not exist on "
                     f"{self._hosts}; create it, or correct the part after the hosts"
                 )
-        self._look_for_multiread()
+        self._look_for_multiread(min(deadline, time.monotonic() + self._asked_timeout))
 
     def _no_start(self, error: kz.KazooException) -> ZkUnavailableError:
         reason = repr(error)
@@ -189,7 +181,22 @@ class ZkDriver:
             reason = "requires clients to authenticate, which is not supported yet"
         return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {reason}")
 
-    def _look_for_multiread(self) -> None:
+    def _unavailable(self, seconds: float) -> ZkUnavailableError:
+        return ZkUnavailableError(
+            f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within {seconds:g} s; "
+            "check the addresses, or raise zookeeper.connection.timeout.ms"
+        )
+
+    def _exists(self, deadline: float) -> Any:
+        """The chroot's state; asked again when the connection drops. Raises as kazoo does."""
+        while True:
+            try:
+                return self._client.exists_async("/").get(timeout=_until(deadline))
+            except kz.ConnectionLoss:
+                if time.monotonic() >= deadline:
+                    raise
+
+    def _look_for_multiread(self, deadline: float) -> None:
         """Ask now: a server that does not know the multi-read closes the connection as well."""
         prefix = self._client.chroot or "/"
         dropped = threading.Event()
@@ -202,23 +209,40 @@ class ZkDriver:
         result = self._client.handler.async_result()
         self._client._call(MultiRead((prefix, prefix), False), result)
         try:
-            result.get(timeout=self._asked_timeout)
+            result.get(timeout=_until(deadline))
         except kz.UnimplementedError:
             self._has_multiread = False
-            dropped.wait(self._asked_timeout)
+            dropped.wait(_until(deadline))
             try:
-                self._client.retry(self._client.exists, "/")
-            except kz.KazooException:
+                self._exists(deadline)
+            except (kz.KazooException, KazooTimeoutError):
                 pass  # the connection is away; requests wait for it
         except (kz.KazooException, KazooTimeoutError):
             pass  # the connection is away; whoever reads many next will see
         finally:
             self._client.remove_listener(listen)
 
-    def close(self) -> None:
-        """End the session: its ephemeral znodes vanish. May be called more than once."""
-        self._client.stop()
-        self._client.close()
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """End the session: its ephemeral znodes vanish. May be called more than once.
+
+        After ``timeout`` seconds without an answer, and at once when there is no connection, the
+        connection is cut and ZooKeeper ends the session by its timeout. A second thread that closes
+        sets its own limit to both.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._closing.acquire(timeout=max(0.0, timeout)):
+            self._connection.abandon()  # the thread that waits for the answer stops waiting
+            return
+        try:
+            self._connection.stop_by = deadline if self.connected else 0.0
+            try:
+                self._client.stop()
+            except kz.WriterNotClosedException:
+                logger.warning("a connection to ZooKeeper is still being opened; it ends later")
+            if not self._connection.running:
+                self._client.close()
+        finally:
+            self._closing.release()
 
     def _state_changed(self, state: str) -> None:
         """kazoo's connection thread (or the one that stops the client)."""
@@ -260,7 +284,12 @@ class ZkDriver:
             result.rawlink(partial(_deliver, convert, on_reply))
 
     def ping(self, on_answer: Callable[[], object]) -> None:
-        """Ask the server anything; ``on_answer`` is called only when it answers."""
+        """Ask the server anything; ``on_answer`` is called only when it answers.
+
+        Without a connection nothing is sent: the request would wait, and prove nothing later.
+        """
+        if not self.connected:
+            return
 
         def answered(result: Any) -> None:
             if result.exception is None:
@@ -368,6 +397,10 @@ class _Pipelined:
         self._left -= 1
         if self._left == 0:
             self._on_reply(self._failed or Ok(tuple(self._found)))
+
+
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _nothing(_value: Any) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from zkconsumer.core.ops import (
     Code,
@@ -29,6 +29,9 @@ from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
+
+_HASTY_CLOSE_SECONDS: Final = 1.0
+"""How long the session's end may take after an error or an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class GroupTree:
         try:
             self._opened.result(self._connection_timeout)
         except FutureTimeoutError:
-            self._driver.close()
+            self._driver.close(_HASTY_CLOSE_SECONDS)
             raise ZkUnavailableError(f"ZooKeeper at {self._hosts} gave no session") from None
         return self
 
@@ -78,7 +81,10 @@ class GroupTree:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._driver.close()
+        if error is None:
+            self._driver.close()
+        else:
+            self._driver.close(_HASTY_CLOSE_SECONDS)
 
     def _session_changed(self, event: SessionEvent, session_id: int) -> None:
         """kazoo's thread: note the first session."""

@@ -1,0 +1,304 @@
+"""The ZooKeeper driver when answers are late, lost or missing: the session is kept, calls end."""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from zkconsumer.core.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
+from zkconsumer.core.scripts.common import read
+from zkconsumer.errors import ZkUnavailableError
+from zkconsumer.testing import TcpProxy, wait_until
+from zkconsumer.zk.blocking import BlockingZk
+from zkconsumer.zk.driver import SessionEvent, ZkDriver
+
+SESSION = 4.0
+"""Session timeout in seconds."""
+SLACK = 1.5
+"""Seconds that a busy machine may add to what is measured."""
+
+
+class Driven:
+    """A driver behind one proxy or several, which pings as a member does."""
+
+    def __init__(self, chroot: str, proxies: list[TcpProxy], start: float = 15.0) -> None:
+        self.proxies = proxies
+        self.events: queue.Queue[tuple[SessionEvent, int]] = queue.Queue()
+        hosts = ",".join(proxy.address for proxy in proxies)
+        self.driver = ZkDriver(
+            hosts,
+            f"/{chroot.partition('/')[2]}",
+            SESSION,
+            lambda *event: self.events.put(event),
+            lambda _: None,
+        )
+        self.driver.start(start)
+        event, self.session = self.event()
+        assert event is SessionEvent.OPENED
+        self._ended = threading.Event()
+        self._pings = threading.Thread(target=self._ping, daemon=True)
+        self._pings.start()
+
+    def _ping(self) -> None:
+        while not self._ended.wait(SESSION / 6):
+            self.driver.ping(lambda: None)
+
+    def event(self, timeout: float = 15.0) -> tuple[SessionEvent, int]:
+        """The next session event."""
+        return self.events.get(timeout=timeout)
+
+    def send(self, op: ZkOp) -> queue.Queue[Reply]:
+        """Begin ``op`` in the current session."""
+        replies: queue.Queue[Reply] = queue.Queue()
+        self.driver.submit(op, self.driver.session_id, replies.put)
+        return replies
+
+    def used(self) -> TcpProxy:
+        """The proxy that the connection passes through."""
+        (found,) = wait_until(
+            lambda: [proxy for proxy in self.proxies if proxy.connections], 10, "a connection"
+        )
+        return found
+
+    def close(self) -> None:
+        self._ended.set()
+        self._pings.join(10)
+        self.driver.close()
+
+
+@pytest.fixture
+def driven(chroot: str) -> Iterator[Callable[[int], Driven]]:
+    """Makes a driver that knows so many addresses, all of the same ZooKeeper."""
+    with ExitStack() as stack:
+
+        def make(addresses: int) -> Driven:
+            port = int(chroot.partition("/")[0].rpartition(":")[2])
+            proxies = [stack.enter_context(TcpProxy(port)) for _ in range(addresses)]
+            found = Driven(chroot, proxies)
+            stack.callback(found.close)
+            return found
+
+        yield make
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """How long ``call`` takes."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+# -- lost answers --------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Driven]) -> None:
+    """One answer that is lost while the connection stays open: the outcome of its request is
+    unknown, the connection is made again, and the session continues."""
+    one = driven(1)
+    proxy = one.used()
+    proxy.drop("answers")
+    lost = one.send(Create("/lost"))
+    wait_until(lambda: not proxy.dropping, 10, "an answer is lost")
+    one.send(Exists("/next"))
+    assert lost.get(timeout=15) in (Failed(Code.CONNECTION_LOSS), Ok(None))  # or a ping was lost
+    assert one.event() == (SessionEvent.SUSPENDED, one.session)
+    assert one.event() == (SessionEvent.RESUMED, one.session)
+    assert isinstance(one.send(Exists("/lost")).get(timeout=15), Ok)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_an_error_in_the_connection_thread(
+    driven: Callable[[int], Driven], error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unexpected error in kazoo's connection thread is logged as a warning, and the driver
+    connects again: with the same session, or with a new one when the thread's loop had ended."""
+    one = driven(1)
+    connection = one.driver._client._connection
+    read = connection._read_socket
+
+    def fail(timeout: float) -> object:
+        connection._read_socket = read
+        raise error("planted")
+
+    connection._read_socket = fail
+    wait_until(lambda: connection._read_socket == read, 10, "the error was raised")
+    events = [one.event()]
+    while events[-1][0] not in (SessionEvent.RESUMED, SessionEvent.OPENED):
+        events.append(one.event())
+    seen = [event for event, _ in events]
+    if error is SystemExit:
+        assert seen == [SessionEvent.LOST, SessionEvent.OPENED]
+    else:
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.RESUMED]
+    assert one.send(Create("/again")).get(timeout=15) == Ok(None)
+    warnings = [entry for entry in caplog.records if entry.levelname == "WARNING"]
+    assert any(entry.name == "zkconsumer.zk" for entry in warnings)
+
+
+# -- silence -------------------------------------------------------------------------------------
+
+
+def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) -> None:
+    """A server that answers nothing, not even pings, is left within half the session timeout, and
+    the session continues on another one."""
+    one = driven(3)
+    for _ in range(2):
+        proxy = one.used()
+        proxy.stall()
+        began = time.monotonic()
+        assert one.event() == (SessionEvent.SUSPENDED, one.session)
+        assert time.monotonic() - began < SESSION / 2 + SLACK
+        assert one.event() == (SessionEvent.RESUMED, one.session)
+        assert time.monotonic() - began < SESSION
+        assert isinstance(one.send(Exists("/")).get(timeout=15), Ok)
+        proxy.resume()
+
+
+def test_a_request_alone_finds_a_silent_server(
+    driven: Callable[[int], Driven], chroot: str
+) -> None:
+    """One request without an answer is enough: nothing else needs to be sent."""
+    one = driven(2)
+    one._ended.set()
+    one._pings.join(10)
+    one.used().stall()
+    began = time.monotonic()
+    reply = one.send(Exists("/"))
+    assert one.event() == (SessionEvent.SUSPENDED, one.session)
+    assert SESSION / 4 < time.monotonic() - began < SESSION / 2 + SLACK
+    assert one.event() == (SessionEvent.RESUMED, one.session)
+    assert reply.get(timeout=15) == Failed(Code.CONNECTION_LOSS)
+
+
+def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
+    """Answers that are late by a sixth of the session timeout, again and again, do not cost the
+    connection."""
+    one = driven(1)
+    one.used().delay(SESSION / 6, "answers")
+    for number in range(4):
+        assert one.send(Create(f"/n{number}")).get(timeout=15) == Ok(None)
+    assert one.events.empty()
+
+
+def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
+    """A thousand requests while there is no connection: ``submit`` returns each time, and all of
+    them are answered once the connection is back."""
+    one = driven(1)
+    one.proxies[0].refuse()
+    one.proxies[0].cut()
+    assert one.event()[0] is SessionEvent.SUSPENDED
+    replies: list[queue.Queue[Reply]] = []
+    sender = threading.Thread(
+        target=lambda: replies.extend(one.send(Create(f"/n{n}")) for n in range(1000)), daemon=True
+    )
+    sender.start()
+    sender.join(10)
+    assert not sender.is_alive(), "a request blocks"
+    one.proxies[0].allow()
+    assert [reply.get(timeout=15) for reply in replies] == [Ok(None)] * 1000
+    reply = one.send(GetChildren("/")).get(timeout=15)
+    assert isinstance(reply, Ok)
+    assert len(reply.value) == 1000
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("directions", [("answers",), ("requests",)])
+def test_close_ends_while_zookeeper_is_silent(
+    driven: Callable[[int], Driven], directions: tuple[str, ...]
+) -> None:
+    """``close`` ends within its time and leaves no thread, whichever direction is silent; a second
+    thread that closes ends the wait of the first one within its own time."""
+    before = set(threading.enumerate())
+    one = driven(1)
+    one.used().stall(*directions)
+    assert seconds_of(lambda: one.driver.close(0.5)) < 0.5 + SLACK
+    two = driven(1)
+    two.used().stall(*directions)
+    patient = threading.Thread(target=lambda: two.driver.close(60.0), daemon=True)
+    patient.start()
+    wait_until(lambda: two.driver._client._stopped.is_set(), 10, "the first thread closes")
+    assert seconds_of(lambda: two.driver.close(0.3)) < 0.3 + SLACK
+    patient.join(2 + SLACK)
+    assert not patient.is_alive()
+    one.close()
+    two.close()
+    for proxy in one.proxies + two.proxies:
+        proxy.close()
+    wait_until(lambda: set(threading.enumerate()) <= before, 10, "no thread is left")
+
+
+def test_start_ends_in_its_time(chroot: str) -> None:
+    """Seeded: ``start`` raises, or connects, within the connection timeout, whatever answers are
+    lost, late or missing; the driver then closes within its time."""
+    seed = int(os.environ.get("SILENCE_SEED", str(random.randrange(10**6))))
+    print(f"SILENCE_SEED={seed}")  # noqa: T201
+    chance = random.Random(seed)
+    port = int(chroot.partition("/")[0].rpartition(":")[2])
+    for _ in range(6):
+        with TcpProxy(port) as proxy:
+            trouble = chance.choice(["drop", "delay", "stall", "later"])
+            if trouble == "drop":
+                proxy.drop(chance.choice(["answers", "requests"]), chance.randint(1, 3))
+            elif trouble == "delay":
+                proxy.delay(chance.uniform(0.1, 1.0), "answers")
+            elif trouble == "stall":
+                proxy.stall(chance.choice(["answers", "requests"]))
+            driver = ZkDriver(
+                proxy.address,
+                f"/{chroot.partition('/')[2]}",
+                SESSION,
+                lambda event, _, p=proxy, t=trouble: p.stall() if t == "later" else None,
+                lambda _: None,
+            )
+            began = time.monotonic()
+            try:
+                driver.start(1.0)
+            except ZkUnavailableError:
+                assert time.monotonic() - began < 1.0 + SLACK, trouble
+            assert time.monotonic() - began < 1.0 + SLACK, trouble
+            assert seconds_of(lambda d=driver: d.close(0.5)) < 0.5 + SLACK, trouble
+
+
+def test_a_tool_ends_while_zookeeper_is_silent(chroot: str) -> None:
+    """A tool's script fails within its timeout, although the connection is lost and tried again
+    meanwhile; leaving does not wait for ZooKeeper."""
+    address, _, path = chroot.partition("/")
+    with TcpProxy(int(address.rpartition(":")[2])) as proxy:
+        began = time.monotonic()
+
+        def ask() -> None:
+            with BlockingZk(f"{proxy.address}/{path}", 2.0) as zk:
+                zk.run(read(Exists("/")))
+                proxy.stall()
+                zk.run(read(Exists("/")))
+
+        with pytest.raises(ZkUnavailableError, match="gave no answer for 2 s"):
+            ask()
+        assert time.monotonic() - began < 2 + 1 + SLACK
+
+
+def test_an_interrupted_tool_ends_at_once(chroot: str) -> None:
+    """Ctrl-C while ZooKeeper is silent ends the tool within a second."""
+    address, _, path = chroot.partition("/")
+    with TcpProxy(int(address.rpartition(":")[2])) as proxy:
+        began = time.monotonic()
+
+        def ask() -> None:
+            nonlocal began
+            with BlockingZk(f"{proxy.address}/{path}", 30.0):
+                proxy.stall()
+                began = time.monotonic()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+        assert time.monotonic() - began < 1 + SLACK

@@ -1,0 +1,258 @@
+"""kazoo's connection to one server at a time, with limits that kazoo does not set.
+
+Threads: kazoo's connection thread runs all of it, except for ``stop`` and ``abandon``, which any
+thread may call. Four differences from kazoo:
+
+- A server that does not answer a request within a third of the session timeout is left for another
+  one. kazoo notices a silent server only while it has nothing to send.
+- An answer out of order, or any other error, breaks the connection and not the thread, as in the
+  Java client. If the thread's loop ends all the same, it begins again with a new session.
+- Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
+  connection.
+- ``stop`` ends in a limited time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
+
+logger = logging.getLogger("zkconsumer.zk")
+
+_RESTART_SECONDS: Final = 1.0
+_ABANDONED_SECONDS: Final = 0.5
+"""How long ``stop`` waits for the thread once its socket is shut down."""
+
+
+class _Waker:
+    """One end of the pipe that wakes the connection thread.
+
+    The number of bytes in it means nothing; ``Handler.select`` looks at the queue of requests.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, data: bytes) -> int:
+        """Wake the thread. A full pipe wakes it too."""
+        with contextlib.suppress(BlockingIOError):
+            self._end.send(data)
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        """Take a wake-up, if there is one."""
+        with contextlib.suppress(BlockingIOError):
+            return self._end.recv(size)
+        return b""
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler of threads and sockets, with the limits of its one connection."""
+
+    connection: Connection | None = None
+
+    def create_socket_pair(self) -> tuple[_Waker, _Waker]:
+        """The pipe that wakes the connection thread."""
+        first, second = super().create_socket_pair()
+        return _Waker(first), _Waker(second)
+
+    def create_connection(self, *args: Any, **options: Any) -> Any:
+        """Connect; one server of several may use its share of the session timeout only."""
+        connection = self.connection
+        if connection is not None and options.get("timeout"):
+            options["timeout"] /= len(connection.client.hosts)
+        return super().create_connection(*args, **options)
+
+    def select(
+        self,
+        reading: Sequence[Any],
+        writing: Sequence[Any],
+        failing: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait as kazoo does; but raise ConnectionDropped once the server is overdue."""
+        connection = self.connection
+        waker = None if connection is None else connection.waker
+        if connection is None or waker not in reading:  # connecting, or in the middle of a message
+            return self._select(reading, writing, failing, timeout)
+        left = 0.0 if connection.waiting else max(0.0, connection.patience())
+        if timeout is None or left < timeout:
+            timeout = None if left == math.inf else left
+        ready = self._select(reading, writing, failing, timeout)
+        if connection.patience() <= 0 and not any(one is not waker for one in ready[0]):
+            raise ConnectionDropped(
+                f"no answer for {connection.silence:g} s, a third of the session timeout"
+            )
+        if connection.waiting and waker not in ready[0]:
+            ready[0].append(waker)
+        return ready
+
+    def _select(
+        self,
+        reading: Sequence[Any],
+        writing: Sequence[Any],
+        failing: Sequence[Any],
+        timeout: float | None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        found: tuple[list[Any], list[Any], list[Any]] = super().select(
+            reading, writing, failing, timeout
+        )
+        return found
+
+
+class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """The connection of a ``KazooClient``; takes the place of the client's own.
+
+    Args:
+        client: made with a ``Handler`` of its own; not started.
+        session_timeout: seconds, as asked of the server.
+    """
+
+    _connection_routine: Any
+
+    def __init__(self, client: KazooClient, session_timeout: float) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=client.logger)
+        self.granted = session_timeout
+        """Session timeout in seconds: as the server granted it; as asked, until it has."""
+        self.stop_by = 0.0
+        """When ``stop`` gives up waiting for the server (``time.monotonic``)."""
+        self._abandoned = False
+        self._heard = 0.0
+        self._asked: float | None = None
+        """When the oldest request without an answer was sent; ``None``: there is none."""
+        self._tried: tuple[str, int] | None = None
+        client.handler.connection = self
+        client._connection = self
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        routine = self._connection_routine
+        return routine is not None and routine.is_alive()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Wait until ``stop_by`` for the server to close the session, then cut the connection.
+
+        kazoo waits for at least 10 s, then without a limit. Returns whether the thread has ended:
+        one that is opening a connection ends after its share of the session timeout.
+        """
+        routine = self._connection_routine
+        if routine is not None:
+            routine.join(max(0.0, self.stop_by - time.monotonic()))
+            if routine.is_alive():
+                self.abandon()
+                routine.join(_ABANDONED_SECONDS)
+            if routine.is_alive():
+                return False
+            self._connection_routine = None
+        return bool(self.connection_stopped.is_set())
+
+    def abandon(self) -> None:
+        """Cut the connection for good. Only after the client was told to stop."""
+        self._abandoned = True
+        current = self._socket
+        if current is not None:
+            with contextlib.suppress(OSError):
+                current.shutdown(socket.SHUT_RDWR)
+
+    # -- the connection thread -----------------------------------------------------------------
+
+    @property
+    def waker(self) -> Any:
+        """The end of the pipe that this thread reads."""
+        return self._read_sock
+
+    @property
+    def waiting(self) -> bool:
+        """Whether requests wait to be sent."""
+        return bool(self.client._queue)
+
+    @property
+    def silence(self) -> float:
+        """Seconds after which a server that owes an answer is left."""
+        return self.granted / 3
+
+    def patience(self) -> float:
+        """Seconds that are left to a server that owes an answer; infinite if it owes none."""
+        if not self.client._pending or self._asked is None:
+            return math.inf
+        return max(self._asked, self._heard) + self.silence - time.monotonic()
+
+    def zk_loop(self) -> None:
+        """Run until the client is stopped, whatever happens."""
+        stopped = self.client._stopped
+        while True:
+            try:
+                super().zk_loop()
+            except BaseException:
+                logger.warning("the connection to ZooKeeper has failed", exc_info=True)
+            if stopped.is_set() or stopped.wait(_RESTART_SECONDS):
+                break
+            logger.warning("connecting to ZooKeeper again, with a new session")
+        if self._abandoned:
+            self.close()
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """In the client's order, but the server tried last comes last."""
+        found: list[tuple[str, str, int]] = super()._expand_client_hosts()
+        return sorted(found, key=lambda host: host[1:] == self._tried)
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        except Exception as error:  # noqa: BLE001 - kazoo would end its thread
+            logger.warning("dropping the connection to ZooKeeper at %s:%s: %r", host, port, error)
+            self.client._session_callback(KeeperState.CONNECTING)
+            return None
+
+    def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
+        self._tried = hostip, port
+        self._asked = None
+        found: tuple[float, float] = super()._connect(host, hostip, port)
+        self._heard = time.monotonic()
+        return found
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if self._abandoned:
+            raise ConnectionDropped("the client is closed")
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            self.granted = answer[0].time_out / 1000
+        return answer
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        if not self.client._pending:
+            self._asked = time.monotonic()
+        super()._send_request(read_timeout, min(connect_timeout, self.silence))
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        answer = super()._read_socket(min(read_timeout, self.silence))
+        self._heard = time.monotonic()
+        return answer
+
+    def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
+        pending = self.client._pending
+        if not pending or pending[0][2] != header.xid:
+            raise ConnectionDropped(f"answer {header.xid} is out of order")
+        return super()._read_response(header, buffer, offset)
