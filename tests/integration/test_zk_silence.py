@@ -13,7 +13,6 @@ from contextlib import ExitStack
 import pytest
 
 from zkconsumer.core.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
-from zkconsumer.core.scripts.common import read
 from zkconsumer.errors import ZkUnavailableError
 from zkconsumer.testing import TcpProxy, wait_until
 from zkconsumer.zk.blocking import BlockingZk
@@ -161,22 +160,6 @@ def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) ->
         proxy.resume()
 
 
-def test_a_request_alone_finds_a_silent_server(
-    driven: Callable[[int], Driven], chroot: str
-) -> None:
-    """One request without an answer is enough: nothing else needs to be sent."""
-    one = driven(2)
-    one._ended.set()
-    one._pings.join(10)
-    one.used().stall()
-    began = time.monotonic()
-    reply = one.send(Exists("/"))
-    assert one.event() == (SessionEvent.SUSPENDED, one.session)
-    assert SESSION / 4 < time.monotonic() - began < SESSION / 2 + SLACK
-    assert one.event() == (SessionEvent.RESUMED, one.session)
-    assert reply.get(timeout=15) == Failed(Code.CONNECTION_LOSS)
-
-
 def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
     """Answers that are late by a sixth of the session timeout, again and again, do not cost the
     connection."""
@@ -266,24 +249,6 @@ def test_start_ends_in_its_time(chroot: str) -> None:
                 assert time.monotonic() - began < 1.0 + SLACK, trouble
             assert time.monotonic() - began < 1.0 + SLACK, trouble
             assert seconds_of(lambda d=driver: d.close(0.5)) < 0.5 + SLACK, trouble
-
-
-def test_a_tool_ends_while_zookeeper_is_silent(chroot: str) -> None:
-    """A tool's script fails within its timeout, although the connection is lost and tried again
-    meanwhile; leaving does not wait for ZooKeeper."""
-    address, _, path = chroot.partition("/")
-    with TcpProxy(int(address.rpartition(":")[2])) as proxy:
-        began = time.monotonic()
-
-        def ask() -> None:
-            with BlockingZk(f"{proxy.address}/{path}", 2.0) as zk:
-                zk.run(read(Exists("/")))
-                proxy.stall()
-                zk.run(read(Exists("/")))
-
-        with pytest.raises(ZkUnavailableError, match="gave no answer for 2 s"):
-            ask()
-        assert time.monotonic() - began < 2 + 1 + SLACK
 
 
 def test_an_interrupted_tool_ends_at_once(chroot: str) -> None:

@@ -173,6 +173,9 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         Raises StreamsAlreadyCreatedError, ConnectorClosedError, ConfigError (bad topic or count),
         RebalanceFailedError (not over in time); in ZooKeeper DuplicateConsumerIdError,
         ZooKeeperError; on the brokers UnsupportedBrokerError, BrokerError (the group refuses).
+        Whatever the servers do, it ends within 60 s and twice the session timeout; on the brokers
+        within 60 s and ``max.poll.interval.ms``. After an error the connector is shut down (not in
+        the ``scala`` profile); if that failed as well, a note on the error says so.
         """
         check_topic_counts(topic_count_map)
         streams = {
@@ -335,8 +338,9 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         ``session.timeout.ms``.
 
         Args:
-            timeout: seconds after which the member ends whatever is left to do. By default the
-                session timeout and 5 s, with Kafka storage also the offset coordinator's.
+            timeout: seconds that the call may take, whatever the servers do; what is not done by
+                then is given up. By default the session timeout and 5 s, with Kafka storage also
+                the offset coordinator's.
 
         Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
         """

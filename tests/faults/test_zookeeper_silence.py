@@ -1,0 +1,227 @@
+"""A member whose ZooKeeper answers late, loses answers or is silent: it delivers again by itself,
+and every call of its connector ends in its time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.errors import CommitFailedError, RebalanceFailedError
+from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing.groups import GroupWatch, Producer, Reader
+
+SESSION = 3.0
+"""Session timeout in seconds."""
+SLACK = 1.0
+"""Seconds that a busy machine may add to what is measured."""
+
+
+@pytest.fixture
+def proxies(cluster: LocalCluster) -> Iterator[list[TcpProxy]]:
+    """Two addresses of one ZooKeeper."""
+    with ExitStack() as stack:
+        port = cluster.zookeeper_server.port
+        yield [stack.enter_context(TcpProxy(port)) for _ in range(2)]
+
+
+@pytest.fixture
+def config(group: str, proxies: list[TcpProxy]) -> dict[str, object]:
+    """Settings of a member behind both proxies."""
+    return {
+        "zookeeper.connect": ",".join(proxy.address for proxy in proxies),
+        "group.id": group,
+        "zookeeper.session.timeout.ms": int(SESSION * 1000),
+        "auto.offset.reset": "smallest",
+        "auto.commit.interval.ms": 500,
+        "rebalance.backoff.ms": 300,
+        "refresh.leader.backoff.ms": 50,
+    }
+
+
+def used(proxies: list[TcpProxy]) -> TcpProxy:
+    """The proxy that the member's connection passes through."""
+    (found,) = wait_until(
+        lambda: [proxy for proxy in proxies if proxy.connections], 10, "a connection"
+    )
+    return found
+
+
+def stored(member: ZookeeperConsumerConnector) -> bool:
+    """Whether ZooKeeper stores this member's offsets."""
+    try:
+        member.commit_offsets()
+    except CommitFailedError:
+        return False
+    return True
+
+
+def deliver(producer: Producer, reader: Reader, until: float, trouble: str) -> None:
+    """Write two messages; they must be delivered by ``until``."""
+    sent = set(producer.send(2))
+    left = max(SLACK, until - time.monotonic())
+    wait_until(lambda: sent <= set(reader.values()), left, f"{trouble}: delivered again")
+
+
+TROUBLES = ("answer", "request", "late", "server", "answers", "all", "thread")
+
+
+@pytest.mark.timeout(180)
+def test_a_member_delivers_again(
+    cluster: LocalCluster,
+    group: str,
+    topic: str,
+    config: dict[str, object],
+    proxies: list[TcpProxy],
+) -> None:
+    """Seeded: whatever happens between a member and ZooKeeper, within twice the session timeout it
+    stores offsets and delivers what is written from then on. Nothing is lost.
+
+    The troubles: one answer or one request is lost; answers are late; the server in use is silent
+    in both directions or answers nothing; all servers are silent until delivery pauses; the
+    connection thread fails.
+    """
+    seed = int(os.environ.get("SILENCE_SEED", str(random.randrange(10**6))))
+    print(f"SILENCE_SEED={seed}")  # noqa: T201
+    chance = random.Random(seed)
+    cluster.create_topic(topic, 2)
+    with (
+        Producer(cluster.bootstrap, topic, (0, 1)) as producer,
+        ZookeeperConsumerConnector(config) as member,
+        GroupWatch(cluster.zookeeper, group, [topic]) as watch,
+    ):
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        producer.send(2)
+        reader.wait(2)
+        for trouble in chance.sample(TROUBLES, len(TROUBLES)):
+            proxy = used(proxies)
+            if trouble == "answer":
+                proxy.drop("answers")
+            elif trouble == "request":
+                proxy.drop("requests")
+            elif trouble == "late":
+                proxy.delay(chance.uniform(0.1, SESSION / 4), "answers")
+            elif trouble == "server":
+                proxy.stall()
+            elif trouble == "answers":
+                proxy.stall("answers")
+            elif trouble == "all":
+                for each in proxies:
+                    each.stall()
+                wait_until(lambda: not member._gate.is_open, 2 * SESSION, "delivery has paused")
+                for each in proxies:
+                    each.resume()
+            else:
+                fail_once(member)
+            wait_until(lambda p=proxy: not p.dropping, SESSION, f"{trouble}: a frame is lost")
+            until = time.monotonic() + 2 * SESSION
+            deliver(producer, reader, until, trouble)  # so that there is something to store
+            wait_until(lambda: stored(member), until - time.monotonic(), f"{trouble}: stored")
+            deliver(producer, reader, until, trouble)
+            for each in proxies:
+                each.resume()
+        assert watch.members() == [member.consumer_id]
+        acked = producer.stop()
+        wait_until(
+            lambda: {(one.partition, one.offset) for one in reader.deliveries} >= set(acked),
+            10,
+            "nothing is lost",
+        )
+
+
+def fail_once(member: ZookeeperConsumerConnector) -> None:
+    """End the loop of kazoo's connection thread."""
+    connection = member._zk._client._connection
+    read = connection._read_socket
+
+    def fail(timeout: float) -> object:
+        connection._read_socket = read
+        raise SystemExit("planted")
+
+    connection._read_socket = fail
+    wait_until(lambda: connection._read_socket == read, 10, "the thread failed")
+
+
+def ended_within(seconds: float, call: Callable[[], object]) -> BaseException | None:
+    """What ``call`` raises; it must end within ``seconds``."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"still not back after {seconds:g} s"
+    return raised[0] if raised else None
+
+
+def test_shutdown_while_zookeeper_is_silent(
+    cluster: LocalCluster, topic: str, config: dict[str, object], proxies: list[TcpProxy]
+) -> None:
+    """``shutdown(timeout=2)`` takes 2 s when no ZooKeeper answers. It raises, ends the streams and
+    a commit that waits, and leaves no thread."""
+    cluster.create_topic(topic, 1)
+    before = set(threading.enumerate())
+    with Producer(cluster.bootstrap, topic, (0,)) as producer:
+        member = ZookeeperConsumerConnector(config)
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        producer.send(5)
+        reader.wait(5)
+        for proxy in proxies:
+            proxy.stall()
+        commits: list[BaseException | None] = []
+        committing = threading.Thread(
+            target=lambda: commits.append(ended_within(30, member.commit_offsets))
+        )
+        committing.start()
+        error = ended_within(2.0 + SLACK, lambda: member.shutdown(timeout=2.0))
+        assert isinstance(error, CommitFailedError)
+        assert "shutdown did not end within 2 s" in str(error)
+        reader.join(SLACK)
+        committing.join(SLACK)
+        assert [type(raised) for raised in commits] == [CommitFailedError]
+    for proxy in proxies:
+        proxy.close()
+    wait_until(lambda: set(threading.enumerate()) <= before, 10, "no thread is left")
+
+
+def test_start_while_zookeeper_is_silent(
+    topic: str,
+    config: dict[str, object],
+    proxies: list[TcpProxy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Creating streams ends in its time when no ZooKeeper answers: with the error that is
+    documented, and a note that leaving failed as well."""
+    monkeypatch.setattr("zkconsumer.connector.START_PATIENCE", 1.0)
+    member = ZookeeperConsumerConnector(config)
+    for proxy in proxies:
+        proxy.stall()
+    limit = 1.0 + 2 * SESSION
+    error = ended_within(limit + SLACK, lambda: member.create_message_streams({topic: 1}))
+    assert isinstance(error, RebalanceFailedError)
+    assert "the first rebalance did not end" in str(error)
+    (note,) = error.__notes__
+    assert "leaving the group failed: shutdown did not end" in note
+    assert member.closed
+
+
+def test_unused_connector_ends_while_zookeeper_is_silent(
+    config: dict[str, object], proxies: list[TcpProxy]
+) -> None:
+    """``shutdown`` of a connector without streams ends in its time as well."""
+    member = ZookeeperConsumerConnector(config)
+    for proxy in proxies:
+        proxy.stall()
+    assert ended_within(1.0 + SLACK, lambda: member.shutdown(timeout=1.0)) is None

@@ -1,0 +1,70 @@
+"""The tools' blocking face of ZooKeeper: a script ends in its time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from zkconsumer.core.ops import Code, Exists, Failed, Ok, Reply, ZkOp
+from zkconsumer.core.scripts.common import read
+from zkconsumer.errors import ZkUnavailableError
+from zkconsumer.zk.blocking import BlockingZk
+from zkconsumer.zk.driver import SessionEvent
+
+TIMEOUT = 0.5
+
+
+class LosingDriver:
+    """A connection that is made again and again, and lost before the answer; ``answers`` requests
+    are answered all the same."""
+
+    session_id = 1
+
+    def __init__(self, *args: object) -> None:
+        self._on_session = args[3]
+        self.answers = 0
+        self.requests = 0
+        self.closed: list[float] = []
+
+    def start(self, timeout: float) -> None:
+        self._on_session(SessionEvent.OPENED, 1)
+
+    def close(self, timeout: float = 5.0) -> None:
+        self.closed.append(timeout)
+
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+        self.requests += 1
+        lost = self.requests % 2 or self.answers <= 0
+        self.answers -= not lost
+        reply = Failed(Code.CONNECTION_LOSS) if lost else Ok(None)
+        threading.Timer(TIMEOUT / 5, on_reply, [reply]).start()
+
+
+@pytest.fixture(autouse=True)
+def _losing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", LosingDriver)
+
+
+def test_lost_connections_are_silence() -> None:
+    """A script whose connection is lost again and again fails after ``timeout`` seconds, and the
+    session is not waited for."""
+    began = time.monotonic()
+    zk = BlockingZk("127.0.0.1:1", TIMEOUT)
+    with pytest.raises(ZkUnavailableError, match=r"gave no answer for 0\.5 s"), zk:
+        zk.run(read(Exists("/")))
+    assert TIMEOUT * 0.9 < time.monotonic() - began < 4 * TIMEOUT
+    assert zk._driver.closed == [1.0]
+
+
+def test_each_answer_ends_the_silence() -> None:
+    """Scripts that are answered now and then may take longer than ``timeout`` together."""
+    began = time.monotonic()
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        zk._driver.answers = 4
+        for _ in range(4):
+            zk.run(read(Exists("/")))
+    assert time.monotonic() - began > TIMEOUT
+    assert zk._driver.closed == [5.0]

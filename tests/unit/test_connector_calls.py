@@ -1,0 +1,123 @@
+"""The connector's calls with a loop that answers badly or not at all: they end in their time, with
+the error that is documented."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pytest
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.orders import AnswerStart, Outcome
+from zkconsumer.errors import (
+    CommitFailedError,
+    DuplicateConsumerIdError,
+    RebalanceFailedError,
+    ZkConsumerError,
+    ZooKeeperError,
+)
+from zkconsumer.runtime.connector import StreamConnector
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.metrics import Metrics
+
+SLACK = 0.5
+"""Seconds that a busy machine may add to what is measured."""
+
+
+class StuckLoop:
+    """Answers the start as it is told, and nothing else; its thread never ends."""
+
+    def __init__(self, answer: AnswerStart | None, faults: tuple[str, ...] | None) -> None:
+        self.started: Future[AnswerStart] = Future()
+        self.closed: Future[tuple[str, ...]] = Future()
+        if answer is not None:
+            self.started.set_result(answer)
+        self.closes_after = 0.0
+        """Seconds from the wish to close to the answer."""
+        self._faults = faults
+
+    def start(self) -> None:
+        pass
+
+    def post(self, fact: object) -> None:
+        if self._faults is not None:
+            threading.Timer(self.closes_after, self.closed.set_result, [self._faults]).start()
+
+    def join(self, timeout: float) -> bool:
+        time.sleep(timeout)
+        return False
+
+
+class Connector(StreamConnector):
+    """A connector with a loop of the test's making."""
+
+    def __init__(
+        self, answer: AnswerStart | None, faults: tuple[str, ...] | None = None, patience: float = 1
+    ) -> None:
+        config = ConsumerConfig.parse({"zookeeper.connect": "127.0.0.1:1", "group.id": "g"})
+        super().__init__(config, DeliveryGate(), None)
+        self._servers = "ZooKeeper at 127.0.0.1:1"
+        self._start_patience = self._leave_patience = patience
+        self.loop = StuckLoop(answer, faults)
+        self.given_up: list[float] = []
+
+    def _make_loop(self, *_: object) -> StuckLoop:
+        return self.loop
+
+    def _give_up(self, timeout: float) -> None:
+        self.given_up.append(timeout)
+
+    def metrics(self) -> Metrics:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (Outcome.DUPLICATE_ID, DuplicateConsumerIdError),
+        (Outcome.REFUSED, ZooKeeperError),
+        (Outcome.REBALANCE_FAILED, RebalanceFailedError),
+        (None, RebalanceFailedError),
+    ],
+)
+@pytest.mark.parametrize("faults", [None, ("the last commit failed",), ()])
+def test_a_failed_start_raises_the_documented_error(
+    outcome: Outcome | None, kind: type[ZkConsumerError], faults: Sequence[str] | None
+) -> None:
+    """Whatever the member's leaving leads to, the call raises why the start failed. A failure to
+    leave is a note on it. ``None``: there is no answer."""
+    answer = None if outcome is None else AnswerStart(outcome, "as the server says")
+    connector = Connector(answer, faults if faults is None else tuple(faults), patience=0.4)
+    began = time.monotonic()
+    with pytest.raises(kind) as raised:
+        connector.create_message_streams({"t": 1})
+    assert time.monotonic() - began < 0.4 + SLACK
+    notes = getattr(raised.value, "__notes__", [])
+    if faults == ():
+        assert notes == []
+    else:
+        text = "shutdown did not end within 0.1 s" if faults is None else "the last commit failed"
+        assert len(notes) == 1
+        assert text in notes[0]
+    assert connector.closed
+
+
+@pytest.mark.parametrize("faults", [None, ("not stored",)])
+def test_one_deadline_for_the_whole_shutdown(faults: tuple[str, ...] | None) -> None:
+    """``shutdown`` takes its timeout once: if the loop answers late and its thread does not end,
+    and if there is no answer at all. Ending without an answer is part of that time."""
+    connector = Connector(AnswerStart(Outcome.SETTLED, ""), faults)
+    connector.create_message_streams({"t": 1})
+    connector.loop.closes_after = 0.8
+    began = time.monotonic()
+    with pytest.raises(CommitFailedError):
+        connector.shutdown(timeout=1.2)
+    assert time.monotonic() - began < 1.2 + SLACK
+    if faults is None:
+        (left,) = connector.given_up
+        assert 0.0 < left <= 1.2 / 4
+    else:
+        assert connector.given_up == []
