@@ -43,7 +43,7 @@ def test_start_while_brokers_are_silent(
 
 
 def test_shutdown_while_brokers_are_silent(config: dict[str, object], topic: str) -> None:
-    """``shutdown`` in another thread ends in its time, and the call that creates streams with it."""
+    """``shutdown`` in another thread ends in its time, and ends the call that creates streams."""
     before = set(threading.enumerate())
     member = CoordinatorConsumerConnector(config)
     raised: list[ZkConsumerError] = []
