@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,29 @@ def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) ->
         assert time.monotonic() - began < SESSION
         assert isinstance(one.send(Exists("/")).get(timeout=15), Ok)
         proxy.resume()
+
+
+def test_an_address_that_answers_no_packet(chroot: str) -> None:
+    """An address behind which packets vanish uses up its share of the session timeout only: then
+    the next address is tried."""
+    address, _, path = chroot.partition("/")
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as hole, ExitStack() as stack:
+        for _ in range(4):  # once its queue is full, the kernel drops attempts to connect
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(hole.getsockname())
+        driver = ZkDriver(
+            f"127.0.0.1:{hole.getsockname()[1]},{address}",
+            f"/{path}",
+            SESSION,
+            lambda *_: None,
+            lambda _: None,
+        )
+        driver._client.randomize_hosts = False
+        began = time.monotonic()
+        driver.start(SESSION)
+        assert SESSION / 4 < time.monotonic() - began < SESSION
+        driver.close()
 
 
 def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
