@@ -100,7 +100,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Driven]) -> None:
     """One answer that is lost while the connection stays open: the outcome of its request is
-    unknown, the connection is made again, and the session continues."""
+    unknown, the driver connects again, and the session continues."""
     one = driven(1)
     proxy = one.used()
     proxy.drop("answers")

@@ -18,8 +18,10 @@ TIMEOUT = 0.5
 
 
 class LosingDriver:
-    """A connection that is made again and again, and lost before the answer; ``answers`` requests
-    are answered all the same."""
+    """Connects again and again, and loses the connection before the answer arrives.
+
+    ``answers``: how many requests are answered all the same, every second one.
+    """
 
     session_id = 1
 
@@ -49,8 +51,8 @@ def _losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_connections_are_silence() -> None:
-    """A script whose connection is lost again and again fails after ``timeout`` seconds, and the
-    session is not waited for."""
+    """A script whose connection is lost again and again fails after ``timeout`` seconds, and closing
+    takes one second at most."""
     began = time.monotonic()
     zk = BlockingZk("127.0.0.1:1", TIMEOUT)
     with pytest.raises(ZkUnavailableError, match=r"gave no answer for 0\.5 s"), zk:
