@@ -51,8 +51,8 @@ def _losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lost_connections_are_silence() -> None:
-    """A script whose connection is lost again and again fails after ``timeout`` seconds, and closing
-    takes one second at most."""
+    """A script whose connection is lost again and again fails after ``timeout`` seconds, and
+    closing takes one second at most."""
     began = time.monotonic()
     zk = BlockingZk("127.0.0.1:1", TIMEOUT)
     with pytest.raises(ZkUnavailableError, match=r"gave no answer for 0\.5 s"), zk:
