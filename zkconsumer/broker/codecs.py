@@ -21,6 +21,9 @@ from zkconsumer.errors import CodecUnavailableError, InvalidMessageError
 MAX_DECOMPRESSED: Final = 512 * 1024 * 1024
 """Most bytes that one compressed message or batch may unfold to."""
 
+_FIRST_STEP: Final = 64 * 1024
+"""Fewest bytes that are reserved for output whose size is not known."""
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _MASK: Final = 0xFFFFFFFF
@@ -34,6 +37,7 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
     Raises:
         InvalidMessageError: not a codec, or the bytes are damaged or unfold to too much.
         CodecUnavailableError: the library for this codec is not installed.
+        MemoryError: there is no room for the result; the bytes may be good.
     """
     name, read = _CODECS.get(codec, ("", None))
     if read is None:
@@ -42,7 +46,7 @@ def decompress(codec: int, data: bytes, *, old_lz4: bool = False) -> bytes:
         data = _mend_lz4_header(data)
     try:
         return read(data)
-    except (InvalidMessageError, CodecUnavailableError):
+    except (InvalidMessageError, CodecUnavailableError, MemoryError):
         raise
     # The libraries share no base class for "these bytes are damaged".
     except Exception as exc:
@@ -114,8 +118,14 @@ def _snappy_block(block: bytes, decompress_block: Callable[[bytes], bytes]) -> b
 
 def _lz4(data: bytes) -> bytes:
     frame = _library("lz4.frame", "lz4", "lz4").LZ4FrameDecompressor()
-    out: bytes = frame.decompress(data, MAX_DECOMPRESSED + 1)
-    _check_size(len(out))
+
+    def read(size: int) -> bytes:
+        nonlocal data
+        given, data = data, b""  # the decompressor keeps what it has not used
+        part: bytes = b"" if frame.eof else frame.decompress(given, size)
+        return part
+
+    out = _in_steps(read, len(data))
     if not frame.eof:
         raise InvalidMessageError("lz4 data ends early")
     return out
@@ -124,9 +134,23 @@ def _lz4(data: bytes) -> bytes:
 def _zstd(data: bytes) -> bytes:
     zstandard = _library("zstandard", "zstd", "zstandard")
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        out: bytes = reader.read(MAX_DECOMPRESSED + 1)
-    _check_size(len(out))
-    return out
+        return _in_steps(reader.read, len(data))
+
+
+def _in_steps(read: Callable[[int], bytes], compressed: int) -> bytes:
+    """Join what ``read(size)`` returns until it returns nothing.
+
+    Both libraries reserve ``size`` bytes before they know how many there are. So the first size
+    follows from the compressed one, and each further one is as much as there is already.
+    """
+    parts: list[bytes] = []
+    size, total = max(_FIRST_STEP, 4 * compressed), 0
+    while part := read(min(size, MAX_DECOMPRESSED + 1 - total)):
+        parts.append(part)
+        total += len(part)
+        _check_size(total)
+        size = max(_FIRST_STEP, total)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _mend_lz4_header(data: bytes) -> bytes:
