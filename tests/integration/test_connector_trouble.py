@@ -63,6 +63,8 @@ def test_duplicate_consumer_id(
     settings = config | {"consumer.id": "same"}
     with ZookeeperConsumerConnector(settings) as first:
         reader = Reader(first.create_message_streams({topic: 1})[topic])
+        path = watch.paths.member(first.consumer_id)
+        registered = watch.client.get(path)[1].czxid
         began = time.monotonic()
         second = ZookeeperConsumerConnector(settings)
         with pytest.raises(DuplicateConsumerIdError, match=r"consumer\.id: .*ids/.*_same"):
@@ -74,6 +76,8 @@ def test_duplicate_consumer_id(
             producer.send(3)
         reader.wait(3)
         assert watch.owners(topic) == {0: f"{first.consumer_id}-0"}
+        assert watch.client.get(path)[1].czxid == registered, "nobody deleted it meanwhile"
+        first.commit_offsets()
     with ZookeeperConsumerConnector(settings) as third:
         third.create_message_streams({topic: 1})
 

@@ -10,7 +10,11 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.sim.scenario import run
+from zkconsumer.core.orders import Outcome
+from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.core.view import MemberSpec
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.scenario import World, run
 
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))
 BATCH = 250
@@ -75,3 +79,32 @@ def test_legacy_members_break_only_what_the_table_allows() -> None:
         assert not result.violations, f"run(seed={seed}, legacy=True)\n{found}"
         allowed.update(violation.rule for violation in result.allowed)
     assert allowed["single_delivery"]
+
+
+@pytest.mark.parametrize("leaves_after", [0.3, 5.0, 15.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_two_live_members_with_one_id(seed: int, leaves_after: float) -> None:
+    """A second live member with the same id leaves before or after it is refused. The first one
+    keeps its registration and its partitions, and reads on."""
+    kernel = Kernel(seed)
+    world = World.make(kernel)
+    world.set_topic("t0", 2)
+    spec = MemberSpec(world.paths, "g_m1", Subscription(Pattern.STATIC, {"t0": 1}))
+    first = world.add_member(spec)
+    kernel.run(until=5.0)
+    path = world.paths.member("g_m1")
+    before, attempts, delivered = world.zk.get(path), first.machine.attempts, first.positions()
+    assert before is not None
+    assert len(delivered) == 2
+    second = world.add_member(spec)
+    kernel.schedule(leaves_after, second.close)
+    kernel.run(until=60.0)
+    assert not second.alive
+    assert second.outcome is (Outcome.DUPLICATE_ID if leaves_after > 10 else Outcome.REFUSED)
+    now = world.zk.get(path)
+    assert now is not None
+    assert now.stat.czxid == before.stat.czxid, f"registered anew, seed {seed}"
+    assert first.fetching == delivered.keys()
+    assert all(first.positions()[tp] > position for tp, position in delivered.items())
+    assert first.machine.attempts <= attempts + 2, "no event but the periodic reading"
+    assert not world.observer.violations

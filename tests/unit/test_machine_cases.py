@@ -253,6 +253,18 @@ def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> N
     assert close.faults == ()
 
 
+def test_a_member_that_never_registered_does_not_deregister() -> None:
+    """Its id is registered by another live member: leaving touches nothing of that one."""
+    member = machine()
+    register = only(orders.Register, member.on(facts.SessionOpened(1)))
+    member.on(facts.RegistrationRefused(register.token, 99))
+    stop = only(orders.StopFetching, member.on(facts.CloseRequested()))
+    release = only(orders.Release, member.on(facts.FetchingStopped(stop.token, {})))
+    assert release.claims == {}
+    assert member.on(facts.Released(release.token)) == [orders.CloseSession(())]
+    assert member.state is State.CLOSED
+
+
 def test_a_refusal_is_tried_again_without_a_watch() -> None:
     """A member never stays registered with nothing because ZooKeeper refused once."""
     member, _ = stopping()

@@ -144,6 +144,27 @@ def test_register_is_refused_while_another_session_has_the_name() -> None:
     assert fact == facts.RegistrationRefused(1, bench.stranger.session_id)
 
 
+def test_deregister_survives_each_lost_answer() -> None:
+    """The own registration is gone afterwards, whichever answer gets lost."""
+    order = orders.Deregister(2, 0)
+    for lose, applied in losses(order, registered):
+        bench = registered()
+        fact, _ = bench.run(order, lose, applied)
+        assert fact == facts.Deregistered(2), (lose, applied)
+        assert bench.zk.get(PATHS.member("g_m")) is None
+
+
+def test_deregister_leaves_the_registration_of_another_session() -> None:
+    """Another live member has the same id, so the same path and version: its registration stays."""
+    bench = Bench()
+    bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
+    before = bench.zk.get(PATHS.member("g_m"))
+    fact, _ = bench.run(orders.Deregister(2, 0))
+    assert fact == facts.Deregistered(2)
+    assert before is not None
+    assert bench.zk.get(PATHS.member("g_m")) == before
+
+
 CLAIM = orders.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE})
 
 

@@ -65,6 +65,7 @@ class RebalanceMachine(Committing):
         self._verify = False
         self._attempt = 0
         self._register_refusals = 0
+        self._is_registered = False  # as far as is known, by the present session
         self._leaving: frozenset[TopicPartition] = frozenset()
         self._positions: Mapping[TopicPartition, int] = {}
         #: What a lost session held, with the offset of a commit that was under way.
@@ -97,6 +98,7 @@ class RebalanceMachine(Committing):
         if self._session is None:
             return
         self._session = None
+        self._is_registered = False
         self._awaited = None
         self._after_lane = None
         sent = self._lane.current.positions if self._lane.current is not None else {}
@@ -127,10 +129,12 @@ class RebalanceMachine(Committing):
                 self._remember(tp, position, *self._lost.pop(tp))
 
     def _register(self) -> None:
+        self._is_registered = False
         token = self._await(State.REGISTERING)
         self._emit(orders.Register(token, self.registered_epoch))
 
     def _registered(self, _fact: facts.Registered) -> None:
+        self._is_registered = True
         if not self.spec.scala:
             # DEVIATION-14: the JVM trusts its watches alone.
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
@@ -538,6 +542,9 @@ class RebalanceMachine(Committing):
 
     def _closing_released(self, _fact: facts.Released) -> None:
         self.held.clear()
+        if not self._is_registered:
+            self._close()  # what is registered there may be another live member
+            return
         token = self._await(State.CLOSING_DEREGISTER)
         self._emit(orders.Deregister(token, self.registered_epoch))
 

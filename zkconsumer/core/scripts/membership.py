@@ -68,9 +68,17 @@ def register(
 
 
 def deregister(order: orders.Deregister, ctx: ScriptContext) -> Script[facts.Deregistered]:
-    """Delete the registration, but only the one that this session made."""
+    """Delete the registration, but only the one that this session made.
+
+    Path and version are not enough: another process with the same ``consumer.id`` uses the same
+    path, and in its first session the same version. The owner of the znode decides.
+    """
     path = ctx.spec.paths.member(ctx.spec.consumer_id)
     while True:
+        found = yield from read(Exists(path))
+        stat = found.value if isinstance(found, Ok) else None
+        if not isinstance(stat, Stat) or stat.ephemeral_owner != ctx.session_id:
+            return facts.Deregistered(order.token)
         reply = yield from attempt(Multi((Check(path, order.epoch), Delete(path, order.epoch))))
         if isinstance(reply, Ok) or reply.code is not Code.CONNECTION_LOSS:
             return facts.Deregistered(order.token)
