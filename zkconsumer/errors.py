@@ -11,6 +11,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- StreamsAlreadyCreatedError
     |  +- ConnectorClosedError
     +- RebalanceFailedError
+    +- ConnectorFailedError
     +- ConsumerTimeoutError
     +- ZooKeeperError
     |  +- ZkUnavailableError
@@ -79,6 +80,10 @@ class ConnectorClosedError(UsageError):
 
 class RebalanceFailedError(ZkConsumerError):
     """The first rebalance did not succeed (Scala: ConsumerRebalanceFailedException)."""
+
+
+class ConnectorFailedError(ZkConsumerError):
+    """A fault inside the connector has ended its membership; the text names it. Make a new one."""
 
 
 class ConsumerTimeoutError(ZkConsumerError):

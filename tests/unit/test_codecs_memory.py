@@ -48,7 +48,7 @@ def test_small_batches_need_little_address_space(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", PACK)
 def test_lack_of_memory_is_not_called_damage(codec: int) -> None:
-    """A good batch that does not fit into memory ends in MemoryError: its bytes are not at fault."""
+    """A good batch that does not fit into memory ends in MemoryError: it is not damaged."""
     assert in_little_memory(codec, PACK[codec](bytes(256 << 20))) == "MemoryError"
 
 

@@ -29,6 +29,7 @@ from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
     ConnectorClosedError,
+    ConnectorFailedError,
     DuplicateConsumerIdError,
     RebalanceFailedError,
     StreamsAlreadyCreatedError,
@@ -343,6 +344,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
                 the offset coordinator's.
 
         Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
+        Raises ConnectorFailedError when a fault inside the connector had ended it before.
         """
         with self._lock:
             if self._closed:
@@ -388,7 +390,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
             return
         try:
             self.shutdown()
-        except CommitFailedError as error:
+        except (CommitFailedError, ConnectorFailedError) as error:
             exc.add_note(f"and the last commit failed: {error}")
 
 

@@ -122,6 +122,11 @@ class DataPlane:
         self._manager.stop([info for info, _ in found])
         return found
 
+    def fail(self, error: Exception) -> None:
+        """All streams raise ``error``, also those that are closed afterwards."""
+        for stream in self._every_stream:
+            stream.fail(error)
+
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of held partitions and of stopped ones not yet released."""
         with self._lock:

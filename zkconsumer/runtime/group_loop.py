@@ -7,7 +7,6 @@ and one for heartbeats alone, so that neither a rebalance nor the application de
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import queue
@@ -30,8 +29,22 @@ from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.membership.states import ENDED, State
 from zkconsumer.core.types import TopicPartition
-from zkconsumer.errors import BrokerError, ConnectorClosedError, UnsupportedBrokerError
+from zkconsumer.errors import (
+    BrokerError,
+    ConnectorClosedError,
+    ConnectorFailedError,
+    UnsupportedBrokerError,
+)
 from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.answers import (
+    SHUT_DOWN,
+    CommitFuture,
+    CommitRequests,
+    Crashed,
+    call_listener,
+    run_blocking,
+    wind_up,
+)
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.group_listener import Calls, GroupListener
 from zkconsumer.runtime.loop import DataPort
@@ -56,13 +69,6 @@ class _Answered:
     order: RequestOrder
     fact: MembershipFact
     sent_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Crashed:
-    """A thread of requests has failed: a fault in this library, or of who watches its requests."""
-
-    error: BaseException
 
 
 class _GiveUp:
@@ -104,14 +110,13 @@ class GroupLoop:
         self._listener = listener
         self._auto_commit_interval = auto_commit_interval
         self._observer = observer
-        self._mailbox: queue.SimpleQueue[MembershipFact | _Answered | _Crashed | _GiveUp] = (
+        self._mailbox: queue.SimpleQueue[MembershipFact | _Answered | Crashed | _GiveUp] = (
             queue.SimpleQueue()
         )
         self._requests: queue.SimpleQueue[RequestOrder | None] = queue.SimpleQueue()
         self._beats: queue.SimpleQueue[orders.Heartbeat | None] = queue.SimpleQueue()
-        self._numbers = itertools.count(1)
         self._timers = Timers()
-        self._asked: dict[int, Future[tuple[str, ...]]] = {}
+        self._commits = CommitRequests()
         self._begun: float | None = None
         self._settled_at = -math.inf
         """CLOCK_BOOTTIME seconds when the coordinator was last asked in a settled generation."""
@@ -144,16 +149,10 @@ class GroupLoop:
         """Hand a fact to the machine."""
         self._mailbox.put(fact)
 
-    def commit(
-        self, positions: Mapping[TopicPartition, int], strict: bool
-    ) -> Future[tuple[str, ...]]:
+    def commit(self, positions: Mapping[TopicPartition, int], strict: bool) -> CommitFuture:
         """Ask for a commit; the result is what went wrong, empty when all is stored."""
-        future: Future[tuple[str, ...]] = Future()
-        number = next(self._numbers)
-        self._asked[number] = future
+        number, future = self._commits.ask()
         self.post(common.CommitRequested(number, positions, strict))
-        if self.closed.done() and not future.done():  # the loop may have ended before it looked
-            future.set_result(("the connector is shut down",))
         return future
 
     def give_up(self, timeout: float) -> None:
@@ -172,7 +171,7 @@ class GroupLoop:
         try:
             run()
         except BaseException as error:  # noqa: BLE001 - the loop raises it again
-            self._mailbox.put(_Crashed(error))
+            self._mailbox.put(Crashed(error))
 
     def _work(self) -> None:
         while (order := self._requests.get()) is not None:
@@ -216,24 +215,34 @@ class GroupLoop:
             while not self.closed.done():
                 self._turn()
         except BaseException as error:
-            logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
-            self._end()
-            for waiting in (self.started, self.closed):
-                if not waiting.done():
-                    waiting.set_exception(error)
+            self._crashed(error)
             raise
         finally:
-            for future in list(self._asked.values()):
-                if not future.done():
-                    future.set_result(("the connector is shut down",))
+            self._commits.end(SHUT_DOWN)
             if not self.started.done():
                 self.started.set_exception(ConnectorClosedError("the connector was shut down"))
+
+    def _crashed(self, error: BaseException) -> None:
+        """A fault in this library, or of what watches its requests: leave the group."""
+        wind_up(
+            error,
+            lambda _: self._gate.end(),
+            lambda failure: self._commits.end(str(failure)),
+            self._data.fail,
+            self._end_futures,
+            lambda _: self._end(),
+        )
+
+    def _end_futures(self, failure: ConnectorFailedError) -> None:
+        for future in (self.started, self.closed):
+            if not future.done():
+                future.set_exception(failure)
 
     def _turn(self) -> None:
         fact = self._timers.wait(self._mailbox)
         if isinstance(fact, _GiveUp):
             self.closed.set_result(("the coordinator did not answer",))
-        elif isinstance(fact, _Crashed):
+        elif isinstance(fact, Crashed):
             raise fact.error
         elif isinstance(fact, _Answered):
             if fact.order.token == self._joining:
@@ -315,9 +324,7 @@ class GroupLoop:
             case common_orders.SetTimer(token, name, seconds):
                 self._timers.after(seconds, lambda: self._take(common.TimerFired(token, name)))
             case common_orders.AnswerCommit(request, faults):
-                future = self._asked.pop(request, None)
-                if future is not None and not future.done():
-                    future.set_result(faults)
+                self._commits.answer(request, faults)
             case common_orders.AnswerStart():
                 self.started.set_result(order)
             case common_orders.Report(event, text):
@@ -376,9 +383,7 @@ class GroupLoop:
 
     def _blocking(self, work: Callable[[], MembershipFact]) -> None:
         """Do ``work`` on a thread of its own and post the fact it returns."""
-        self._make_thread(
-            lambda: self._mailbox.put(work()), f"{self.spec.consumer_id}_blocking"
-        ).start()
+        run_blocking(self._mailbox, work, f"{self.spec.consumer_id}_blocking")
 
     def _tell(self, token: int, call: Callable[[Calls], None]) -> None:
         listener = self._listener()
@@ -390,13 +395,8 @@ class GroupLoop:
         def work() -> MembershipFact:
             with self._listening:
                 self._called = time.monotonic()
-                try:
-                    call(calls)
-                except Exception as error:
-                    logger.warning("the rebalance listener raised", exc_info=True)
-                    return common.ListenerDone(token, f"the rebalance listener raised {error!r}")
-                finally:
-                    self._called = None
-            return common.ListenerDone(token)
+                error = call_listener(lambda: call(calls))
+                self._called = None
+            return common.ListenerDone(token, error)
 
         self._blocking(work)

@@ -29,8 +29,17 @@ from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import script_for
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.core.view import MemberSpec
-from zkconsumer.errors import ConnectorClosedError
+from zkconsumer.errors import ConnectorClosedError, ConnectorFailedError
 from zkconsumer.journal.recorder import MemberObserver
+from zkconsumer.runtime.answers import (
+    SHUT_DOWN,
+    CommitFuture,
+    CommitRequests,
+    Crashed,
+    call_listener,
+    run_blocking,
+    wind_up,
+)
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.metrics import MemberCounts
 from zkconsumer.runtime.timers import Timers
@@ -95,6 +104,9 @@ class DataPort(Protocol):
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Stopped partitions are released: their positions are of no use any more."""
+
+    def fail(self, error: Exception) -> None:
+        """All streams raise ``error``, also those that are closed afterwards."""
 
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of all partitions held."""
@@ -194,7 +206,7 @@ class ConnectorLoop:
         self._scripts: dict[int, _Running] = {}
         self._numbers = itertools.count(1)
         self._timers = Timers()
-        self._requests: dict[int, Future[tuple[str, ...]]] = {}
+        self._commits = CommitRequests()
         self._random = random.Random()
         self._thread = threading.Thread(
             target=self._run, name=f"{spec.consumer_id}_loop", daemon=True
@@ -210,13 +222,9 @@ class ConnectorLoop:
         """Hand a fact to the machine."""
         self._mailbox.put(fact)
 
-    def commit(
-        self, positions: Mapping[TopicPartition, int], strict: bool
-    ) -> Future[tuple[str, ...]]:
+    def commit(self, positions: Mapping[TopicPartition, int], strict: bool) -> CommitFuture:
         """Ask for a commit; the result is what went wrong, empty when all is stored."""
-        future: Future[tuple[str, ...]] = Future()
-        number = next(self._numbers)
-        self._requests[number] = future
+        number, future = self._commits.ask()
         self.post(facts.CommitRequested(number, positions, strict))
         return future
 
@@ -239,9 +247,7 @@ class ConnectorLoop:
             self._crashed(error)
             raise
         finally:
-            for future in self._requests.values():
-                if not future.done():
-                    future.set_result(("the connector is shut down",))
+            self._commits.end(SHUT_DOWN)
             if not self.started.done():
                 self.started.set_exception(ConnectorClosedError("the connector was shut down"))
 
@@ -250,6 +256,8 @@ class ConnectorLoop:
         item = self._timers.wait(self._mailbox)
         if isinstance(item, _Answered):
             self._resume(item)
+        elif isinstance(item, Crashed):
+            raise item.error
         elif isinstance(item, tuple):
             self._session_changed(*item)
         elif isinstance(item, str):
@@ -259,13 +267,20 @@ class ConnectorLoop:
 
     def _crashed(self, error: BaseException) -> None:
         """A fault in this library: leave the group rather than be a member that does nothing."""
-        logger.critical("the connector's loop has failed; leaving the group", exc_info=True)
-        self._gate.end()
-        self._data.close()
-        self._close_ports()
+        wind_up(
+            error,
+            lambda _: self._gate.end(),
+            lambda failure: self._commits.end(str(failure)),
+            self._data.fail,
+            self._end_futures,
+            lambda _: self._data.close(),
+            lambda _: self._close_ports(),
+        )
+
+    def _end_futures(self, failure: ConnectorFailedError) -> None:
         for future in (self.started, self.closed):
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(failure)
 
     def _close_ports(self) -> None:
         if self._offsets is not None:
@@ -387,7 +402,7 @@ class ConnectorLoop:
                 wait = seconds + self._random.uniform(0, jitter)
                 self._timers.after(wait, lambda: self._take(facts.TimerFired(token, name)))
             case orders.AnswerCommit(request, faults):
-                self._requests.pop(request).set_result(faults)
+                self._commits.answer(request, faults)
             case orders.AnswerStart():
                 self.started.set_result(order)
             case orders.Report(event, text):
@@ -410,11 +425,7 @@ class ConnectorLoop:
 
     def _blocking(self, work: Callable[[], Fact]) -> None:
         """Do ``work`` on a thread of its own and post the fact it returns."""
-        threading.Thread(
-            target=lambda: self._mailbox.put(work()),
-            name=f"{self.spec.consumer_id}_blocking",
-            daemon=True,
-        ).start()
+        run_blocking(self._mailbox, work, f"{self.spec.consumer_id}_blocking")
 
     def _notify_releasing(self, token: int, partitions: frozenset[TopicPartition]) -> None:
         by_topic: dict[str, set[int]] = {}
@@ -440,12 +451,4 @@ class ConnectorLoop:
             self._mailbox.put(facts.ListenerDone(token))
             return
 
-        def work() -> Fact:
-            try:
-                call(listener)
-            except Exception as error:
-                logger.warning("the rebalance listener raised", exc_info=True)
-                return facts.ListenerDone(token, f"the rebalance listener raised {error!r}")
-            return facts.ListenerDone(token)
-
-        self._blocking(work)
+        self._blocking(lambda: facts.ListenerDone(token, call_listener(lambda: call(listener))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.core.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
 from zkconsumer.errors import BrokerError
+
+logger = logging.getLogger("zkconsumer.member")
 
 
 class OffsetWorker:
@@ -52,3 +55,6 @@ class OffsetWorker:
             return Ok(tuple(str(refused[tp]) if tp in refused else None for tp, _ in op.positions))
         except BrokerError as error:
             return Failed(Code.OTHER, detail=str(error))
+        except BaseException as error:  # without an answer the member would wait for ever
+            logger.exception("an operation on offsets in Kafka has failed")
+            return Failed(Code.OTHER, detail=f"offsets in Kafka: {error!r}")

@@ -146,6 +146,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         ConsumerTimeoutError: none came within ``consumer.timeout.ms``; go on as before.
         InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError: the iterator has
             failed; every later call raises ``UsageError``.
+        ConnectorFailedError: a fault inside the connector has ended its membership; as above.
     """
 
     def __init__(
@@ -303,9 +304,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                     f"this stream has failed and cannot be read on: {self._failure}"
                 ) from self._failure
             try:
-                while not self._ended:
-                    if self._fault is not None:
-                        raise self._fault
+                while not self._ended and self._fault is None:
                     if self._peeked is None:
                         self._peeked = next(self._messages, None)
                     if (message := self._peeked) is not None:
@@ -322,6 +321,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                         self._ended = True
                     else:
                         self._wait(deadline)
+                if self._fault is not None:  # also after the end: it did not end as it should
+                    raise self._fault
             except ConsumerTimeoutError:
                 raise
             except Exception as exc:

@@ -129,6 +129,9 @@ class IdlePlane:
     def measure(self) -> None:
         """There are no rates."""
 
+    def fail(self, error: Exception) -> None:
+        """There are no streams."""
+
     def close(self, timeout: float = 0.0) -> None:
         """Let go of everything."""
         self._positions.clear()
