@@ -6,6 +6,7 @@ would take a real session's timeout is seen in milliseconds.
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 import sys
@@ -23,8 +24,16 @@ from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import MembershipFact
 from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
 from zkconsumer.core.ops import Code, Create, Failed, FetchOffsets, Ok, Reply, StoreOffsets, ZkOp
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, broker_path, topic_path
+from zkconsumer.core.topic_filter import Whitelist
+from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    encode_registration,
+    topic_path,
+)
 from zkconsumer.errors import BrokerError, CommitFailedError, ConnectorFailedError
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
@@ -46,6 +55,12 @@ class Switch:
     """Raised by the next request, which stands for any fault inside the member."""
     closed: list[object] = field(default_factory=list)
     """Clients that were closed."""
+    topics: int = 1
+    """How many topics of one partition there are: t, t1, t2 and so on."""
+    filters: int = 0
+    """How many other members with the white list ``t.*`` are registered."""
+    pings: list[float] = field(default_factory=list)
+    """When the session was confirmed, in seconds of ``time.monotonic()``."""
 
     def check(self) -> None:
         if self.broken is not None:
@@ -75,7 +90,15 @@ class SimulatedDriver:
         broker = {"version": 1, "host": "127.0.0.1", "port": 1, "timestamp": "1"}
         self._zk.do(Create(broker_path(0), json.dumps(broker).encode()))
         topic = {"version": 1, "partitions": {"0": [0]}}
-        self._zk.do(Create(topic_path("t"), json.dumps(topic).encode()))
+        for number in range(switch.topics):
+            name = f"t{number or ''}"
+            self._zk.do(Create(topic_path(name), json.dumps(topic).encode()))
+        paths = GroupPaths("g")
+        for path in (paths.root, paths.ids):
+            self._zk.do(Create(path))
+        registration = encode_registration(Subscription(Pattern.WHITE_LIST, {"t.*": 1}), 1)
+        for number in range(switch.filters):
+            self._zk.do(Create(paths.member(f"g_other{number}"), registration))
         self.client = self._zk.connect(
             session_timeout, lambda event: on_watch(event.path), lambda state, session: None
         )
@@ -94,6 +117,7 @@ class SimulatedDriver:
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         self._switch.check()
+        self._switch.pings.append(time.monotonic())
         on_answer()
 
     def close(self, *_limit: float) -> None:
@@ -399,3 +423,25 @@ def test_the_offset_worker_always_answers() -> None:
     ]
     assert all(answer.code is Code.OTHER for answer in found[:3] if isinstance(answer, Failed))
     assert found[3] == Ok((7,))
+
+
+def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -> None:
+    """A member joins 200 others with the same white list on 5,000 topics in seconds. Its session
+    is confirmed meanwhile, so delivery would not pause."""
+    switch.topics, switch.filters = 5000, 200
+    member = ZookeeperConsumerConnector(
+        {
+            "group.id": "g",
+            "zookeeper.connect": "nowhere:1",
+            "zookeeper.session.timeout.ms": 6000,
+            "partition.assignment.strategy": "roundrobin",
+        }
+    )
+    began = time.monotonic()
+    joining = InBackground(lambda: member.create_message_streams_by_filter(Whitelist("t.*")))
+    assert isinstance(joining.result(), list)
+    assert member.metrics().owned_partitions == 24
+    confirmed = [began, *switch.pings, time.monotonic()]
+    longest = max(after - before for before, after in itertools.pairwise(confirmed))
+    assert longest < 4.0, "two thirds of the session timeout"
+    member.shutdown()

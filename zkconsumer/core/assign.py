@@ -60,16 +60,18 @@ def assign_range(
     partition more than the others. The result covers the whole group; a topic without threads or
     without partitions adds nothing to it.
     """
-    rank = _ranks(threads.values())
+    distinct = _distinct(threads.values())
+    rank = _ranks(distinct.values())
+    in_order = {at: sorted(ids, key=rank.__getitem__) for at, ids in distinct.items()}
     result: dict[TopicPartition, ConsumerThreadId] = {}
     for topic, unsorted_threads in threads.items():
         numbers = sorted(partitions.get(topic, ()))
         if not numbers or not unsorted_threads:
             continue
-        ordered = sorted(unsorted_threads, key=rank.__getitem__)
+        ordered = in_order[id(unsorted_threads)]
         share, extra = divmod(len(numbers), len(ordered))
         start = 0
-        for position, thread in enumerate(ordered):
+        for position, thread in enumerate(ordered[: len(numbers)]):  # the rest gets nothing
             end = start + share + (position < extra)
             for number in numbers[start:end]:
                 result[TopicPartition(topic, number)] = thread
@@ -90,9 +92,11 @@ def assign_roundrobin(
     Partitions whose hashes are equal are dealt by topic, then by number. Within one
     topic the JVM does the same; between topics its order is that of a hash map, so it is undefined.
     """
-    rank = _ranks(threads.values())
+    distinct = _distinct(threads.values())
+    rank = _ranks(distinct.values())
     ring = list(rank)
-    places = {topic: sorted({rank[t] for t in ids}) for topic, ids in threads.items() if ids}
+    places_of = {at: sorted({rank[t] for t in ids}) for at, ids in distinct.items()}
+    places = {topic: places_of[id(ids)] for topic, ids in threads.items() if ids}
     before, after = ("", "-") if hash_form is RoundRobinHash.DASH else ("[", ",")
     closing = "" if hash_form is RoundRobinHash.DASH else "]"
 
@@ -114,6 +118,13 @@ def assign_roundrobin(
         result[TopicPartition(topic, number)] = ring[place]
         turn = place + 1
     return result
+
+
+def _distinct(
+    lists: Iterable[Sequence[ConsumerThreadId]],
+) -> dict[int, Sequence[ConsumerThreadId]]:
+    """Each list once, by its identity: topics may share one."""
+    return {id(some): some for some in lists}
 
 
 def _ranks(threads: Iterable[Sequence[ConsumerThreadId]]) -> dict[ConsumerThreadId, int]:

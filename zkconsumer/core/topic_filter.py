@@ -8,7 +8,7 @@ the ``regex`` library keeps; any thread may call them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,14 @@ _BLANKS: Final = "".join(map(chr, range(33)))  # what Java's String.trim removes
 
 class _TooSlowError(Exception):
     """A pattern used up its time."""
+
+
+class _UnusableError(Exception):
+    """A filter cannot be used; says why."""
+
+
+_Key = tuple[Pattern, tuple[tuple[str, int], ...]]
+"""Subscriptions with equal keys mean the same topics."""
 
 
 def clean_regex(raw: str) -> str:
@@ -104,22 +112,93 @@ def expand(
     Static: its topics, whether they exist or not. Filter: those of ``all_topics`` that its regex,
     cleaned once more as the JVM does, selects. Names that no topic can have are left out: they
     have no partitions, so the assignment is the same. The reader's own ``exclude_internal`` counts.
-    Raises ZnodeFormatError when the regex is invalid or needs more than about 50 ms.
+
+    Raises ZnodeFormatError when the regex is invalid, or takes too long: more than 0.5 ms of
+    processor time for each of five names, or more than 10 ms for one. So n names take 0.5 ms times
+    n, and some 50 ms, at most. Whether a borderline pattern takes too long depends on the machine.
     """
     if subscription.pattern is Pattern.STATIC:
-        return {name: n for name, n in subscription.topics.items() if is_legal_topic(name)}
+        return _static(subscription)
+    try:
+        return _selected(subscription, _legal(all_topics), exclude_internal)
+    except _UnusableError as fault:
+        raise ZnodeFormatError(path, str(fault)) from None
+
+
+class Expansions:
+    """What the registrations of one group mean, remembered from one look at the group to the next.
+
+    A filter is evaluated once for each list of topics, however many members have it. Members with
+    the same subscription share one mapping. Not for use by several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._all_topics: tuple[str, ...] = ()
+        self._exclude_internal = True
+        self._names: list[str] = []
+        self._found: dict[_Key, dict[str, int] | str] = {}
+
+    def of(
+        self,
+        subscriptions: Mapping[str, Subscription],
+        all_topics: Collection[str],
+        exclude_internal: bool,
+    ) -> tuple[dict[str, Mapping[str, int]], dict[str, str]]:
+        """Do as ``expand`` for each registration, by any name.
+
+        Returns the expanded ones by name, and by name why the others cannot be used. A filter that
+        took too long is not tried again with the same topics.
+        """
+        before, self._found = self._found, {}
+        topics = tuple(all_topics)
+        if (topics, exclude_internal) != (self._all_topics, self._exclude_internal):
+            before, self._names = {}, _legal(topics)
+            self._all_topics, self._exclude_internal = topics, exclude_internal
+        expanded: dict[str, Mapping[str, int]] = {}
+        unusable: dict[str, str] = {}
+        for name, subscription in subscriptions.items():
+            key = (subscription.pattern, tuple(sorted(subscription.topics.items())))
+            if key not in self._found:
+                self._found[key] = before[key] if key in before else self._expand(subscription)
+            found = self._found[key]
+            if isinstance(found, str):
+                unusable[name] = found
+            else:
+                expanded[name] = found
+        return expanded, unusable
+
+    def _expand(self, subscription: Subscription) -> dict[str, int] | str:
+        if subscription.pattern is Pattern.STATIC:
+            return _static(subscription)
+        try:
+            return _selected(subscription, self._names, self._exclude_internal)
+        except _UnusableError as fault:
+            return str(fault)
+
+
+def _legal(topics: Collection[str]) -> list[str]:
+    return sorted(filter(is_legal_topic, topics))
+
+
+def _static(subscription: Subscription) -> dict[str, int]:
+    return {name: n for name, n in subscription.topics.items() if is_legal_topic(name)}
+
+
+def _selected(
+    subscription: Subscription, names: Collection[str], exclude_internal: bool
+) -> dict[str, int]:
+    """Topics that a filter means, with their number of streams. Raises _UnusableError."""
     stored, streams = next(iter(subscription.topics.items()))
     cleaned = clean_regex(stored)
-    names = sorted(filter(is_legal_topic, all_topics))
     try:
         program = compile_java(cleaned)
         chosen = _select(subscription.pattern, program, names, exclude_internal)
     except InvalidRegexError as error:
-        reason = f"topic filter {cleaned[:60]!a} is not a valid regex: {error}"
-        raise ZnodeFormatError(path, reason) from None
+        raise _UnusableError(
+            f"topic filter {cleaned[:60]!a} is not a valid regex: {error}"
+        ) from None
     except _TooSlowError:
-        reason = f"topic filter {cleaned[:60]!a} takes too long to match"
-        raise ZnodeFormatError(path, reason) from None
+        raise _UnusableError(f"topic filter {cleaned[:60]!a} takes too long to match") from None
     return dict.fromkeys(chosen, streams)
 
 

@@ -6,11 +6,11 @@ the same time (a torn view). Owner znodes arbitrate; a decision is only a claim 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, Subscription, TopicPartition
 from zkconsumer.core.znodes import GroupPaths
 
@@ -65,7 +65,9 @@ class GroupView:
     ``registered`` says whether this member's own registration was there. ``members`` maps consumer
     id to topic to number of streams, filters already expanded. ``quarantined`` maps the path of
     each znode that could not be used (registration, topic, broker) to the reason; what it says is
-    left out, alike by all members. ``partitions`` maps topic to its partitions, ascending.
+    left out. All members leave out the same, but for a filter that takes about as long to match as
+    it may: there each member's processor decides. ``partitions`` maps topic to its partitions,
+    ascending.
     """
 
     registered: bool
@@ -99,12 +101,7 @@ def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
 
 
 def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) -> _Assignment:
-    threads: dict[str, list[ConsumerThreadId]] = {}
-    for member, topics in view.members.items():
-        if assignor.name == "range":
-            topics = {topic: n for topic, n in topics.items() if topic in own_topics}
-        for topic, ids in thread_ids(member, topics).items():
-            threads.setdefault(topic, []).extend(ids)
+    threads = _threads(view.members, own_topics if assignor.name == "range" else None)
     partitions = {topic: view.partitions.get(topic, ()) for topic in threads}
     if assignor.name == "range":
         assignment = assign_range(threads, partitions)
@@ -114,3 +111,34 @@ def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) ->
     for tp, thread in assignment.items():
         parts.setdefault(thread.consumer, {})[tp] = thread
     return assignment, parts
+
+
+def _threads(
+    members: Mapping[str, Mapping[str, int]], only: Collection[str] | None
+) -> dict[str, Sequence[ConsumerThreadId]]:
+    """Thread ids by topic, of all topics or of those in ``only``.
+
+    Topics with the same threads share one list: with a few distinct subscriptions there are few
+    lists, and the assignors order each of them once.
+    """
+    alike: dict[int, tuple[Mapping[str, int], list[str]]] = {}
+    for member, topics in members.items():
+        alike.setdefault(id(topics), (topics, []))[1].append(member)
+    readers: dict[str, list[tuple[int, int]]] = {}
+    for kind, (topics, _) in alike.items():
+        for topic, streams in topics.items():
+            if only is None or topic in only:
+                readers.setdefault(topic, []).append((kind, streams))
+    lists: dict[tuple[tuple[int, int], ...], list[ConsumerThreadId]] = {}
+    threads: dict[str, Sequence[ConsumerThreadId]] = {}
+    for topic, found in readers.items():
+        key = tuple(found)
+        if key not in lists:
+            lists[key] = [
+                ConsumerThreadId(member, stream)
+                for kind, streams in found
+                for member in alike[kind][1]
+                for stream in range(streams)
+            ]
+        threads[topic] = lists[key]
+    return threads

@@ -20,6 +20,7 @@ from zkconsumer.core.ops import (
     SetData,
     ZkOp,
 )
+from zkconsumer.core.topic_filter import Expansions
 from zkconsumer.core.view import MemberSpec
 
 T = TypeVar("T")
@@ -58,12 +59,14 @@ class ScriptContext:
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
+    ``expansions`` remembers which topics the members' filters mean.
     """
 
     spec: MemberSpec
     session_id: int
     now_ms: Callable[[], int]
     known_paths: set[str] = field(default_factory=set)
+    expansions: Expansions = field(default_factory=Expansions)
 
 
 def path_of(op: ZkOp | MultiOp) -> str:

@@ -10,7 +10,6 @@ from zkconsumer.core.known import Known
 from zkconsumer.core.ops import Code, Exists, GetChildren, GetData, Listing, Node, Ok
 from zkconsumer.core.orders import Scope
 from zkconsumer.core.scripts.common import Refused, Script, ScriptContext, read, read_many
-from zkconsumer.core.topic_filter import expand
 from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.view import GroupView
 from zkconsumer.core.znodes import (
@@ -22,7 +21,7 @@ from zkconsumer.core.znodes import (
     decode_topic,
     topic_path,
 )
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
 
 
 def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
@@ -153,7 +152,7 @@ def _load_view_as_the_jvm(order: orders.LoadView, ctx: ScriptContext) -> Script[
 
 def _expanded(
     ctx: ScriptContext, registrations: Mapping[str, Node], quarantined: dict[str, str]
-) -> Script[dict[str, dict[str, int]]]:
+) -> Script[dict[str, Mapping[str, int]]]:
     """Each member's topics with their number of streams; filters are applied to all topics."""
     paths = {member: f"{ctx.spec.paths.ids}/{member}" for member in registrations}
     subscriptions: dict[str, Subscription] = {}
@@ -165,12 +164,10 @@ def _expanded(
     all_topics: list[str] = []
     if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
         all_topics = yield from _children(BROKER_TOPICS)
-    members: dict[str, dict[str, int]] = {}
-    for member, found in subscriptions.items():
-        try:
-            members[member] = expand(paths[member], found, all_topics, ctx.spec.exclude_internal)
-        except ZkConsumerError as fault:
-            quarantined[paths[member]] = str(fault)
+    members, unusable = ctx.expansions.of(subscriptions, all_topics, ctx.spec.exclude_internal)
+    quarantined |= {
+        paths[member]: str(ZnodeFormatError(paths[member], why)) for member, why in unusable.items()
+    }
     return members
 
 
@@ -178,7 +175,8 @@ def _topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> lis
     """Topics that the own share depends on."""
     if ctx.spec.assignor.name == "range":
         return sorted(members.get(ctx.spec.consumer_id, {}))
-    return sorted({topic for expanded in members.values() for topic in expanded})
+    distinct = {id(expanded): expanded for expanded in members.values()}
+    return sorted({topic for expanded in distinct.values() for topic in expanded})
 
 
 def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
