@@ -5,28 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership.states import State
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Delivery, Producer, Reader
-from zkconsumer.testing.servers import read_metadata
-from zkconsumer.testing.topics import zookeeper_session
 
 SCRIPT = Path(__file__).with_name("coordinator_member.py")
 SESSION = 6.0
@@ -495,98 +488,3 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
         check_all(producer, *readers)
         for one in members:
             one.shutdown()
-
-
-def home_of(group: str) -> int:
-    """The partition of ``__consumer_offsets`` whose leader coordinates a group (Java's hash)."""
-    number = 0
-    for letter in group:
-        number = (31 * number + ord(letter)) & 0xFFFFFFFF
-    return (number & 0x7FFFFFFF) % 4
-
-
-def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
-    """Append tombstones of offsets to ``__consumer_offsets``: who loads it next takes its time."""
-    name = b"nobody"
-    key = struct.pack(">hh", 1, len(name)) + name + struct.pack(">h", len(name)) + name
-    builder = DefaultRecordBatchBuilder(2, 1, False, -1, -1, -1, 1 << 24)
-    for number in range(10_000):
-        builder.append(number, 1_700_000_000_000, key + struct.pack(">i", number), None, [])
-    batch = bytes(builder.build())
-    topic = b"__consumer_offsets"
-    head = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", len(topic)) + topic
-    body = head + struct.pack(">iii", 1, partition, len(batch)) + batch
-    connection = BrokerConnection(broker, "__admin_client", 30.0, 0)  # others may not write there
-    for _ in range(records // 10_000):
-        answer = connection.exchange(0, 3, body)
-        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
-        assert code == 0
-    connection.close()
-
-
-def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> None:
-    """Another broker becomes the coordinator, in all order: the former answers 16 and the new one
-    14, until it has read the group. The members look for it, repeat what was not done, and go on
-    without a rebalance; nothing is lost, and nothing twice."""
-    pair.create_topic(topic, PARTITIONS, replication=2)
-    seen: set[int] = set()
-
-    def note(_broker: object, _request: object, answer: Any) -> None:
-        seen.add(getattr(answer, "error_code", 0))
-        if type(answer).__name__ == "OffsetCommitResponse":
-            seen.update(part.error_code for one in answer.topics for part in one.partitions)
-
-    with (
-        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
-        CoordinatorConsumerConnector(config(pair, group), on_exchange=note) as member,
-        CoordinatorConsumerConnector(config(pair, group), on_exchange=note) as other,
-    ):
-        members = (member, other)
-        readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in members]
-        wait_until(lambda: [held(m) for m in members] == [2, 2], 20, "shared")
-        for reader in readers:
-            reader.wait(20)
-        loops = [one._loop for one in members if one._loop is not None]
-        former = loops[0]._client.coordinator
-        assert former is not None
-        fill(former, home_of(group), 2_000_000)
-        rejoins = [loop.machine.rejoins for loop in loops]
-        seen.clear()
-        lead_by(pair, home_of(group), 1 - former.broker_id)
-        wait_until(
-            lambda: all(loop._client.coordinator not in (None, former) for loop in loops),
-            30,
-            "the members know",
-        )
-        wait_until(lambda: all(o.machine.state is State.STABLE for o in loops), HEAL, "stable")
-        counts = [one.metrics().kafka_commits for one in members]
-        wait_until(
-            lambda: all(
-                m.metrics().kafka_commits > n for m, n in zip(members, counts, strict=True)
-            ),
-            HEAL,
-            "both commit again",
-        )
-        assert seen >= {14, 16}
-        assert [loop.machine.rejoins for loop in loops] == rejoins
-        check_all(producer, *readers)
-        assert not twice(*readers)
-
-
-def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
-    """Have ``broker`` lead a partition of ``__consumer_offsets``: prefer it, then elect."""
-    one = {"topic": "__consumer_offsets", "partition": partition}
-    port = cluster.broker_servers[broker].port
-    with zookeeper_session(cluster.zookeeper) as client:
-
-        def order(path: str, content: dict[str, object]) -> None:
-            client.create(path, json.dumps({"version": 1, "partitions": [content]}).encode())
-            wait_until(lambda: client.exists(path) is None, 30, f"{path} is carried out")
-
-        def leads() -> bool:  # it is not elected before it has all records
-            order("/admin/preferred_replica_election", one)
-            view = read_metadata(port)
-            return view is not None and view.leaders["__consumer_offsets"][partition] == broker
-
-        order("/admin/reassign_partitions", one | {"replicas": [broker, 1 - broker]})
-        wait_until(leads, 60, f"broker {broker} leads")

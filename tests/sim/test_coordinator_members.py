@@ -13,8 +13,13 @@ from collections import Counter
 import pytest
 
 from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.membership.states import State
-from zkconsumer.sim.group_scenario import STRATEGIES, run
+from zkconsumer.core.membership.strategies import RangeStrategy
+from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.sim.group_member import SimGroupMember
+from zkconsumer.sim.group_scenario import STRATEGIES, World, run
+from zkconsumer.sim.process import Habits
 
 EVERY = (*STRATEGIES, StickyStrategy(False), StickyStrategy(True), StickyStrategy(True))
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))
@@ -94,3 +99,49 @@ def test_same_seed_same_history_in_every_process() -> None:
     ]
     assert len(told[0]) > 1_000_000
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_moving_coordinator_costs_no_delivery(seed: int, dies: bool) -> None:
+    """A third member joins, and a moment later the coordinator moves for some seconds. Whenever
+    that hits the others, nothing is delivered again but the message that was in hand in each
+    partition: no commit before a release is dropped."""
+    caught = 0
+    for moment in range(30):
+        world = World(seed, [RangeStrategy()], record=False)
+        world.brokers.loss = world.brokers.delay = 0.0
+        members: list[SimGroupMember] = []
+
+        def join(world: World = world, members: list[SimGroupMember] = members) -> None:
+            spec = GroupSpec(
+                *("g", f"m{len(members)}", None, Subscription(Pattern.STATIC, {"t0": 1}), True),
+                *((RangeStrategy(),), True, 10.0, 30.0, 3.0, 0.1, 30.0),
+            )
+            habits = Habits(stop=(0.5, 1.5))
+            member = SimGroupMember(world.brokers, spec, world.log, world.observer, habits)
+            member.identify = world.judge.session
+            members.append(member)
+            member.start()
+
+        world.set_topic("t0", 6)
+        join()
+        join()
+        world.kernel.run(until=12.0)
+        join()
+        world.kernel.run(until=12.0 + moment * 0.1)
+        world.brokers.fail_over(3.0, 1.5, dies=dies)
+        states = {member.machine.state for member in members[:2]}
+        caught += bool(states & {State.STOPPING, State.COMMITTING, State.NOTIFYING_RELEASE})
+        world.kernel.run(until=40.0)
+        world.log.stop()
+        world.kernel.run(until=45.0)
+        replay = f"seed {seed}, moment {moment}, {[member.reports for member in members]}"
+        assert {member.machine.state for member in members} == {State.STABLE}, replay
+        assert not any("commit-failed" in member.reports for member in members), replay
+        assert not any("lost" in member.reports for member in members), replay
+        sent = sum(world.log.end(tp) for tp in world.observer.owners)
+        assert len(world.observer.owners) == 6, replay
+        assert sent <= world.observer.deliveries <= sent + 6, replay
+        assert not world.observer.violations, replay
+    assert caught, "the coordinator never moved in a release"

@@ -374,6 +374,108 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
     assert kinds(beat(machine, code)) == [orders.FindCoordinator], "it has answered: at once"
 
 
+def fire(machine: MembershipMachine, name: str) -> list[Any]:
+    """The timer of this name runs out."""
+    return tell(machine, common.TimerFired(machine._timers[name], name))
+
+
+def limit_of(given: list[Any]) -> float:
+    """For how long a release that begins here may try to commit."""
+    timers = (one for one in given if isinstance(one, common_orders.SetTimer))
+    (limit,) = (timer.seconds for timer in timers if timer.name == "release")
+    return float(limit)
+
+
+def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
+    """The commit before a release is answered ``code`` so often; the last orders."""
+    given: list[Any] = []
+    for _ in range(times):
+        assert machine.state is State.COMMITTING
+        given = answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})
+        assert machine.state is State.BACKING_OFF
+        given = fire(machine, "backoff")
+        if code != 14:
+            assert orders.FindCoordinator in kinds(given)
+            given = answer(machine, facts.CoordinatorFound)
+        (commit,) = (one for one in given if isinstance(one, orders.CommitOffsets))
+        assert commit.positions == {A[0]: 9}, "what is stored is not sent again"
+    return given
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, -1])
+def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
+    """The commit before a release is sent again however often the coordinator is away or loads,
+    until half the rebalance timeout is over: nothing is delivered twice because it moved."""
+    machine = stable()
+    assert limit_of(beat(machine, 27)) == 15.0
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    committing(machine, 40, code)
+    assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0})) == [
+        common_orders.NotifyReleasing
+    ]
+
+
+@pytest.mark.parametrize("state", [State.COMMITTING, State.BACKING_OFF, State.FINDING])
+def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
+    """Half the rebalance timeout is over, whatever is waited for then: the release goes on, in time
+    for the listener and for JoinGroup, and says what is not stored and why."""
+    machine = stable()
+    beat(machine, 27)
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    committing(machine, 3, 16)
+    if state is not State.COMMITTING:
+        answer(machine, facts.OffsetsCommitted, {A[0]: 16})
+    if state is State.FINDING:
+        fire(machine, "backoff")
+    assert machine.state is state
+    given = fire(machine, "release")
+    if state is State.COMMITTING:  # its answer may be good
+        assert kinds(given) == []
+        given = answer(machine, facts.OffsetsCommitted, {A[0]: 16})
+    told = "offsets are not stored: a-0: NOT_COORDINATOR (16)"
+    assert common_orders.Report("commit-failed", told) in given
+    assert common_orders.NotifyReleasing in kinds(given)
+    assert orders.FindCoordinator in kinds(given), "while the listener works"
+    answer(machine, common.ListenerDone)
+    assert not machine.held
+    assert machine.state is State.FINDING
+
+
+def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> None:
+    """``shutdown`` waits for little more than that; so it can say what is not stored. A member that
+    is asked to leave while it releases has no longer either."""
+    machine = stable()
+    assert limit_of(tell(machine, common.CloseRequested())) == 10.0
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    committing(machine, 20, 16)
+    fire(machine, "release")
+    given = answer(machine, facts.OffsetsCommitted, {A[0]: 16})
+    assert kinds(given)[:2] == [common_orders.Report, common_orders.NotifyReleasing]
+    machine = stable()
+    beat(machine, 27)
+    assert limit_of(tell(machine, common.CloseRequested())) == 10.0
+
+
+def test_a_later_release_has_a_limit_of_its_own() -> None:
+    """The timer of one release, running out late, does not end the commit of the next one."""
+    machine = stable()
+    beat(machine, 27)
+    old = machine._timers["release"]
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, facts.OffsetsCommitted, {A[0]: 0, A[1]: 0})
+    answer(machine, common.ListenerDone)
+    answer(machine, facts.TopicsLoaded, {"a": 2})
+    answer(machine, facts.Joined, "m1", 2, "other", "range")
+    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, facts.OffsetsFetched, {A[0]: 9, A[1]: 2})
+    answer(machine, common.ListenerDone)
+    answer(machine, common.FetchingStarted)
+    beat(machine, 27)
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    tell(machine, common.TimerFired(old, "release"))
+    committing(machine, 10, 16)
+
+
 def wait_in(state: State) -> MembershipMachine:
     """A member with a generation that waits in ``state`` for its application or its fetchers."""
     machine = stable(cooperative=True)

@@ -103,7 +103,8 @@ class MembershipDispatcher(ABC):
         self._releasing: frozenset[TopicPartition] = frozenset()
         self._positions: dict[TopicPartition, int] = {}
         self._stopped_at: Mapping[TopicPartition, int] = {}
-        self._attempts = 0
+        self._release_late = False  # the time for its commit is over
+        self._release_fault = ""
         self._starting: dict[TopicPartition, ConsumerThreadId] = {}
         self._offsets: Mapping[TopicPartition, int | None] = {}
         self._faults: list[str] = []

@@ -133,6 +133,10 @@ class MembershipMachine(MembershipDispatcher):
             self._desk.paused = False
         elif fact.name == "search":
             self._search_paused = False
+        elif fact.name == "release":
+            self._release_late = True
+            if self._goal is Goal.COMMIT and self.state in (State.BACKING_OFF, State.FINDING):
+                self._give_up_commit()
         elif fact.name == "backoff" and self.state is State.BACKING_OFF:
             self._go(self._goal)
         elif fact.name == "reread":
@@ -317,8 +321,13 @@ class MembershipMachine(MembershipDispatcher):
             self._go(Goal.LOAD)
 
     def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
-        self._purpose, self._releasing, self._attempts = purpose, partitions, 0
+        self._purpose, self._releasing = purpose, partitions
+        self._limit_release()
         self._emit(common_orders.StopFetching(self._await(State.STOPPING), partitions))
+
+    def _limit_release(self) -> None:
+        self._release_late = False
+        self._timer("release", self.spec.release_timeout(self.closing))
 
     def _stopped(self, fact: common.FetchingStopped) -> None:
         self._positions = {
@@ -332,7 +341,6 @@ class MembershipMachine(MembershipDispatcher):
             self._announce_release()
 
     def _commit_release(self) -> None:
-        self._attempts += 1
         token = self._await(State.COMMITTING)
         self._emit(
             orders.CommitOffsets(token, self.member_id, self.generation, dict(self._positions))
@@ -357,13 +365,18 @@ class MembershipMachine(MembershipDispatcher):
                 return
         if Reaction.FIND_AGAIN in reactions:
             self._coordinator = False
+        named = ", ".join(sorted(f"{tp}: {name_of(code)}" for tp, code in left.items()))
+        self._release_fault = detail or named
         again = Reaction.FIND_AGAIN in reactions or Reaction.RETRY in reactions
-        if again and self._attempts < self.spec.commit_attempts:
+        if again and not self._release_late:
             self._back_off(Goal.COMMIT)
-            return
-        if left:
-            named = ", ".join(sorted(f"{tp}: {name_of(code)}" for tp, code in left.items()))
-            self._note_fault(f"offsets are not stored: {detail or named}")
+        elif left:
+            self._give_up_commit()
+        else:
+            self._announce_release()
+
+    def _give_up_commit(self) -> None:
+        self._note_fault(f"offsets are not stored: {self._release_fault}")
         self._announce_release()
 
     def _note_fault(self, text: str) -> None:
@@ -540,6 +553,7 @@ class MembershipMachine(MembershipDispatcher):
             return
         self.closing = True
         if self._releasing:
+            self._limit_release()
             return  # it goes on when these partitions are released
         if self.state in (State.NOTIFYING_LOST, State.LEAVING):
             return

@@ -14,7 +14,8 @@ from zkconsumer.core.types import Pattern, Subscription
 class GroupSpec:
     """Times are in seconds. ``strategies``: the best liked first.
 
-    ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads.
+    ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads; the
+    one before a release is sent again for ``release_timeout``.
     """
 
     group: str
@@ -35,6 +36,15 @@ class GroupSpec:
     def cooperative(self) -> bool:
         """Whether partitions are kept while joining: only if all strategies can."""
         return all(strategy.cooperative for strategy in self.strategies)
+
+    def release_timeout(self, leaving: bool) -> float:
+        """Seconds for which the commit before a release is tried.
+
+        Half the rebalance timeout, so that the other half is left for the listener and for joining
+        in time. A member that leaves has its session timeout, which ``shutdown`` waits for.
+        """
+        half = self.rebalance_timeout / 2
+        return min(half, self.session_timeout) if leaving else half
 
     @property
     def topics_to_load(self) -> tuple[str, ...] | None:

@@ -1,0 +1,209 @@
+"""Another broker becomes the coordinator of a group, in all order."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections import Counter
+from typing import Any
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.membership.states import State
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Delivery, Producer, Reader
+from zkconsumer.testing.servers import read_metadata
+from zkconsumer.testing.topics import zookeeper_session
+
+PARTITIONS = 4
+HEAL = 11
+"""Seconds after there is a coordinator again, within which all goes on."""
+
+
+def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
+    """Settings of a member that commits often."""
+    added = {key.replace("_", "."): value for key, value in more.items()}
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 500,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "refresh.leader.backoff.ms": 50,
+        "socket.timeout.ms": 5000,
+    } | added
+
+
+def held(member: CoordinatorConsumerConnector) -> int:
+    """How many partitions a member owns."""
+    return 0 if member._loop is None else len(member._loop.machine.held)
+
+
+def twice(*readers: Reader) -> set[tuple[int, int]]:
+    """Partition and offset of messages that were handed out more than once."""
+    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
+    return {found for found, count in counts.items() if count > 1}
+
+
+def check_all(producer: Producer, *readers: Reader) -> None:
+    """Everything that was sent is delivered."""
+    sent = set(producer.stop())
+    wait_until(
+        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
+        30,
+        "nothing is lost",
+    )
+    assert not [reader.errors for reader in readers if reader.errors]
+
+
+def home_of(group: str) -> int:
+    """The partition of ``__consumer_offsets`` whose leader coordinates a group (Java's hash)."""
+    number = 0
+    for letter in group:
+        number = (31 * number + ord(letter)) & 0xFFFFFFFF
+    return (number & 0x7FFFFFFF) % 4
+
+
+def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
+    """Append tombstones of offsets to ``__consumer_offsets``: who loads it next takes its time."""
+    name = b"nobody"
+    key = struct.pack(">hh", 1, len(name)) + name + struct.pack(">h", len(name)) + name
+    builder = DefaultRecordBatchBuilder(2, 1, False, -1, -1, -1, 1 << 24)
+    for number in range(10_000):
+        builder.append(number, 1_700_000_000_000, key + struct.pack(">i", number), None, [])
+    batch = bytes(builder.build())
+    topic = b"__consumer_offsets"
+    head = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", len(topic)) + topic
+    body = head + struct.pack(">iii", 1, partition, len(batch)) + batch
+    connection = BrokerConnection(broker, "__admin_client", 30.0, 0)  # others may not write there
+    for _ in range(records // 10_000):
+        answer = connection.exchange(0, 3, body)
+        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
+        assert code == 0
+    connection.close()
+
+
+def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> None:
+    """Another broker becomes the coordinator, in all order: the former answers 16 and the new one
+    14, until it has read the group. The members look for it, repeat what was not done, and go on
+    without a rebalance; nothing is lost, and nothing twice."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    seen: set[int] = set()
+
+    def note(_broker: object, _request: object, answer: Any) -> None:
+        seen.add(getattr(answer, "error_code", 0))
+        if type(answer).__name__ == "OffsetCommitResponse":
+            seen.update(part.error_code for one in answer.topics for part in one.partitions)
+
+    with (
+        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
+        CoordinatorConsumerConnector(config(pair, group), on_exchange=note) as member,
+        CoordinatorConsumerConnector(config(pair, group), on_exchange=note) as other,
+    ):
+        members = (member, other)
+        readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in members]
+        wait_until(lambda: [held(m) for m in members] == [2, 2], 20, "shared")
+        for reader in readers:
+            reader.wait(20)
+        loops = [one._loop for one in members if one._loop is not None]
+        former = loops[0]._client.coordinator
+        assert former is not None
+        fill(former, home_of(group), 2_000_000)
+        rejoins = [loop.machine.rejoins for loop in loops]
+        seen.clear()
+        lead_by(pair, home_of(group), 1 - former.broker_id)
+        wait_until(
+            lambda: all(loop._client.coordinator not in (None, former) for loop in loops),
+            30,
+            "the members know",
+        )
+        wait_until(lambda: all(o.machine.state is State.STABLE for o in loops), HEAL, "stable")
+        counts = [one.metrics().kafka_commits for one in members]
+        wait_until(
+            lambda: all(
+                m.metrics().kafka_commits > n for m, n in zip(members, counts, strict=True)
+            ),
+            HEAL,
+            "both commit again",
+        )
+        assert seen >= {14, 16}
+        assert [loop.machine.rejoins for loop in loops] == rejoins
+        check_all(producer, *readers)
+        assert not twice(*readers)
+
+
+def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
+    """Have ``broker`` lead a partition of ``__consumer_offsets``: prefer it, then elect."""
+    one = {"topic": "__consumer_offsets", "partition": partition}
+    port = cluster.broker_servers[broker].port
+    with zookeeper_session(cluster.zookeeper) as client:
+
+        def order(path: str, content: dict[str, object]) -> None:
+            client.create(path, json.dumps({"version": 1, "partitions": [content]}).encode())
+            wait_until(lambda: client.exists(path) is None, 30, f"{path} is carried out")
+
+        def leads() -> bool:  # it is not elected before it has all records
+            order("/admin/preferred_replica_election", one)
+            view = read_metadata(port)
+            return view is not None and view.leaders["__consumer_offsets"][partition] == broker
+
+        order("/admin/reassign_partitions", one | {"replicas": [broker, 1 - broker]})
+        wait_until(leads, 60, f"broker {broker} leads")
+
+
+def test_a_release_waits_for_the_coordinator_that_moves(
+    pair: LocalCluster, group: str, topic: str
+) -> None:
+    """A second member joins; before the first one has committed and released, another broker
+    becomes the coordinator and reads the group for seconds. The first member commits when it can:
+    nothing that it has delivered is delivered again, and nothing is lost."""
+    pair.create_topic(topic, PARTITIONS, replication=2)
+    settings = config(pair, group, zkconsumer_release_wait_ms=60_000)
+    settings["auto.commit.interval.ms"] = 600_000  # all is stored by the commit before the release
+    armed, reached, go_on = (threading.Event() for _ in range(3))
+    seen: list[int] = []
+
+    def handle(_found: Delivery) -> None:
+        if armed.is_set():
+            reached.set()
+            go_on.wait(90)
+
+    def note(_broker: object, _request: object, answer: Any) -> None:
+        if type(answer).__name__ == "OffsetCommitResponse":
+            seen.extend(part.error_code for one in answer.topics for part in one.partitions)
+
+    readers: list[Reader] = []
+    with (
+        Producer(pair.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer,
+        CoordinatorConsumerConnector(settings, on_exchange=note) as first,
+        CoordinatorConsumerConnector(settings) as second,
+    ):
+        readers.append(Reader(first.create_message_streams({topic: 1})[topic], handle))
+        readers[0].wait(200)
+        assert first._loop is not None
+        former = first._loop._client.coordinator
+        assert former is not None
+        fill(former, home_of(group), 4_000_000)
+        armed.set()
+        assert reached.wait(20)
+
+        def join() -> None:
+            readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
+
+        joining = threading.Thread(target=join, daemon=True)
+        joining.start()
+        wait_until(lambda: first.metrics().state == State.STOPPING.name, 20, "it is to release")
+        armed.clear()
+        lead_by(pair, home_of(group), 1 - former.broker_id)
+        go_on.set()
+        wait_until(lambda: [held(first), held(second)] == [2, 2], 60, "shared")
+        joining.join(20)
+        check_all(producer, *readers)
+        assert first._loop.reports["commit-failed"] == 0
+        assert not twice(*readers)
+        assert seen.count(14) + seen.count(16) > 6 * PARTITIONS, "it moved too fast for this test"
