@@ -380,7 +380,7 @@ def fire(machine: MembershipMachine, name: str) -> list[Any]:
 
 
 def limit_of(given: list[Any]) -> float:
-    """For how long a release that begins here may try to commit."""
+    """For how long a release whose commit has failed now may try again."""
     timers = (one for one in given if isinstance(one, common_orders.SetTimer))
     (limit,) = (timer.seconds for timer in timers if timer.name == "release")
     return float(limit)
@@ -391,14 +391,20 @@ def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
     given: list[Any] = []
     for _ in range(times):
         assert machine.state is State.COMMITTING
-        given = answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})
-        assert machine.state is State.BACKING_OFF
-        given = fire(machine, "backoff")
-        if code != 14:
-            assert orders.FindCoordinator in kinds(given)
-            given = answer(machine, facts.CoordinatorFound)
-        (commit,) = (one for one in given if isinstance(one, orders.CommitOffsets))
-        assert commit.positions == {A[0]: 9}, "what is stored is not sent again"
+        answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})
+        given = resume(machine, code)
+    return given
+
+
+def resume(machine: MembershipMachine, code: int) -> list[Any]:
+    """The pause after a commit that was answered ``code`` is over: it is sent again."""
+    assert machine.state is State.BACKING_OFF
+    given = fire(machine, "backoff")
+    if code != 14:
+        assert orders.FindCoordinator in kinds(given)
+        given = answer(machine, facts.CoordinatorFound)
+    (commit,) = (one for one in given if isinstance(one, orders.CommitOffsets))
+    assert commit.positions == {A[0]: 9}, "what is stored is not sent again"
     return given
 
 
@@ -407,8 +413,10 @@ def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
     """The commit before a release is sent again however often the coordinator is away or loads,
     until half the rebalance timeout is over: nothing is delivered twice because it moved."""
     machine = stable()
-    assert limit_of(beat(machine, 27)) == 15.0
+    beat(machine, 27)
     answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert limit_of(answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})) == 15.0
+    resume(machine, code)
     committing(machine, 40, code)
     assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0})) == [
         common_orders.NotifyReleasing
@@ -445,14 +453,18 @@ def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> No
     """``shutdown`` waits for little more than that; so it can say what is not stored. A member that
     is asked to leave while it releases has no longer either."""
     machine = stable()
-    assert limit_of(tell(machine, common.CloseRequested())) == 10.0
+    tell(machine, common.CloseRequested())
     answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert limit_of(answer(machine, facts.OffsetsCommitted, {A[0]: 16, A[1]: 0})) == 10.0
+    resume(machine, 16)
     committing(machine, 20, 16)
     fire(machine, "release")
     given = answer(machine, facts.OffsetsCommitted, {A[0]: 16})
     assert kinds(given)[:2] == [common_orders.Report, common_orders.NotifyReleasing]
     machine = stable()
     beat(machine, 27)
+    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    committing(machine, 1, 16)
     assert limit_of(tell(machine, common.CloseRequested())) == 10.0
 
 
@@ -460,9 +472,10 @@ def test_a_later_release_has_a_limit_of_its_own() -> None:
     """The timer of one release, running out late, does not end the commit of the next one."""
     machine = stable()
     beat(machine, 27)
-    old = machine._timers["release"]
     answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
-    answer(machine, facts.OffsetsCommitted, {A[0]: 0, A[1]: 0})
+    committing(machine, 1, 16)
+    old = machine._timers["release"]
+    answer(machine, facts.OffsetsCommitted, {A[0]: 0})
     answer(machine, common.ListenerDone)
     answer(machine, facts.TopicsLoaded, {"a": 2})
     answer(machine, facts.Joined, "m1", 2, "other", "range")
@@ -470,8 +483,11 @@ def test_a_later_release_has_a_limit_of_its_own() -> None:
     answer(machine, facts.OffsetsFetched, {A[0]: 9, A[1]: 2})
     answer(machine, common.ListenerDone)
     answer(machine, common.FetchingStarted)
+    beat(machine, 0)  # sent to the coordinator in the generation before
     beat(machine, 27)
     answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    tell(machine, common.TimerFired(old, "release"))
+    committing(machine, 10, 16)
     tell(machine, common.TimerFired(old, "release"))
     committing(machine, 10, 16)
 

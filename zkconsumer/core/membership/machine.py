@@ -322,11 +322,11 @@ class MembershipMachine(MembershipDispatcher):
 
     def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
         self._purpose, self._releasing = purpose, partitions
-        self._limit_release()
+        self._release_late = False
+        self._timers.pop("release", None)
         self._emit(common_orders.StopFetching(self._await(State.STOPPING), partitions))
 
     def _limit_release(self) -> None:
-        self._release_late = False
         self._timer("release", self.spec.release_timeout(self.closing))
 
     def _stopped(self, fact: common.FetchingStopped) -> None:
@@ -369,6 +369,8 @@ class MembershipMachine(MembershipDispatcher):
         self._release_fault = detail or named
         again = Reaction.FIND_AGAIN in reactions or Reaction.RETRY in reactions
         if again and not self._release_late:
+            if "release" not in self._timers:
+                self._limit_release()
             self._back_off(Goal.COMMIT)
         elif left:
             self._give_up_commit()
@@ -553,7 +555,8 @@ class MembershipMachine(MembershipDispatcher):
             return
         self.closing = True
         if self._releasing:
-            self._limit_release()
+            if "release" in self._timers:
+                self._limit_release()
             return  # it goes on when these partitions are released
         if self.state in (State.NOTIFYING_LOST, State.LEAVING):
             return
