@@ -289,14 +289,22 @@ def status_of(summary: dict[str, Any], fail_on: str | None) -> int:
 
 @cli.command("report")
 @click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--group", metavar="REGEX", help="Show only groups whose whole name matches (a Java regex)."
+)
+@click.option("--page", metavar="FILE", help="Write the page here.  [default: OUT/report.html]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
-def report_command(out: str, master: str) -> None:
-    """Write OUT/report.html again from the tables of an audit."""
+def report_command(out: str, group: str | None, page: str | None, master: str) -> None:
+    """Write OUT/report.html again from the tables of an audit.
+
+    A page has room for 200 groups, the ones with the worst findings first, and for 500 partitions.
+    With --group it shows the groups that you name.
+    """
     from zkaudit.report import write
 
     spark = _spark(master)
     try:
-        click.echo(f"report: {write(spark, out)}")
+        click.echo(f"report: {write(spark, out, group, page)}")
     finally:
         spark.stop()
 

@@ -12,25 +12,31 @@ import base64
 import hashlib
 import json
 import zlib
+from functools import reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from zkaudit.errors import InputMissingError
 from zkaudit.findings import SEVERITIES
-from zkaudit.job import load
+from zkaudit.job import check_group, load
 
 BUCKETS: Final = 480
 MAX_ROWS: Final = 500
-"""Partitions in the timeline; those with findings come first."""
+"""Partitions in the timeline: those with findings first, then those of the groups in the page."""
 MAX_FINDINGS: Final = 2_000
 MAX_EXACT: Final = 1_000_000
 """Intervals that are in the page exactly, packed; with more, the timeline shows cells only."""
 MAX_GROUPS: Final = 200
+"""Groups in the selector: those with the worst findings first."""
 MAX_HERDS: Final = 10
+"""Changes of membership shown for all groups together."""
+MAX_HERDS_OF_GROUP: Final = 5
+"""Changes of membership shown for each group in the selector, at least."""
 
 KEY: Final = ("chroot", "group", "topic", "partition")
 
@@ -52,12 +58,50 @@ LIMITS_OF_LOGS: Final = (
 )
 
 
-def write(spark: SparkSession, out: str | Path) -> Path:
-    """Write ``OUT/report.html`` from the tables of an audit; return its path."""
+def write(
+    spark: SparkSession, out: str | Path, group: str | None = None, page: str | Path | None = None
+) -> Path:
+    """Write the report from the tables of an audit; return its path.
+
+    ``group``: a Java regex; the page shows only the groups whose whole name matches. ``page``:
+    the file, by default ``OUT/report.html``. Raises InputMissingError if there is no finished audit
+    in ``out`` or no group matches, AuditError if ``group`` is not a regex.
+    """
     summary, tables = load(spark, out)
-    page = Path(out) / "report.html"
-    page.write_text(render(data_of(summary, tables)), encoding="utf-8")
-    return page
+    if group is not None:
+        check_group(spark, group)
+        summary, tables = _of_groups(summary, tables, group)
+        if not _group_names(tables).take(1):
+            raise InputMissingError(
+                f"--group {group!r}: the audit in {out} has no group with such a name: "
+                "a pattern must match the whole name, as 'orders.*' does"
+            )
+    file = Path(page) if page is not None else Path(out) / "report.html"
+    file.write_text(render(data_of(summary, tables)), encoding="utf-8")
+    return file
+
+
+def _of_groups(
+    summary: dict[str, Any], tables: dict[str, DataFrame], group: str
+) -> tuple[dict[str, Any], dict[str, DataFrame]]:
+    """The summary and the tables of the groups that match."""
+    matches = f.col("group").rlike(rf"\A(?:{group})\z")
+    chosen = {
+        name: frame.where(matches) if "group" in frame.columns else frame
+        for name, frame in tables.items()
+    }
+    counts = chosen["findings"].groupBy("severity", "kind").count().collect()
+    of_kind = {(row["severity"], row["kind"]): row["count"] for row in counts}
+    return summary | {
+        "group": group,
+        "intervals": chosen["ownership"].count(),
+        "commits": chosen["commits"].count(),
+        "findings": [
+            found | {"count": of_kind[found["severity"], found["kind"]]}
+            for found in summary["findings"]
+            if (found["severity"], found["kind"]) in of_kind
+        ],
+    }, chosen
 
 
 def render(data: dict[str, Any]) -> str:
@@ -88,7 +132,6 @@ def _visible(value: Any) -> Any:
 def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, Any]:
     """Return what the page shows, of a size that does not depend on the history's."""
     found = tables["findings"]
-    rank = f.create_map(*[x for i, s in enumerate(SEVERITIES) for x in (f.lit(s), f.lit(i))])
     listed = [
         {
             "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
@@ -99,7 +142,7 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         }
         for row in found.withColumns(
             {"t": f.unix_millis("time"), "u": f.unix_millis("end_time")}
-        ).orderBy(rank[f.col("severity")], "kind", "zxid").take(MAX_FINDINGS)
+        ).orderBy(_rank(), "kind", "zxid").take(MAX_FINDINGS)
     ]  # fmt: skip
     owned = tables["ownership"].where("start_time is not null")
     spans = owned.select(
@@ -114,7 +157,9 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
     times = spans.agg(f.min("a"), f.max("b")).first()
     begin, end = (int(times[0]), int(times[1])) if times and times[0] is not None else (0, 1)
     width = max(1, -(-(end - begin + 1) // BUCKETS))
-    rows = _rows(found, owned)
+    groups = _groups(tables, owned)
+    chosen = _as_frame(found.sparkSession, groups)
+    rows = _rows(found, owned, chosen)
     members: dict[str, int] = {}
     return {
         "summary": summary,
@@ -127,25 +172,86 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         "partitions": owned.select(*KEY).distinct().count(),
         "cells": _cells(spans, rows, members, begin, width),
         "exact": _exact(spans, rows, members, begin, end),
-        "groups": _series(tables, begin, width),
+        "groups": _series(tables, groups, begin, width),
+        "all_groups": _group_names(tables).count(),
         "members": list(members),
-        "herds": _herds(tables["herds"]),
+        "herds": _herds(tables["herds"], chosen),
+        "changes": tables["herds"].count(),
     }
 
 
-def _herds(herds: DataFrame) -> list[dict[str, Any]]:
-    """The changes that woke most members."""
+def _rank() -> Column:
+    """The number of a finding's severity: 0 is the worst."""
+    pairs = [x for i, s in enumerate(SEVERITIES) for x in (f.lit(s), f.lit(i))]
+    return f.create_map(*pairs)[f.col("severity")]
+
+
+def _group_names(tables: dict[str, DataFrame]) -> DataFrame:
+    """Chroot and name of every group of the audit, once."""
+    named = [
+        tables[name].select("chroot", "group")
+        for name in ("findings", "registrations", "ownership", "commits")
+    ]
+    return reduce(DataFrame.unionByName, named).where(f.col("group").isNotNull()).distinct()
+
+
+def _groups(tables: dict[str, DataFrame], owned: DataFrame) -> list[dict[str, Any]]:
+    """The groups that the page carries, worst finding first, and how much of each there is."""
+    key = ["chroot", "group"]
+    found = (
+        tables["findings"]
+        .groupBy(key)
+        .agg(f.min(_rank()).alias("worst"), f.count(f.lit(1)).alias("findings"))
+    )
+    partitions = (
+        owned.select(*KEY).distinct().groupBy(key).agg(f.count(f.lit(1)).alias("partitions"))
+    )
+    changes = tables["herds"].groupBy(key).agg(f.count(f.lit(1)).alias("changes"))
+    every = _group_names(tables).join(found, key, "left")
+    every = every.join(partitions, key, "left").join(changes, key, "left")
+    order = f.col("worst").asc_nulls_last(), f.col("findings").desc(), *key
+    return [
+        {
+            "chroot": row["chroot"], "group": row["group"],
+            "worst": None if row["worst"] is None else SEVERITIES[row["worst"]],
+            "findings": row["findings"], "partitions": row["partitions"],
+            "changes": row["changes"],
+        }
+        for row in every.orderBy(*order).limit(MAX_GROUPS).fillna(
+            0, ["findings", "partitions", "changes"]
+        ).collect()
+    ]  # fmt: skip
+
+
+def _as_frame(spark: SparkSession, groups: list[dict[str, Any]]) -> DataFrame:
+    listed = [(group["chroot"], group["group"], place) for place, group in enumerate(groups)]
+    return spark.createDataFrame(listed, "chroot string, `group` string, place int")
+
+
+def _herds(herds: DataFrame, groups: DataFrame) -> list[dict[str, Any]]:
+    """The changes that woke most members: of all groups, and of each group in the page."""
     names = ("chroot", "group", "member", "change", "basis", "notified", "rebalances", "reads")
-    largest = herds.where("notified > 0").orderBy(f.col("notified").desc(), "group", "zxid")
-    taken = largest.select(*names, f.unix_millis("time").alias("t")).take(MAX_HERDS)
-    return [row.asDict() for row in taken]
+    order = (f.col("notified").desc(), "chroot", "group", "zxid", "idx", "member")
+    woke = herds.where("notified > 0")
+    largest = woke.orderBy(*order).limit(MAX_HERDS)
+    ranked = woke.join(f.broadcast(groups), ["chroot", "group"]).withColumn(
+        "rank", f.row_number().over(Window.partitionBy("chroot", "group").orderBy(*order))
+    )
+    of_groups = ranked.where(f.col("rank") <= MAX_HERDS_OF_GROUP).select(herds.columns)
+    taken = largest.unionByName(of_groups).distinct().orderBy(*order)
+    return [
+        row.asDict() for row in taken.select(*names, f.unix_millis("time").alias("t")).collect()
+    ]
 
 
-def _rows(found: DataFrame, owned: DataFrame) -> list[tuple[str, str, str, int]]:
-    """The partitions of the timeline, in order; with findings first when there are too many."""
+def _rows(found: DataFrame, owned: DataFrame, groups: DataFrame) -> list[tuple[str, str, str, int]]:
+    """The partitions of the timeline, in order. When there are too many, those with findings are
+    taken first, then those of the groups in the page."""
     bad = found.where("partition is not null").select(*KEY).distinct().withColumn("bad", f.lit(1))
     every = owned.select(*KEY).distinct().join(bad, list(KEY), "left")
-    taken = every.orderBy(f.col("bad").desc_nulls_last(), *KEY).limit(MAX_ROWS)
+    every = every.join(f.broadcast(groups), ["chroot", "group"], "left")
+    order = f.col("bad").desc_nulls_last(), f.col("place").asc_nulls_last(), *KEY
+    taken = every.orderBy(*order).limit(MAX_ROWS)
     return sorted((r["chroot"], r["group"], r["topic"], r["partition"]) for r in taken.collect())
 
 
@@ -237,7 +343,9 @@ def _exact(
     }
 
 
-def _series(tables: dict[str, DataFrame], begin: int, width: int) -> list[dict[str, Any]]:
+def _series(
+    tables: dict[str, DataFrame], groups: list[dict[str, Any]], begin: int, width: int
+) -> list[dict[str, Any]]:
     """For each group: members, commits and refused writes over the buckets."""
 
     def points(name: str, value: Any, kind: str) -> DataFrame:
@@ -254,22 +362,17 @@ def _series(tables: dict[str, DataFrame], begin: int, width: int) -> list[dict[s
             .withColumn("kind", f.lit(kind))
         )
 
-    groups = tables["registrations"].select("chroot", "group").unionByName(
-        tables["ownership"].select("chroot", "group")
-    ).distinct().orderBy("chroot", "group").limit(MAX_GROUPS)  # fmt: skip
+    chosen = _as_frame(tables["commits"].sparkSession, groups)
     every = (
         points("membership", f.max_by("members", f.struct("zxid", "idx")), "members")
         .unionByName(points("commits", f.count_if(f.col("kind") == "commit"), "commits"))
         .unionByName(points("failed_claims", f.count(f.lit(1)), "refused"))
-        .join(f.broadcast(groups), ["chroot", "group"])
+        .join(f.broadcast(chosen), ["chroot", "group"])
     )
     made: dict[tuple[str, str], dict[str, Any]] = {
-        (row["chroot"], row["group"]): {
-            "chroot": row["chroot"], "group": row["group"],
-            "members": [], "commits": [], "refused": [],
-        }
-        for row in groups.collect()
-    }  # fmt: skip
+        (group["chroot"], group["group"]): group | {"members": [], "commits": [], "refused": []}
+        for group in groups
+    }
     for row in every.orderBy("bucket").collect():  # at most MAX_GROUPS * BUCKETS * 3
         made[row["chroot"], row["group"]][row["kind"]].append([row["bucket"], row["n"]])
     return list(made.values())

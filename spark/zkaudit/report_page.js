@@ -3,7 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const colours = { critical: "#dc2626", high: "#ea580c", medium: "#ca8a04", low: "#65a30d", info: "#6b7280" };
 const view = { from: data.begin, to: data.end };
-const ALL = -1;
+const ALL = -1, MOST = 10;
 
 function text(parent, tag, value, className) {
   const element = document.createElement(tag);
@@ -17,10 +17,48 @@ const when = (ms) => ms === null ? "" : new Date(ms).toISOString().replace("T", 
 const hue = (member) => `hsl(${(member * 137.5) % 360} 55% ${52 + (member % 3) * 8}%)`;
 const names = data.groups.map((g) => g.chroot + " " + g.group);
 
-function fill(id, values) {
+function options(id, values) {
   const select = byId(id);
+  select.replaceChildren();
   values.forEach(([value, label]) => { text(select, "option", label).value = value; });
-  select.addEventListener("change", () => { if (id === "group") fillTopics(); draw(); });
+}
+function fill(id, values) {
+  options(id, values);
+  byId(id).addEventListener("change", () => { if (id === "group") fillTopics(); draw(); });
+}
+function fillGroups(searched) {
+  const found = data.groups.map((g, i) => [i, names[i].trim() + (g.worst ? ` (${g.worst})` : "")])
+    .filter(([i]) => names[i].toLowerCase().includes(searched.toLowerCase()));
+  options("group", searched && found.length ? found : [[ALL, "all"], ...found]);
+  fillTopics();
+}
+const number = (count) => count.toLocaleString("en");
+const many = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+// The command that makes a page of some groups. A name may hold anything: it is quoted for the regex and for the shell.
+function command(name) {
+  const regex = name.replace(/[^\p{L}\p{N}_-]/gu, "\\$&").replaceAll("'", "'\\''");
+  return `run: zkaudit report OUT --group ${name ? `'${regex}'` : "REGEX"}`;
+}
+function left(count, total, what, table, name) {
+  if (count >= total) return "";
+  const all = `read the table OUT/tables/${table}`;
+  const fix = data.all_groups === 1 || name === undefined ? all : name === null ? `choose a group, or ${all}` : command(name);
+  return `Not in this page: ${number(total - count)} of ${number(total)} ${what}. To see them, ${fix} (OUT: the directory of the audit).`;
+}
+function drawCuts() {
+  const group = chosenGroup(), name = group ? group.group : "", of = group ? " of this group" : "";
+  const searched = byId("search").value;
+  const cut = left(data.groups.length, data.all_groups, "groups", "registrations", searched && !searched.includes("/") ? searched : "");
+  const missed = searched && !names.some((n) => n.toLowerCase().includes(searched.toLowerCase()));
+  byId("groups-cut").textContent = missed ? `No group in this page has such a name. ${cut}` : cut;
+  byId("rows-cut").textContent = group && !group.partitions ? "No partition of this group had an owner."
+    : left(data.rows.map(asItem).filter(inGroup).length, group ? group.partitions : data.partitions, "partitions" + of, "ownership", name);
+  byId("findings-cut").textContent = left(data.findings.filter(inGroup).length, allFindings(), "findings" + of, "findings", name);
+  byId("series-cut").textContent = group || data.groups.length === data.all_groups ? "" : `Only the ${number(data.groups.length)} groups that can be chosen are counted here.`;
+}
+function allFindings() {
+  const group = chosenGroup();
+  return group ? group.findings : data.summary.findings.reduce((sum, row) => sum + row.count, 0);
 }
 function chosenGroup() { return data.groups[Number(byId("group").value)]; }
 function inGroup(item) {
@@ -49,9 +87,9 @@ function drawFindings() {
   const body = byId("findings");
   body.replaceChildren();
   const found = shownFindings();
-  const total = data.summary.findings.reduce((sum, row) => sum + row.count, 0);
-  byId("findings-head").textContent = `Findings: ${found.length} shown of ${total}`;
-  if (!found.length) text(text(body, "tr", ""), "td", total ? "None for this choice." : "None.").colSpan = 4;
+  const total = allFindings();
+  byId("findings-head").textContent = `Findings: ${number(found.length)} shown of ${number(total)}`;
+  if (!found.length) text(text(body, "tr", ""), "td", total ? "None in this page for this choice." : "None.").colSpan = 4;
   for (const f of found) {
     const row = text(body, "tr", "");
     text(text(row, "td", ""), "span", f.severity, "sev " + f.severity);
@@ -67,8 +105,9 @@ function drawFindings() {
 function drawHerds() {
   const body = byId("herds");
   body.replaceChildren();
-  const found = data.herds.filter(inGroup);
-  if (!found.length) text(text(body, "tr", ""), "td", "No member came or went.").colSpan = 6;
+  const group = chosenGroup(), found = data.herds.filter(inGroup).slice(0, MOST), all = group ? group.changes : data.changes;
+  if (!found.length) text(text(body, "tr", ""), "td", all ? `Members joined or left ${many(all, "time")}, no other member was woken.` : "No member joined or left.").colSpan = 6;
+  byId("herds-cut").textContent = found.length ? left(found.length, all, `joins and leaves${group ? " of this group" : ""}`, "herds", group ? undefined : null) : "";
   for (const h of found) {
     const row = text(body, "tr", "");
     text(row, "td", when(h.t), "at");
@@ -176,7 +215,7 @@ function drawSeries() {
   });
 }
 
-function draw() { drawFindings(); drawHerds(); drawTimeline(); drawSeries(); }
+function draw() { drawCuts(); drawFindings(); drawHerds(); drawTimeline(); drawSeries(); }
 let queued = false;
 function redraw() {
   if (queued) return;
@@ -233,18 +272,20 @@ for (const row of s.findings) {
   text(byId("kinds"), "span", ` ${row.count.toLocaleString("en")} ${row.kind} \u00a0 `);
 }
 const spans = (ranges) => ranges.length ? ranges.slice(0, 5).map(([a, b]) => `${zxid(a)} to ${zxid(b)}`).join(", ") + (ranges.length > 5 ? ", ..." : "") : "none";
-const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 byId("head").textContent = `${many(s.intervals, "ownership interval")} and ${many(s.commits, "write")} of offsets, `
   + `${when(data.begin)} to ${when(data.end)} UTC, from ${many(s.logs, "log")} of ${many(s.servers, "server")} with ${many(s.holes.length, "hole")}. `
   + `Timeline: ${data.rows.length} of ${data.partitions} partitions`
   + (data.exact && data.exact.count <= MANY ? "." : `, in cells of ${(data.width / 1000).toLocaleString("en")} s${data.exact ? " until you zoom in" : ""}.`);
+if (s.group) byId("head").textContent += ` Only groups whose name matches ${s.group}.`;
+if (s.from || s.to) byId("head").textContent += ` Only findings ${[s.from && `from ${s.from}`, s.to && `before ${s.to}`].filter(Boolean).join(" ")}.`;
 if (s.journals) byId("head").textContent += ` ${many(s.journals, "journal")} of members, ${s.unreadable} of their ${s.journal_lines.toLocaleString("en")} lines unreadable.`;
 if (s.dropped.length || s.unconfirmed.length) byId("head").textContent += ` Proposals left out because they never were committed: ${spans(s.dropped)}; that may not have been committed: ${spans(s.unconfirmed)}.`;
 data.limits.forEach((line) => text(byId("limits"), "li", line));
-fill("group", [[ALL, "all"], ...data.groups.map((g, i) => [i, names[i].trim()])]);
+fill("group", []);
 fill("topic", []);
 fill("severity", [["", "all"], ...Object.keys(colours).map((name) => [name, name])]);
-fillTopics();
+fillGroups("");
+byId("search").addEventListener("input", () => { fillGroups(byId("search").value); draw(); });
 draw();
 document.documentElement.dataset.drawn = "yes";
 if (unpacking) unpacking.then(() => { document.documentElement.dataset.exact = `${data.exact.count} ${exact.begin(0)} ${exact.end(data.exact.count - 1)}`; });

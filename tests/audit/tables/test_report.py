@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import re
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from zkaudit import report
-from zkaudit.report import BUCKETS, MAX_ROWS, render
+from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.report import BUCKETS, MAX_GROUPS, MAX_ROWS, render
 from zkaudit.tables import TABLES
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
@@ -40,8 +42,10 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
         "findings": [finding], "begin": 0, "end": 480_000, "width": 1000,
         "rows": [["", name, name, number] for number in range(rows)],
         "partitions": rows, "cells": cells or [[0, 0, 400, 0]], "exact": None,
-        "groups": [{"chroot": "", "group": name, "members": [[0, 2]], "commits": [[1, 5]],
+        "groups": [{"chroot": "", "group": name, "worst": "critical", "findings": 1,
+                    "partitions": rows, "changes": 1, "members": [[0, 2]], "commits": [[1, 5]],
                     "refused": []}],
+        "all_groups": 1, "changes": 1,
         "members": [name],
         "herds": [{"chroot": "", "group": name, "member": name, "change": "join", "t": 5,
                    "basis": "modelled", "notified": 1999, "rebalances": 2000, "reads": 4000000}],
@@ -93,25 +97,178 @@ def test_the_page_is_whole_in_itself() -> None:
     assert json.loads(found[1]) == data("g")
 
 
+def frames(spark: SparkSession, rows: dict[str, list[dict[str, Any]]]) -> dict[str, DataFrame]:
+    """Tables of an audit with these rows; columns that are not named are null."""
+    made = {}
+    for table in TABLES:
+        names = [column.name for column in table.columns]
+        values = [tuple(row.get(name) for name in names) for row in rows.get(table.name, [])]
+        made[table.name] = spark.createDataFrame(values, table.spark_type())
+    return made
+
+
+def second(number: int) -> datetime:
+    """A time in 1970."""
+    return datetime.fromtimestamp(number, UTC)
+
+
+def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, Any]:
+    """Rows of groups ``g0000``, ``g0001``, ...: in each two members that joined, and one that owned
+    the partitions. ``bad``: the severity of the one finding of some groups."""
+    made: dict[str, Any] = {
+        name: [] for name in ("registrations", "ownership", "membership", "herds", "findings")
+    }
+    for group in (f"g{number:04}" for number in range(groups)):
+        place = {"chroot": "", "group": group}
+        made["registrations"].append(place | {"member": "m0"})
+        for number in (0, 1):
+            row = place | {"zxid": 1 + number, "idx": 0, "time": second(number), "change": "join",
+                           "members": 1 + number, "member": f"m{number}", "notified": number,
+                           "basis": "modelled", "rebalances": 2, "reads": 4}  # fmt: skip
+            made["membership"].append(row)
+            made["herds"].append(row)
+        made["ownership"] += [
+            place | {"topic": "t", "partition": number, "member": "m0", "ended": "released",
+                     "start_time": second(1), "end_time": second(100)}
+            for number in range(partitions)
+        ]  # fmt: skip
+        if group in bad:
+            made["findings"].append(
+                place | {"severity": bad[group], "kind": "gap", "topic": "t", "partition": 0,
+                         "zxid": 3, "time": second(50), "basis": "proven", "sentence": "Bad.",
+                         "evidence": []}
+            )  # fmt: skip
+    return made
+
+
+def summary_of(rows: dict[str, Any]) -> dict[str, Any]:
+    """The summary that goes with ``history``."""
+    kinds: dict[str, int] = {}
+    for row in rows["findings"]:
+        kinds[row["severity"]] = kinds.get(row["severity"], 0) + 1
+    return data("g")["summary"] | {
+        "intervals": len(rows["ownership"]), "last_time": "1970-01-01T00:01:40+00:00",
+        "findings": [{"severity": s, "kind": "gap", "count": n} for s, n in kinds.items()],
+    }  # fmt: skip
+
+
+def choose(page: str, group: str = "", searched: str = "") -> str:
+    """The page after a reader has chosen a group, or typed into the search box."""
+    steps = f"""{{
+    const box = document.getElementById("search"), select = document.getElementById("group");
+    const typed = {json.dumps(searched)}, wanted = {json.dumps(group)};
+    if (typed) {{ box.value = typed; box.dispatchEvent(new Event("input")); }}
+    if (wanted) {{
+      select.value = [...select.options].find((o) => o.label.split(" ")[0] === wanted).value;
+      select.dispatchEvent(new Event("change"));
+    }}
+    }}"""
+    script = base64.b64encode(hashlib.sha256(steps.encode()).digest()).decode()
+    page = page.replace("script-src '", f"script-src 'sha256-{script}' '", 1)
+    return page.replace("</body>", f"<script>{steps}</script></body>")
+
+
+def part(shown: str, name: str) -> str:
+    """The text of one element of a page that Chromium has drawn."""
+    found = re.search(rf'<(\w+) [^>]*id="{name}"[^>]*>(.*?)</\1>', shown, re.DOTALL)
+    assert found, name
+    return html.unescape(re.sub("<[^>]*>", "|", found[2]))
+
+
+def test_groups_with_the_worst_findings_can_be_chosen(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """More groups than the page has room for, findings in the last ones by name: those come first,
+    with their severity, and the page says how many groups it leaves out and how to see them."""
+    groups = MAX_GROUPS + 50
+    rows = history(groups, {"g0240": "high", "g0249": "critical", "g0001": "info"})
+    made = report.data_of(summary_of(rows), frames(spark, rows))
+    assert [(g["group"], g["worst"]) for g in made["groups"]][:4] == [
+        ("g0249", "critical"), ("g0240", "high"), ("g0001", "info"), ("g0000", None),
+    ]  # fmt: skip
+    shown = browse(render(made), tmp_path)
+    choices = part(shown, "group").strip("|").split("||")
+    assert choices[:4] == ["all", "g0249 (critical)", "g0240 (high)", "g0001 (info)"]
+    assert len(choices) == 1 + MAX_GROUPS
+    assert part(shown, "groups-cut").startswith("Not in this page: 50 of 250 groups. To see them,")
+    assert "run: zkaudit report OUT --group REGEX" in part(shown, "groups-cut")
+    assert part(shown, "series-cut") == "Only the 200 groups that can be chosen are counted here."
+    assert part(shown, "herds-cut").startswith("Not in this page: 490 of 500 joins and leaves.")
+
+
+def test_every_group_that_can_be_chosen_shows_its_members(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """A small group between larger ones: its joins are in the page although others woke more, and
+    the page never says that no member came when some did."""
+    rows = history(40, {})
+    for row in rows["herds"]:
+        if row["group"] != "g0039" and row["notified"]:
+            row["notified"] = 99
+    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    shown = browse(choose(page, "g0039"), tmp_path)
+    assert "g0039: join of m1" in part(shown, "herds")
+    assert part(shown, "herds-cut").startswith("Not in this page: 1 of 2 joins and leaves of this")
+    assert "OUT/tables/herds" in part(shown, "herds-cut")
+    assert part(shown, "groups-cut") == ""
+    alone = data("g") | {"herds": []}  # its one member woke no other
+    assert "Members joined or left 1 time, no" in part(browse(render(alone), tmp_path), "herds")
+    alone["changes"] = 0
+    assert "No member joined or left." in part(browse(render(alone), tmp_path), "herds")
+
+
+def test_partitions_that_are_not_in_the_timeline_are_counted(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """The timeline has room for the partitions of the worst groups only: for another group the page
+    says that it leaves them out, and the command to see them, quoted for the shell."""
+    rows = history(3, {"g0001": "high"}, MAX_ROWS // 2)
+    for table in rows.values():
+        for row in table:
+            row["group"] = {"g0002": "it's.late"}.get(row["group"], row["group"])
+    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    assert "Not in this page: 250 of 750 partitions." in part(browse(page, tmp_path), "rows-cut")
+    shown = browse(choose(page, "g0001"), tmp_path)
+    assert part(shown, "rows-cut") == ""
+    shown = browse(choose(page, "it's.late"), tmp_path)
+    assert part(shown, "rows-cut").startswith(
+        "Not in this page: 250 of 250 partitions of this group. "
+        r"To see them, run: zkaudit report OUT --group 'it\'\''s\.late' (OUT"
+    )
+
+
+def test_the_search_box_finds_a_group(spark: SparkSession, browse: Any, tmp_path: Path) -> None:
+    """Typing a part of a name leaves the groups that have it; when none has, the page says so, and
+    names the command for the groups that it does not carry."""
+    rows = history(MAX_GROUPS + 1, {})
+    page = render(report.data_of(summary_of(rows), frames(spark, rows)))
+    shown = browse(choose(page, searched="G012"), tmp_path)
+    assert part(shown, "group").strip("|").split("||") == [f"g012{n}" for n in range(10)]
+    assert "g0120: join of m1" in part(shown, "herds")
+    assert "g0000" not in part(shown, "herds")
+    shown = browse(choose(page, searched="g0200"), tmp_path)
+    assert part(shown, "groups-cut").startswith("No group in this page has such a name. Not in")
+    assert "run: zkaudit report OUT --group 'g0200'" in part(shown, "groups-cut")
+
+
 def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
     """Who registered before the first interval begins is a member at the chart's begin."""
     place: dict[str, Any] = {"chroot": "", "group": "g"}
     rows = {
         "registrations": [place],
         "membership": [
-            {**place, "zxid": 1, "idx": 0, "members": 1, "time": datetime.fromtimestamp(1, UTC)},
-            {**place, "zxid": 2, "idx": 0, "members": 2, "time": datetime.fromtimestamp(2, UTC)},
-            {**place, "zxid": 9, "idx": 0, "members": 1, "time": datetime.fromtimestamp(25, UTC)},
+            {**place, "zxid": 1, "idx": 0, "members": 1, "time": second(1)},
+            {**place, "zxid": 2, "idx": 0, "members": 2, "time": second(2)},
+            {**place, "zxid": 9, "idx": 0, "members": 1, "time": second(25)},
         ],
-    }
-    names = ("registrations", "ownership", "membership", "commits", "failed_claims")
-    specs = {table.name: table for table in TABLES if table.name in names}
-    frames = {}
-    for name, table in specs.items():
-        columns = [column.name for column in table.columns]
-        values = [tuple(row.get(column) for column in columns) for row in rows.get(name, [])]
-        frames[name] = spark.createDataFrame(values, table.spark_type())
-    (series,) = report._series(frames, begin=10_000, width=10_000)
+        "ownership": [
+            {**place, "topic": "t", "partition": 0, "member": "m", "ended": "released",
+             "start_time": second(10), "end_time": second(10 + 10 * BUCKETS - 1)},
+        ],
+    }  # fmt: skip
+    made = report.data_of(summary_of(history(0, {})) | {"intervals": 1}, frames(spark, rows))
+    (series,) = made["groups"]
+    assert made["begin"] == 10_000
     assert series["members"] == [[0, 2], [1, 1]]
 
 
@@ -160,3 +317,26 @@ def test_exact_intervals_are_unpacked_by_the_page(
     assert f'data-exact="20000 {begin} {begin + 199_999}"' in page
     assert "1 partitions, in cells" not in page
     assert "in cells of 1 s" in browse(render(shown | {"exact": None}), tmp_path)
+
+
+def test_a_page_of_the_groups_that_were_asked_for(
+    spark: SparkSession, browse: Any, tmp_path: Path
+) -> None:
+    """``report --group``: the page counts and shows those groups only; a pattern that no whole name
+    matches, or that is not a regex, is an error that names it."""
+    rows = history(3, {"g0001": "high", "g0002": "low"})
+    for name, frame in frames(spark, rows).items():
+        frame.coalesce(1).write.parquet(str(tmp_path / "tables" / name))
+    (tmp_path / "summary.json").write_text(json.dumps(summary_of(rows)))
+    page = report.write(spark, tmp_path, "g000[13]", tmp_path / "one.html")
+    shown = browse(page.read_text(), tmp_path)
+    assert part(shown, "group") == "|all||g0001 (high)|"
+    assert part(shown, "findings-head") == "Findings: 1 shown of 1"
+    assert "1 ownership interval and 0 writes of offsets" in part(shown, "head")
+    assert "Only groups whose name matches g000[13]." in part(shown, "head")
+    with pytest.raises(
+        InputMissingError, match=r"--group 'g000': .* has no group with such a name"
+    ):
+        report.write(spark, tmp_path, "g000")
+    with pytest.raises(AuditError, match="no regex"):
+        report.write(spark, tmp_path, "[")
