@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,11 @@ def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None
         raise click.BadParameter(f"{value!r} is no ISO time such as 2026-01-31T12:00") from None
 
 
+def _utc(time: str) -> datetime:
+    found = datetime.fromisoformat(time)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def _spark(master: str | None) -> SparkSession:
     from zkaudit.job import session
 
@@ -126,7 +131,11 @@ def _inputs(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--out", metavar="DIR", required=True, help="Where tables and the report go."
             ),
-            click.option("--group", metavar="REGEX", help="Only groups with such a name."),
+            click.option(
+                "--group",
+                metavar="REGEX",
+                help="Only groups whose whole name matches (a Java regex).",
+            ),
             click.option(
                 "--gap-seconds",
                 type=float,
@@ -179,6 +188,8 @@ def run_command(
     from zkaudit.journals import check
     from zkaudit.report import write
 
+    if start is not None and end is not None and _utc(start) >= _utc(end):
+        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
     find(logs)  # before Spark takes its seconds to start
     check(journals)
     limits = Limits(gap_seconds=gap_seconds)
@@ -261,6 +272,12 @@ def tell(summary: dict[str, Any]) -> None:
         f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
         f"{len(summary['holes']):,} holes in the logs"
     )
+    if summary["group"] is not None and not summary["groups"]:
+        click.echo(
+            f"warning: --group {plain(summary['group'])!r}: the logs have no group with such a "
+            "name yet: a pattern must match the whole name, as 'orders.*' does",
+            err=True,
+        )
     if summary["torn_snapshots"]:
         click.echo(f"left out, not whole: {plain(', '.join(summary['torn_snapshots']))}")
     if summary["journals"]:

@@ -64,6 +64,8 @@ class Options:
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
     """How many servers vote; by default those whose logs are given."""
+    growing: bool = False
+    """Whether the logs may still grow: it is no error then that they have no such group yet."""
 
 
 def session(master: str | None = None) -> SparkSession:
@@ -90,15 +92,16 @@ def session(master: str | None = None) -> SparkSession:
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
 
-    Raises InputMissingError for inputs that are not there, AuditError for damaged logs and for an
-    ``OUT`` that holds something else.
+    Raises InputMissingError for inputs that are not there, also for a ``group`` or a time that
+    nothing in them matches; AuditError for damaged logs and for an ``OUT`` that holds something
+    else.
     """
     out = prepare(options.out)
     logs, snapshots = job_input.find(options.logs)
     journals.check(options.journals)
     check_group(spark, options.group)
     with errors_named(), staged(out):
-        rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs))
+        rows = kept(out, "staging/rows", job_input.transactions(spark, options.logs, options.group))
 
         def seen(_: Sequence[Hole]) -> Seen:
             if not snapshots:
@@ -173,14 +176,15 @@ def audit(
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``job_input.transactions``; return the summary.
 
-    ``seen_by`` is asked for snapshots if there are holes.
+    ``seen_by`` is asked for snapshots if there are holes. What an earlier audit left in ``OUT`` is
+    not touched before it is known that there is something to audit.
     """
     out = Path(options.out)
-    (out / "summary.json").write_text("{}")  # until all tables are of one audit
 
     def table(spec: tables.Table, frame: DataFrame) -> DataFrame:
         return kept(out, f"tables/{spec.name}", spec.shape(frame))
 
+    _check_times(rows, options)
     plan = history.plan(job_input.runs_of(rows), options.servers)
     holes = job_input.holes_of(plan)
     verified = job_verify.verify(spark, logs, snapshots, plan.dropped) if options.verify else None
@@ -199,12 +203,21 @@ def audit(
         lambda name, made: kept(out, f"staging/{name}", made),
     )
 
-    owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))
     members = intervals.registrations(intervals.lives(found, "ids"))
+    stored = sources_offsets.read(spark, options.bootstrap, options.group)
+    groups = found.names.select("chroot", "group").distinct().count()
+    if options.group is not None and not options.growing and not groups:
+        said = journals.lines(journals.read(spark, options.journals), members, options.group)
+        if stored.isEmpty() and said.isEmpty():
+            raise InputMissingError(
+                f"--group {options.group!r}: the logs have no group with such a name: a pattern "
+                "must match the whole name, as 'orders.*' does"
+            )
+    (out / "summary.json").write_text("{}")  # until all tables are of one audit
+    owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))
     table(tables.SESSIONS, tables_build.sessions(found))
     ownership = table(tables.OWNERSHIP, owned)
     registered = table(tables.REGISTRATIONS, members)
-    stored = sources_offsets.read(spark, options.bootstrap, options.group)
     written = table(
         tables.COMMITS,
         intervals.commits(found, owned).unionByName(
@@ -240,6 +253,7 @@ def audit(
     wrong = table(tables.FINDINGS, within(wrong, last, options.start, options.end))
     names = [(piece.server, Path(piece.path).name) for piece in looked_at]
     more = {
+        "groups": groups,
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
@@ -247,6 +261,25 @@ def audit(
         "unreadable": unreadable.count(),
     }
     return _summary(options, out, made, wrong, plan, logs, snapshots, more)
+
+
+def _check_times(rows: DataFrame, options: Options) -> None:
+    """Raise InputMissingError when the whole history lies outside of ``start`` and ``end``."""
+    if options.start is None and options.end is None:
+        return
+    found = rows.agg(
+        *[f.date_format(of("time"), "yyyy-MM-dd HH:mm:ss").alias(name)
+          for name, of in (("first", f.min), ("last", f.max))],
+        (f.max("time") < f.lit(options.start).cast("timestamp")).alias("late"),
+        (f.min("time") >= f.lit(options.end).cast("timestamp")).alias("early"),
+    ).first()  # fmt: skip
+    assert found is not None
+    for wrong, option, value, way in (
+        (found["late"], "--from", options.start, f"end before that, at {found['last']}"),
+        (found["early"], "--to", options.end, f"begin after that, at {found['first']}"),
+    ):
+        if wrong:
+            raise InputMissingError(f"{option} {value}: the logs {way} (UTC): choose another time")
 
 
 def within(wrong: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:

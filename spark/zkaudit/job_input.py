@@ -6,6 +6,7 @@ Only builds DataFrames on the sources of ``zkaudit.sources``; ``runs_of`` collec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -45,11 +46,41 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     return logs, snapshots
 
 
-def transactions(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:
-    """Rows of ``schema.TXNLOG_GROUPS``, runs among them; duplicates are still in it."""
+def transactions(
+    spark: SparkSession, directories: Sequence[str | Path], group: str | None = None
+) -> DataFrame:
+    """Rows of ``schema.TXNLOG_GROUPS``, runs among them; duplicates are still in it.
+
+    ``group``: a Java regex. Rows of other groups are left out where that is certain from how the
+    regex begins; all rows of groups that match are there, and maybe some others.
+    """
     register(spark)
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
+    begins = group_begins(group) if group is not None else ()
+    if begins:
+        load = load.option("groupBegins", ",".join(begins))
     return load.option("paths", _listed(directories)).load()
+
+
+def group_begins(regex: str) -> tuple[str, ...]:
+    """Return texts, one of which the path of every matching group has behind ``/consumers/``.
+
+    A name that the regex spells out ends with ``/``. Empty when the regex is not so simple.
+    """
+    simple = not set(regex) & set("()[]\\")
+    if "|" in regex and not simple:
+        return ()
+    begins = []
+    for part in regex.split("|"):
+        plain = re.match("[A-Za-z0-9_-]*", part)
+        assert plain is not None
+        text, rest = plain[0], part[plain.end() :]
+        if not rest:
+            text += "/"
+        elif rest[0] in "?*+{":  # the last character may be missing
+            text = text[:-1]
+        begins.append(text)
+    return tuple(begins) if all(text.strip("/") for text in begins) else ()
 
 
 def snapshots(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:

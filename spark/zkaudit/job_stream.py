@@ -14,6 +14,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +95,7 @@ def record(spark: SparkSession, options: Options) -> bool:
 
 def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Make all tables from what is recorded; return the summary."""
+    options = replace(options, growing=True)
     out = Path(options.out)
     logs, snapshots = job_input.find(options.logs)
     with errors_named(), staged(out):

@@ -74,6 +74,7 @@ _OPTIONS: Final = (
     "corruption",
     "bytesPerTask",
     "table",
+    "groupBegins",
     "startZxid",
     "endZxid",
     "pushFilters",
@@ -97,6 +98,7 @@ class Settings:
     tolerant: bool
     bytes_per_task: int
     push_filters: bool
+    group_begins: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -139,6 +141,7 @@ def parse_options(source: str, options: dict[str, str]) -> Settings:
         corruption == "stop",
         int(size),
         given.get("pushfilters", "false").lower() == "true",
+        tuple(filter(None, given.get("groupbegins", "").split(","))),
     )
 
 

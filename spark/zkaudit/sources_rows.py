@@ -91,11 +91,12 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
     seen: set[str] = set()
     names = [column.name for column in schema.TXNLOG_GROUPS if column.name != "last_zxid"]
     wanted = schema.arrow_schema(settings.columns)
+    parts = [_OF_GROUPS[0] + begin for begin in settings.group_begins or ("",)]
     for batch in _reader(settings, piece, names).batches():
         runs.add(batch)
         paths = batch["path"]
         chosen = pc.is_in(batch["type"], value_set=_WITHOUT_PATH)
-        for part in _OF_GROUPS:
+        for part in (*parts, _OF_GROUPS[1]):
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
         batch = batch.filter(chosen)
         seen.update(filter(None, pc.unique(batch["path"]).to_pylist()))

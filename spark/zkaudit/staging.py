@@ -101,7 +101,7 @@ def stage(
     if len(holes) > MAX_HOLES:
         raise AuditError(
             f"the logs have {len(holes)} holes, more than {MAX_HOLES}: add the logs of the other "
-            "servers, or narrow the range with --from and --to"
+            "servers"
         )
     act = (
         f.when(f.col("type").isin(*CREATES), "create")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import random
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,11 +18,12 @@ from kazoo.client import KazooClient
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
-from zkaudit import job, journals, report
-from zkaudit.cli_commands import run, status_of
+from zkaudit import job, job_input, journals, report
+from zkaudit.cli_commands import run, status_of, tell
 from zkaudit.collect import collect
-from zkaudit.errors import AuditError
+from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job_input import find
+from zkaudit.schema import RUN
 from zkaudit.txnlog import read_transactions
 
 from zkconsumer.testing import LocalZooKeeper
@@ -255,6 +258,106 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
         AuditError, match=r"o: holds no whole audit: run it again: .*PATH_NOT_FOUND"
     ):
         job.load(spark, tmp_path / "o")
+
+
+def test_a_group_that_the_logs_do_not_have_is_an_error(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    """A --group that matches nothing is no clean result: one line and status 2. What an earlier
+    audit left in --out is as it was."""
+    (tmp_path / "summary.json").write_text('{"findings": [], "mine": 1}')
+    for group in ("nosuchgroup", "G", "[x]+"):
+        with pytest.raises(
+            InputMissingError, match=f"--group '{re.escape(group)}': the logs have no"
+        ):
+            job.run(spark, job.Options([str(logs)], str(tmp_path), group=group))
+    assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+    assert json.loads((tmp_path / "summary.json").read_text())["mine"] == 1
+    assert InputMissingError.exit_code == 2
+
+
+def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
+    """The group may still come, so it is no error there; but every round says so."""
+    summary = {"intervals": 0, "commits": 0, "holes": [], "torn_snapshots": [], "journals": 0,
+               "digests": None, "findings": [], "group": "nosuch", "groups": 0}  # fmt: skip
+    tell(summary)
+    told = capsys.readouterr()
+    assert "no findings" in told.out
+    assert told.err.startswith("warning: --group 'nosuch': the logs have no group with such a name")
+    tell(summary | {"groups": 1})
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"start": "2999-01-01"}, r"--from 2999-01-01: the logs end before that, at 20\d\d-"),
+        ({"end": "1999-01-01"}, r"--to 1999-01-01: the logs begin after that, at 20\d\d-"),
+    ],
+)
+def test_a_time_outside_of_the_logs_is_an_error(
+    spark: SparkSession, logs: Path, tmp_path: Path, option: dict[str, str], said: str
+) -> None:
+    """--from after the end of the logs, --to before their beginning: no finding could be there."""
+    with pytest.raises(InputMissingError, match=said):
+        job.run(spark, job.Options([str(logs)], str(tmp_path), **option))
+
+
+def test_a_range_of_times_that_ends_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before Spark starts, also when the two times name different zones."""
+    times = ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00+02:00"]
+    given = ["--zookeeper-logs", str(tmp_path), "--out", str(tmp_path / "o")]
+    assert run(["run", *given, *times]) == 2
+    error = capsys.readouterr().err
+    assert "--to: 2026-01-01 13:00:00+02:00 is not after --from 2026-01-01 12:00:00" in error
+
+
+def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path) -> None:
+    """Rows of other groups never leave the log's reader when the pattern begins with plain text;
+    sessions and topics, which belong to all groups, stay."""
+
+    def paths(group: str | None) -> set[str]:
+        rows = job_input.transactions(spark, [logs], group)
+        return {row.path for row in rows.select("path").distinct().collect() if row.path}
+
+    every = paths(None)
+    of_g = {path for path in every if path.startswith("/consumers/g/")}
+    topics = {path for path in every if path.startswith("/brokers/topics/")}
+    assert of_g
+    assert topics
+    assert len(every) > len(of_g | topics)
+    assert paths("g") == paths("g|nosuchgroup") == of_g | topics
+    assert paths("nosuchgroup") == topics
+    assert paths("[g]") == paths(".*") == every
+    rows = job_input.transactions(spark, [logs], "nosuchgroup")
+    assert rows.where("type = 'createSession'").count() > 0
+    assert rows.where(f"type = '{RUN}'").count() == 1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python's regexes, on nested sets
+@pytest.mark.parametrize("seed", [random.SystemRandom().randrange(2**32)])
+def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
+    """Random patterns and names: no group that a pattern matches is left out."""
+    chance = random.Random(seed)
+    narrowed = 0
+    for _ in range(20_000):
+        regex = "".join(chance.choices("aab-|?*+.()[]{1}\\", k=chance.randrange(1, 8)))
+        try:
+            pattern = re.compile(regex)
+        except re.error:
+            continue
+        begins = job_input.group_begins(regex)
+        names = ["".join(chance.choices("ab-1", k=chance.randrange(1, 6))) for _ in range(10)]
+        for name in names if begins else ():
+            narrowed += 1
+            if pattern.fullmatch(name):
+                assert any(f"{name}/".startswith(begin) for begin in begins), (regex, name)
+    assert narrowed > 1000
+    assert job_input.group_begins("orders") == ("orders/",)
+    assert job_input.group_begins("orders-.*|bills?") == ("orders-", "bill")
+    assert job_input.group_begins("(?i)orders") == ()
 
 
 def test_an_audit_that_fails_leaves_no_summary(
