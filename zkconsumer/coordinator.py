@@ -109,6 +109,9 @@ class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
             observer=self._observer(),
         )
 
+    def _last_fault(self) -> str:
+        return "" if self._loop is None else self._loop.last_fault
+
     def _observer(self) -> GroupRecorder | None:
         if self._journal is None:
             return None

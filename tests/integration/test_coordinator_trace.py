@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,7 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.errors import ConfigError, UnsupportedBrokerError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.testing.waiting import free_port
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
 FAST = ["--property", "heartbeat.interval.ms=200", "--property", "session.timeout.ms=6000"]
@@ -55,6 +60,60 @@ def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: st
     assert second.stdout.startswith("sequenceDiagram\n")
     for step in ("FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"):
         assert f"M->>C: {step}" in second.stdout
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Address of a server that takes connections and answers nothing, as a broker that waits for
+    TLS or SASL does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def unheard(folder: Path, address: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A trace of a group that it cannot join, and its stderr; killed if it has not ended."""
+    arguments = ["--bootstrap-server", address, "--group", "g", "--topic", "t", *more]
+    said = folder / "stderr"
+    with said.open("w") as stderr:
+        process = subprocess.Popen([*COMMAND, *arguments, *FAST], stderr=stderr, text=True)
+    try:
+        yield process, said
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_trace_that_waits_for_a_broker_ends_at_a_signal(
+    silent: str, number: int, tmp_path: Path
+) -> None:
+    """Ctrl-C and SIGTERM end it while the brokers do not answer; before that it says what it waits
+    for."""
+    with unheard(tmp_path, silent) as (process, said):
+        waits = f"it waits for the coordinator, found through {silent}"
+        wait_until(lambda: waits in said.read_text(), 20, "it says what it waits for")
+        assert "no partitions assigned to this member of group g after 5 s" in said.read_text()
+        process.send_signal(number)
+        status = process.wait(timeout=15)
+    error = said.read_text()
+    assert "Traceback" not in error
+    if number == signal.SIGINT:
+        assert status == 130
+    else:
+        assert status == 1
+        assert f"error: --bootstrap-server {silent}: this member had not joined group g" in error
+
+
+def test_a_trace_of_an_unreachable_broker_ends_after_its_seconds(tmp_path: Path) -> None:
+    """``--seconds`` counts from the start, whether or not the member has joined."""
+    address = f"127.0.0.1:{free_port()}"
+    with unheard(tmp_path, address, "--seconds", "6") as (process, said):
+        assert process.wait(timeout=25) == 1
+    error = said.read_text()
+    assert f"--bootstrap-server {address}: this member had not joined" in error
+    assert "the last request failed: " in error
+    assert "Traceback" not in error
 
 
 def settings(cluster: LocalCluster, group: str) -> dict[str, object]:

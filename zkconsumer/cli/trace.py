@@ -1,6 +1,7 @@
 """``zkconsumer trace``: one member on the coordinator, with every request and answer as it happens.
 
-The main thread joins, waits and leaves; requests are printed by the threads that send them.
+The main thread waits and leaves; a second one joins, since that may take as long as a broker does
+not answer. Requests are printed by the threads that send them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ import click
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import RebalanceFailedError
 from zkconsumer.runtime.streams import KafkaStream
 
 
@@ -62,14 +65,40 @@ def trace(
                 click.echo("\n".join(lines(found)))
 
     ended = threading.Event()
+    interrupted = threading.Event()
+
+    def end(number: int, _: object) -> None:
+        if number == signal.SIGINT:
+            interrupted.set()
+        ended.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, end)
     with CoordinatorConsumerConnector(config, on_exchange=show) as member:
-        streams = member.create_message_streams(dict.fromkeys(topics, 1))
-        if read:
-            for stream in (one for group_ in streams.values() for one in group_):
-                threading.Thread(target=_drain, args=(stream,), daemon=True).start()
+        joining: Future[None] = Future()
+
+        def join() -> None:
+            try:
+                streams = member.create_message_streams(dict.fromkeys(topics, 1))
+                if read:
+                    for stream in (one for group_ in streams.values() for one in group_):
+                        threading.Thread(target=_drain, args=(stream,), daemon=True).start()
+                joining.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - the main thread raises it again
+                joining.set_exception(error)
+                ended.set()
+
+        threading.Thread(target=join, name="join", daemon=True).start()
         ended.wait(seconds)
+        if joining.done():
+            joining.result()
+        elif interrupted.is_set():
+            raise click.Abort
+        else:
+            raise RebalanceFailedError(
+                f"--bootstrap-server {bootstrap_server}: this member had not joined group {group} "
+                "when it was ended: check that the brokers answer there without TLS and SASL"
+            )
     if diagram:
         click.echo(drawn.text(), nl=False)
 

@@ -54,6 +54,8 @@ START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
 _FAILED_START_LEAVE: Final = 5.0
 """Seconds that leaving after a failed start may take; part of the time that a start may take."""
+START_WARNING: Final = 5.0
+"""Seconds between two warnings that the first rebalance has not ended."""
 
 
 class Loop(Protocol):
@@ -264,7 +266,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         error: ZkConsumerError | None
         leave = not self._scala
         try:
-            error = _start_error(loop.started.result(patience))
+            error = _start_error(self._started(loop, patience))
         except FutureTimeoutError:
             leave = True
             error = RebalanceFailedError(
@@ -280,6 +282,29 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
             except CommitFailedError as failed:
                 error.add_note(f"and leaving the group failed: {failed}")
         raise error
+
+    def _started(self, loop: SomeLoop, patience: float) -> AnswerStart:
+        """Wait for the first rebalance. Warnings name what the member waits for meanwhile."""
+        begun = time.monotonic()
+        while True:
+            left = begun + patience - time.monotonic()
+            try:
+                return loop.started.result(max(0.0, min(left, START_WARNING)))
+            except FutureTimeoutError:
+                if loop.started.done() or left <= START_WARNING:
+                    raise
+            fault = self._last_fault()
+            logger.warning(
+                "no partitions assigned to this member of group %s after %.0f s: it waits for %s%s",
+                self._keys.group_id,
+                time.monotonic() - begun,
+                self._servers,
+                f"; the last request failed: {fault}" if fault else "",
+            )
+
+    def _last_fault(self) -> str:
+        """Why the latest request to the servers failed; empty if it did not, or is not known."""
+        return ""
 
     # -- offsets -------------------------------------------------------------------------------
 

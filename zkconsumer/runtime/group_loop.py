@@ -102,6 +102,8 @@ class GroupLoop:
         self.last_rebalance_seconds = 0.0
         self.committed = 0
         """Offsets stored; written by the loop's thread, as are the three above."""
+        self.last_fault = ""
+        """Why the latest answered request failed; empty if it did not. Loop's thread."""
         self._client = client
         self._heart = heart
         self._data = data
@@ -247,6 +249,8 @@ class GroupLoop:
         elif isinstance(fact, _Answered):
             if fact.order.token == self._joining:
                 self._joining = None
+            answer = fact.fact
+            self.last_fault = answer.detail if isinstance(answer, facts.RequestFailed) else ""
             if self._observer is not None:
                 machine = self.machine
                 self._observer.request(
