@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, through prometheus_client (``pip install 'zkconsumer[prometheus]'``).
+"""Metrics for Prometheus, through prometheus_client (``pip install '.[prometheus]'`` in a clone).
 
 ``start_http_server`` answers scrapes on a port; ``ConnectorCollector`` fits into a registry of the
 application's own. Values are read when a scrape comes, on the server's thread; nothing runs
@@ -134,7 +134,7 @@ def _require() -> None:
         import prometheus_client  # noqa: F401
     except ModuleNotFoundError as error:
         raise UsageError(
-            "Prometheus metrics need prometheus_client: pip install 'zkconsumer[prometheus]'"
+            "Prometheus metrics need prometheus_client: in a clone run pip install '.[prometheus]'"
         ) from error
 
 

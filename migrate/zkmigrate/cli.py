@@ -15,7 +15,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
             raise
-        sys.stderr.write(f"error: zkmigrate needs {error.name}: pip install 'zkconsumer[cli]'\n")
+        sys.stderr.write(
+            f"error: zkmigrate needs {error.name}: in a clone run pip install '.[cli]'\n"
+        )
         status = 1
     sys.exit(status)
 

@@ -17,7 +17,9 @@ def main() -> None:
         name = (error.name or "").partition(".")[0]
         if name not in _EXTRAS:
             raise
-        sys.stderr.write(f"error: zkaudit needs {name}: pip install 'zkconsumer[cli,audit]'\n")
+        sys.stderr.write(
+            f"error: zkaudit needs {name}: in a clone run pip install '.[cli,audit]'\n"
+        )
         status = 1
     sys.exit(status)
 

@@ -195,7 +195,7 @@ def _snappy_java(content: bytes, name: str) -> bytes:
         import cramjam
     except ImportError:
         raise AuditError(
-            f"{name}: reading snappy needs cramjam: pip install zkconsumer[audit]"
+            f"{name}: reading snappy needs cramjam: in a clone run pip install '.[audit]'"
         ) from None
     parts = []
     at = len(SNAPPY) + 8

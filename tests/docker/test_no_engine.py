@@ -17,7 +17,7 @@ def test_a_missing_sdk_is_named(
 ) -> None:
     """Without the SDK the error names the extra, also when the folder docker/ is found instead."""
     monkeypatch.setitem(sys.modules, "docker", found)
-    with pytest.raises(ClusterError, match=r"pip install 'zkconsumer\[docker\]'"):
+    with pytest.raises(ClusterError, match=r"in a clone run pip install '\.\[docker\]'"):
         DockerCluster().start()
 
 

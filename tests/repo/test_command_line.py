@@ -88,4 +88,5 @@ def test_a_missing_extra_is_named() -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr == ("error: the command line needs click: pip install 'zkconsumer[cli]'\n")
+    fix = "in a clone run pip install '.[cli]'"
+    assert ended.stderr == f"error: the command line needs click: {fix}\n"

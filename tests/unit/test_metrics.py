@@ -301,5 +301,5 @@ def test_a_missing_library_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    line = "Prometheus metrics need prometheus_client: pip install 'zkconsumer[prometheus]'\n"
+    line = "Prometheus metrics need prometheus_client: in a clone run pip install '.[prometheus]'\n"
     assert done.stdout == 2 * line

@@ -59,7 +59,7 @@ def _library(module: str, codec: str, package: str) -> ModuleType:
     except ImportError as exc:
         raise CodecUnavailableError(
             f"messages are compressed with {codec}: install {package}, "
-            "or all codecs with: pip install 'zkconsumer[codecs]'"
+            "or all codecs, in a clone, with: pip install '.[codecs]'"
         ) from exc
 
 

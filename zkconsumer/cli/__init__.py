@@ -19,7 +19,7 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
         print(
-            f"error: the command line needs {error.name}: pip install 'zkconsumer[cli]'",
+            f"error: the command line needs {error.name}: in a clone run pip install '.[cli]'",
             file=sys.stderr,
         )
         status = 1
