@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -57,6 +58,41 @@ def test_deviations_in_code_and_page_are_the_same() -> None:
     commented = re.findall(r"# DEVIATION-(\d\d): ", _code())
     assert listed == [f"{number:02d}" for number in range(1, len(listed) + 1)]
     assert sorted(set(commented)) == listed
+
+
+def test_commands_that_install_work_without_a_package_index() -> None:
+    """No distribution of the name is published: texts install from a clone or from a wheel."""
+    folders = ("zkconsumer", "migrate", "spark", "docs")
+    found = [path for name in folders for path in (ROOT / name).rglob("*")]
+    texts = [path for path in [*PAGES, *found] if path.suffix in (".py", ".md")]
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in texts
+        if re.search(r"pip install '?zkconsumer(\[|'|$)", path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong
+
+
+def test_the_znodes_page_names_every_znode_that_the_code_does() -> None:
+    """A path that the library or a tool builds is on the page, which says that these are all."""
+    page = _page("reference/znodes.md")
+    code = [
+        *(ROOT / "zkconsumer" / "admin").glob("*.py"),
+        *(ROOT / "zkconsumer" / "zk").glob("*.py"),
+    ]
+    code += [
+        ROOT / "zkconsumer" / "core" / "znodes.py",
+        ROOT / "migrate" / "zkmigrate" / "tombstone.py",
+    ]
+    names = set()
+    for path in code:
+        tree = ast.parse(path.read_text())
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        for text in (str(node.value) for node in texts if id(node) not in docs):
+            names.update([] if " " in text else re.findall(r"/([a-z]+)", text))
+    assert {"ids", "owners", "offsets", "topics", "partitions", "state"} <= names
+    assert not {name for name in names if f"/{name}" not in page}
 
 
 def _page(name: str) -> str:

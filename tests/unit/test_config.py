@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import zkconsumer
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping
 from zkconsumer.config.keys import KEYS
@@ -262,11 +264,25 @@ def test_external_keys_never_warn() -> None:
 
 def test_ignored_keys_say_so() -> None:
     """A key that has no effect is accepted and says why, when it is given."""
-    (warning,) = make({"fetch.max.bytes": "10"}).warnings
-    assert warning.startswith("fetch.max.bytes has no effect: ")
+    ignored = [row for row in KEYS if row.ignored is not None]
+    assert ignored
+    for row in ignored:
+        (warning,) = make({row.name: row.default}).warnings
+        assert warning.startswith(f"{row.name} has no effect: ")
+
+
+def test_a_key_that_the_library_uses_does_not_warn() -> None:
+    """No key is called without effect whose value the library reads."""
+    package = Path(zkconsumer.__file__).parent
+    code = "".join(
+        path.read_text()
+        for name in ("runtime", "broker", "zk")
+        for path in package.rglob(f"{name}/*.py")
+    )
     for row in KEYS:
         if row.ignored is not None:
-            assert make({row.name: row.default}).warnings
+            assert not re.search(rf"(config|keys)\.{row.attr}\b", code), row.name
+    assert make({"fetch.max.bytes": "10"}).warnings == ()
 
 
 def test_fetch_wait_must_fit_the_socket_timeout() -> None:

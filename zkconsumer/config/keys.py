@@ -141,11 +141,12 @@ class ConsumerKeys:
         "fetch.max.bytes",
         "int",
         50 * 1024 * 1024,
-        "Meant as the size of a whole fetch",
+        "Largest answer to one fetch, all partitions together. A broker sends at least one batch "
+        "all the same, and brokers before 0.10.1 ignore it. The JVM's old consumer does not use "
+        "it; neither does zkconsumer.profile=scala",
         check=at_least(0),
         importance="low",
         since="0.10.1",
-        ignored="no JVM release uses it either; a fetch is bounded for each partition only",
     )
     num_consumer_fetchers: int = key(
         "num.consumer.fetchers",
