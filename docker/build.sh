@@ -42,6 +42,10 @@ docker version >/dev/null 2>&1 || fail "no Docker engine answers: start it, or s
 if [ -z "$base" ] && docker image inspect zkconsumer-base >/dev/null 2>&1; then
     base=zkconsumer-base
 fi
+from=${base:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$here/Dockerfile")}
+if ! docker image inspect "$from" >/dev/null 2>&1 && ! docker pull --quiet "$from" >/dev/null; then
+    fail "the base image $from cannot be fetched: build one with docker/build-base.sh, or name one with --base"
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
