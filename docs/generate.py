@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 from zkaudit.cli_commands import cli as audit_cli
+from zkaudit.sources import page as sources_page
 from zkmigrate.commands import cli as migrate_cli
 
 import zkconsumer.errors
@@ -284,6 +285,7 @@ PAGES = {
     "audit-cli.md": audit_cli_page,
     "cli.md": cli_page,
     "config-coordinator.md": lambda: coordinator_markdown(NOTE),
+    "data-sources.md": sources_page,
     "errors.md": errors_page,
     "journal.md": journal_page,
     "metrics.md": metrics_page,

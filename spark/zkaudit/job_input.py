@@ -31,6 +31,9 @@ def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
     InputMissingError when one does not exist or nothing is found.
     """
     servers = parse_servers("", _listed(directories))
+    for place in (place for places in servers.values() for place in places):
+        if place.is_file():
+            raise InputMissingError(f"{place}: is a file: name the server's directory")
     logs, snapshots = (
         sorted(
             (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),

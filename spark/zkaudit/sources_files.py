@@ -6,10 +6,12 @@ Runs where Spark plans, in a Python worker of the driver.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import glob
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from zkaudit.decode import cuts
 from zkaudit.decode_columns import Filters
@@ -44,50 +46,90 @@ def log_zxid(path: Path) -> int | None:
         return None
 
 
-def parse_servers(text: str, several: str | None = None) -> dict[str, Path]:
-    """Read the options ``path`` and ``paths``: one directory for each server.
+def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]]:
+    """Read the options ``path`` and ``paths``: the places of each server.
 
-    In ``path``, directories are separated by commas and each may be ``name=directory``; without a
-    name the directory is the name. ``paths`` is what Spark makes of ``load([DIR, ...])``: a list in
-    JSON, of directories as they are. Raises ``ConfigError``, ``InputMissingError``.
+    In ``path``, places are separated by commas and each may be ``name=place``. ``paths`` is what
+    Spark makes of ``load([PLACE, ...])``: a list in JSON, of places as they are. A place is a
+    directory, a file, or a glob of either, as a path or a ``file:`` URI. Without a name, a
+    directory is its own server's name; files belong to the server named by their directory.
+    Raises ``ConfigError``, ``InputMissingError``.
     """
-    named: list[tuple[str, str]] = []
+    named: list[tuple[str | None, str]] = []
     for part in filter(None, (item.strip() for item in text.split(","))):
-        name, equals, directory = part.partition("=")
-        named.append((name, directory) if equals else (part, part))
+        name, equals, rest = part.partition("=")
+        named.append((name, rest) if equals else (None, part))
     if several is not None:
         try:
-            named += [(str(directory), str(directory)) for directory in json.loads(several)]
+            named += [(None, str(item)) for item in json.loads(several)]
         except (ValueError, TypeError):
             raise ConfigError([f"paths: {several!r} is no list in JSON"]) from None
     if not named:
         raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
-    servers: dict[str, Path] = {}
-    for name, directory in named:
-        if name in servers:
-            raise ConfigError([f"path: {name} is named twice: give each server another name"])
-        servers[name] = Path(directory).absolute()  # executors may run elsewhere
-        if not servers[name].is_dir():
-            raise InputMissingError(f"{directory}: no such directory: name a server's dataLogDir")
+    servers: dict[str, list[Path]] = {}
+    for chosen, given in named:
+        for place in _places(given):
+            of_file = place.is_file()
+            own = str(place.parent) if of_file else str(place) if _is_glob(given) else given
+            server = own if chosen is None else chosen
+            known = servers.setdefault(server, [])
+            if place in known or (known and not (of_file and all(p.is_file() for p in known))):
+                raise ConfigError([f"path: {server} is named twice: give each server another name"])
+            known.append(place)  # absolute: executors may run elsewhere
     return servers
 
 
-def find(servers: Mapping[str, Path], snapshots: bool = False) -> dict[str, list[Piece]]:
+def _is_glob(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _places(text: str) -> list[Path]:
+    """The directories or files that a path, a glob or a URI means."""
+    scheme, colon, rest = text.partition(":")
+    local = text
+    if colon and rest.startswith("/") and scheme.isidentifier():
+        if scheme.lower() != "file":
+            raise ConfigError(
+                [f"path: {text}: only files of this machine can be read, not {scheme}: mount them, "
+                 "or copy them"]
+            )  # fmt: skip
+        parsed = urlsplit(text)
+        if parsed.netloc not in ("", "localhost"):
+            raise ConfigError([f"path: {text}: write file:///DIR, with three slashes"])
+        local = unquote(parsed.path)
+    place = Path(local).absolute()
+    if place.exists():
+        return [place]
+    found = [Path(name).absolute() for name in sorted(glob(local))] if _is_glob(local) else []
+    if not found:
+        what = "directory or file matches" if _is_glob(local) else "directory"
+        raise InputMissingError(f"{text}: no such {what}: name a server's dataLogDir")
+    return found
+
+
+def find(servers: Mapping[str, Sequence[Path]], snapshots: bool = False) -> dict[str, list[Piece]]:
     """Return all logs (or all snapshots) of each server, in order of the zxids in their names.
 
-    A directory is ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
+    A place is a file, or ``dataDir`` or ``dataLogDir``, or the ``version-2`` in one of them.
     """
     found: dict[str, list[Piece]] = {}
-    for server, place in servers.items():
+    for server, places in servers.items():
         pieces = []
-        for directory in (place, place / "version-2"):
-            for path in directory.iterdir() if directory.is_dir() else ():
-                zxid = snapshot_zxid(path) if snapshots else log_zxid(path)
-                if zxid is not None and path.is_file():
-                    size = path.stat().st_blocks * 512  # reserved space is not there yet
-                    pieces.append(Piece(server, str(path), zxid, size))
+        for path in (path for place in places for path in _files(place)):
+            zxid = snapshot_zxid(path) if snapshots else log_zxid(path)
+            if zxid is not None and path.is_file():
+                size = path.stat().st_blocks * 512  # reserved space is not there yet
+                pieces.append(Piece(server, str(path), zxid, size))
         found[server] = sorted(pieces, key=lambda piece: (piece.zxid, piece.path))
     return found
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+    for directory in (place, place / "version-2"):
+        if directory.is_dir():
+            yield from directory.iterdir()
 
 
 def within(pieces: list[Piece], filters: Filters) -> Iterator[Piece]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode import cuts, end_of_log, read_log, read_snapshot
+from zkaudit.errors import InputMissingError
 from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, spark_type
-from zkaudit.sources import StreamLogReader, parse_options
+from zkaudit.sources import StreamLogReader, ZookeeperTxnlog, parse_options
 from zkaudit.sources_files import Piece, pack
 from zkaudit.sources_files import find as find_logs
 
@@ -112,7 +116,7 @@ def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Pat
     zxids with its last one's time, from directories as they are, commas in their names included."""
     home = tmp_path / "a=1,b"
     shutil.copytree(Path(recordings("3.6.4").logs[0]).parent, home)
-    found = find_logs({"s": home})["s"]
+    found = find_logs({"s": [home]})["s"]
     Path(found[1].path).unlink()  # a hole
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
     rows = load.option("paths", json.dumps([str(home)])).load().collect()
@@ -265,9 +269,75 @@ def test_small_files_share_tasks() -> None:
         ({"path": "/tmp", "table": "nodes"}, "table: 'nodes' is not one of transactions, files"),
         ({"path": "/tmp", "bytesPerTask": "0"}, "bytesPerTask: '0'"),
         ({"paths": "/tmp"}, "paths: '/tmp' is no list"),
+        (
+            {"path": "s3a://bucket/logs"},
+            "s3a://bucket/logs: only files of this machine can be read",
+        ),
+        ({"path": "file://tmp"}, "file://tmp: write file:///DIR, with three slashes"),
+        ({"path": __file__}, "test_sources.py: zookeeper_txnlog reads files named log.<zxid>"),
     ],
 )
 def test_faulty_options_are_named(options: dict[str, str], said: str) -> None:
     """Every fault is one line with the option and what may stand there."""
     with pytest.raises(ConfigError, match=said):
         parse_options("zookeeper_txnlog", options)
+
+
+@pytest.mark.parametrize("path", ["/nowhere/zk", "/nowhere/zk*", "file:///nowhere"])
+def test_a_place_that_is_not_there_is_named(path: str) -> None:
+    """One line: what was given, and what to give."""
+    with pytest.raises(InputMissingError, match=rf"^{re.escape(path)}: no such directory"):
+        parse_options("zookeeper_txnlog", {"path": path})
+
+
+def test_a_file_a_glob_and_a_uri_are_places(
+    spark: SparkSession, newest: Any, directory: Path, tmp_path: Path
+) -> None:
+    """One log, all logs of a directory by a glob, directories by a glob, and URIs: each gives the
+    rows of those files, under the server's name."""
+    load = spark.read.format("zookeeper_txnlog").option("columns", "server,file")
+
+    def read(path: str) -> dict[tuple[str, str], int]:
+        counts = load.load(path).groupBy("server", "file").count().collect()
+        return {(row["server"], row["file"]): row["count"] for row in counts}
+
+    rows = of_files(newest, "")
+    own = str(directory)
+    every = {(own, log.name): sum(row["file"] == log.name for row in rows) for log in newest.logs}
+    first = newest.logs[0]
+    assert len(every) > 1
+    assert read(str(first)) == read(first.as_uri()) == {(own, first.name): every[own, first.name]}
+    assert read(f"{own}/log.*") == read(f"{own[:-1]}[{own[-1]}]") == read(f"{own[:-1]}?") == every
+    assert read(f"a={own}/log.*") == {("a", name): count for (_, name), count in every.items()}
+    assert {name for name, _ in read(directory.as_uri())} == {directory.as_uri()}
+    snapshots = spark.read.format("zookeeper_snapshot").option("columns", "file")
+    assert snapshots.load(str(newest.snapshots[0])).distinct().count() == 1
+
+
+def test_a_stream_of_a_file_is_refused(newest: Any) -> None:
+    """A file does not grow into the next one: a stream needs the directory."""
+    source = ZookeeperTxnlog({"path": str(newest.logs[0])})
+    with pytest.raises(ConfigError, match="is a file: a stream follows a directory"):
+        source.streamReader(source.schema())
+
+
+def test_the_formats_are_registered_by_the_package() -> None:
+    """``zkaudit.register(spark)`` is all a program needs; ``import zkaudit`` loads no Spark."""
+    program = """
+import sys
+import zkaudit
+assert "pyspark" not in sys.modules
+
+class Registry:
+    dataSource = property(lambda self: self)
+    names = []
+    def register(self, source):
+        self.names.append(source.name())
+
+zkaudit.register(Registry())
+print(*Registry.names)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == ["zookeeper_txnlog", "zookeeper_snapshot"]
