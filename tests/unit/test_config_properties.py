@@ -155,7 +155,7 @@ def test_check_strict(tmp_path: Path) -> None:
 def test_check_prints_all_faults_and_warnings(tmp_path: Path) -> None:
     """All faults and warnings of a file are printed, one a line; the status is 2."""
     file = tmp_path / "c.properties"
-    file.write_text("group.id=a b\nauto.offset.reset=latest\nfetch.max.bytes=1\n")
+    file.write_text("group.id=a b\nauto.offset.reset=latest\nmirror.topics.whitelist=x\n")
     result = run("--check", str(file))
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
