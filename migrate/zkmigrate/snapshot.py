@@ -317,7 +317,7 @@ class Stores:
         topics, ranges = self.logs.of(names)
         return GroupState(
             snapshot.group,
-            members=tuple(snapshot.members),
+            members=tuple(sorted(snapshot.members)),
             owners={
                 tp: node.data.decode(errors="replace") for tp, node in _numbered(snapshot.owners)
             },

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from zkconsumer.core.assign import java_hash
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.testing.legacy_jvm import JvmMembers
 
@@ -164,6 +165,27 @@ def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable
     group.settled()
     group.handed_over()
     group.send()
+    group.delivered()
+
+
+@pytest.mark.parametrize("jvm", JVMS)
+def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
+    """Members of both sides agree in roundrobin where partitions of two topics have equal hashes,
+    so that their order is that of the original consumer's hash map of topics."""
+    group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
+    # Created in this order, so that the tie is not broken by name.
+    ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
+    first, second = (group.create(end, 4) for end in ends)
+    assert java_hash(first) == java_hash(second)
+    group.send()
+    group.join("j1", whitelist=f"{group.group}-.*")
+    group.join("p1", whitelist=f"{group.group}-.*")
+    assert len(set(group.settled().values())) == 2
+    group.join("p2", topics={first: 1, second: 1})
+    group.join("j2", topics={first: 1, second: 1})
+    assert len(set(group.settled().values())) == 4
+    group.leave("j1")
+    group.settled()
     group.delivered()
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.scala_maps import topic_order
 from zkconsumer.core.types import ConsumerThreadId, TopicPartition
 
 Result = dict[TopicPartition, ConsumerThreadId]
@@ -131,12 +132,15 @@ def naive_range(threads: Threads, partitions: Mapping[str, Sequence[int]]) -> Re
 
 
 def naive_roundrobin(
-    threads: Threads, partitions: Mapping[str, Sequence[int]], form: RoundRobinHash
+    threads: Threads,
+    partitions: Mapping[str, Sequence[int]],
+    form: RoundRobinHash,
+    order: Sequence[str],
 ) -> Result:
-    """Walk the ring a step at a time."""
+    """Walk the ring a step at a time. ``order``: of topics whose partitions have equal hashes."""
     ring = sorted({t for ids in threads.values() for t in ids}, key=lambda t: units(str(t)))
     shape = "{}-{}" if form is RoundRobinHash.DASH else "[{},{}]"
-    deck = [(t, p) for t in sorted(threads, key=units) for p in sorted(partitions.get(t, ()))]
+    deck = [(t, p) for t in order for p in sorted(partitions.get(t, ()))]
     deck.sort(key=lambda tp: naive_hash(shape.format(*tp)))
     result: Result = {}
     for topic, partition in deck:
@@ -169,5 +173,9 @@ def test_assignors_equal_the_naive_ones(
     """On any topology the fast assignors and independent naive ones give the same result."""
     threads = {topic: ids for topic, ids in group(members).items() if ids}
     assert assign_range(threads, layout) == naive_range(threads, layout)
+    subscriptions = [list(topics) for topics in members.values()]
     for form in RoundRobinHash:
-        assert assign_roundrobin(threads, layout, form) == naive_roundrobin(threads, layout, form)
+        order = topic_order(subscriptions, own_topics=form is RoundRobinHash.BRACKETS_0_8_2)
+        order = [topic for topic in order if topic in threads]
+        expected = naive_roundrobin(threads, layout, form, order)
+        assert assign_roundrobin(threads, layout, form, subscriptions) == expected

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,8 @@ from zkconsumer.core.assign import (
     java_hash,
     thread_ids,
 )
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.topic_filter import expand
+from zkconsumer.core.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 
 Members = dict[str, dict[str, int]]
 
@@ -191,7 +194,7 @@ def test_v9_nothing_to_assign(members: Members, sizes: dict[str, int]) -> None:
 
 
 def test_order_of_input_does_not_matter() -> None:
-    """Members, threads and partitions may come in any order."""
+    """Members, threads and partitions may come in any order, where no two hashes are equal."""
     threads = group({"g_a": {"t": 3, "u": 1}, "g_b": {"t": 2}})
     shuffled = {topic: ids[::-1] for topic, ids in reversed(threads.items())}
     parts, shuffled_parts = {"t": range(7), "u": range(5)}, {"u": [4, 2, 0, 1, 3], "t": [*range(7)]}
@@ -211,21 +214,47 @@ def test_order_of_names_beyond_ascii_is_that_of_utf16() -> None:
     }
 
 
-def test_equal_hashes_are_dealt_by_topic() -> None:
-    """Aa and BB have one hash: every order of input gives the same deal."""
+TIES = json.loads(Path(__file__).with_name("roundrobin_ties.json").read_text())
+
+
+@pytest.mark.parametrize("form", list(RoundRobinHash))
+def test_ties_between_topics_are_broken_as_the_jvm_breaks_them(form: RoundRobinHash) -> None:
+    """Every partition goes to the thread that the JVM's own classes gave it to.
+
+    The groups have many partitions of different topics with equal hashes. The results come from
+    four builds of Kafka for each form (tests/interop/roundrobin_ties.py), from 0.8.2.2 to 1.1.1 on
+    Scala 2.10 to 2.12.
+    """
+    text = "{}-{}" if form is DASH else "[{},{}]"
+    groups = TIES[form.value]["groups"]
+    tied = 0
+    for number, known in enumerate(groups):
+        threads: dict[str, list[ConsumerThreadId]] = {}
+        subscriptions = []
+        for name, pattern, wanted in known["members"]:
+            subscription = Subscription(Pattern(pattern), wanted)
+            topics = expand("/ids", subscription, list(known["topics"]), exclude_internal=True)
+            subscriptions.append(list(topics))
+            for topic, ids in thread_ids(name, topics).items():
+                threads.setdefault(topic, []).extend(ids)
+        result = assign_roundrobin(threads, known["topics"], form, subscriptions)
+        owners = {f"{tp.topic}/{tp.partition}": str(thread) for tp, thread in result.items()}
+        assert owners == known["owners"], f"group {number} of {form.value}"
+        tied += len(result) - len({java_hash(text.format(*tp)) for tp in result})
+    assert len(groups) == 40
+    assert tied > 150
+
+
+def test_before_0_10_2_a_tie_between_two_topics_goes_the_other_way() -> None:
+    """Aa and BB have one hash; which of them comes first depends on the release."""
     assert java_hash("Aa-0") == java_hash("BB-0")
-    threads = group({"g_a": {"BB": 1, "Aa": 1}, "g_b": {"BB": 1, "Aa": 1}})
-    assert by_thread(assign_roundrobin(threads, {"BB": [0], "Aa": [0]}, DASH)) == {
-        "g_a-0": "Aa/0",
-        "g_b-0": "BB/0",
+    threads = group({"g_a": {"Aa": 1, "BB": 1}, "g_b": {"Aa": 1, "BB": 1}})
+    found = {
+        form: by_thread(assign_roundrobin(threads, {"BB": [0], "Aa": [0]}, form))
+        for form in RoundRobinHash
     }
-    first, second = "gognkghwgzqi", "wxzadjxfgvko"
-    assert java_hash(f"{first}-50") == java_hash(f"{second}-16")
-    threads = group({"g_a": {second: 1, first: 1}, "g_b": {second: 1, first: 1}})
-    assert by_thread(assign_roundrobin(threads, {second: [16], first: [50]}, DASH)) == {
-        "g_a-0": f"{first}/50",
-        "g_b-0": f"{second}/16",
-    }
+    assert found[DASH] == found[BRACKETS] == {"g_a-0": "Aa/0", "g_b-0": "BB/0"}
+    assert found[RoundRobinHash.BRACKETS_0_8_2] == {"g_a-0": "BB/0", "g_b-0": "Aa/0"}
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,17 @@ _LISTS: Final = 200
 
 def children(path: str) -> Script[list[str] | None]:
     """Return the sorted names of a znode's children, or ``None`` when there is no such znode."""
+    names = yield from listing(path)
+    return None if names is None else sorted(names)
+
+
+def listing(path: str) -> Script[list[str] | None]:
+    """Return what `children` does, but in ZooKeeper's order, which can matter to roundrobin."""
     reply = yield from read(GetChildren(path))
     if not isinstance(reply, Ok):
         return None
     assert isinstance(reply.value, tuple)
-    return sorted(str(name) for name in reply.value)
+    return [str(name) for name in reply.value]
 
 
 def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:

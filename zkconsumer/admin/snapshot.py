@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from zkconsumer.admin.reads import children, children_of
+from zkconsumer.admin.reads import children, children_of, listing
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS, expand
@@ -93,13 +93,13 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
     if parts is None:
         return None
     for _ in range(3):
-        ids = yield from children(paths.ids)
+        ids = yield from listing(paths.ids)
         members = yield from _read_below(paths.ids, ids or [])
         offsets = yield from _read_tree(paths.offsets, "offsets" in parts)
         owners = yield from _read_tree(paths.owners, "owners" in parts)
         slipped = yield from _read_tree(f"{paths.root}/{SLIP}", SLIP in parts)
         moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
-        if (yield from children(paths.ids)) == ids:
+        if (yield from listing(paths.ids)) == ids:
             break
     known = {"ids", "owners", "offsets", SLIP, MOVED}
     strange = tuple(name for name in parts if name not in known)

@@ -286,12 +286,12 @@ class GroupTools:
 
     def list_topics(self) -> list[TopicRow]:
         """Return a row for each topic."""
-        topics, brokers = self._all_topics(self._zk.run(list_topics()))
+        topics, brokers = self._all_topics(sorted(self._zk.run(list_topics())))
         return [topic_row(found, brokers.registered) for found in topics.values()]
 
     def describe_topics(self, topics: Sequence[str] | None = None) -> list[PartitionRow]:
         """Return a row for each partition of these topics, or of all. Raises GroupError."""
-        names = self._zk.run(list_topics())
+        names = sorted(self._zk.run(list_topics()))
         for topic in topics or ():
             if topic not in names:
                 raise GroupError(_unknown("topic", topic, names))

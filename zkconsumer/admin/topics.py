@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from zkconsumer.admin.reads import children, json_object
+from zkconsumer.admin.reads import children, json_object, listing
 from zkconsumer.core.ops import Node
 from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
@@ -75,8 +75,8 @@ class TopicRow(NamedTuple):
 
 
 def list_topics() -> Script[list[str]]:
-    """Return the names of all topics, sorted."""
-    return (yield from children(BROKER_TOPICS)) or []
+    """Return the names of all topics, in ZooKeeper's order."""
+    return (yield from listing(BROKER_TOPICS)) or []
 
 
 def read_topic(topic: str) -> Script[TopicSnapshot | None]:

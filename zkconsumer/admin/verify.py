@@ -139,7 +139,7 @@ class _Verifier:
         return Finding(self.snapshot.group, kind, where, what)
 
     def _members(self) -> Iterator[Finding]:
-        for member, node in self.snapshot.members.items():
+        for member, node in sorted(self.snapshot.members.items()):
             path = f"{self.paths.ids}/{member}"
             writer = _registration_writer(node.data)
             if member in self.registrations.quarantined:
@@ -280,7 +280,8 @@ class _Verifier:
         if assignor.name == "range":
             chosen = assign_range(threads, partitions)
         else:
-            chosen = assign_roundrobin(threads, partitions, assignor.hash_form)
+            subscriptions = [tuple(counts) for counts in self.registrations.topics.values()]
+            chosen = assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
         owning = {
             _text(node).rpartition("-")[0]
             for nodes in self.snapshot.owners.values()

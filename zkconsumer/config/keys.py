@@ -333,8 +333,10 @@ class ConsumerKeys:
         "string",
         "topic-partition",
         "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka 1.0 "
-        "and later, `[topic,partition]` as Kafka 0.8.2 to 0.11. Must be that of all members",
-        check=one_of("topic-partition", "[topic,partition]"),
+        "and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, `[topic,partition]-0.8.2` as "
+        "Kafka 0.8.2 to 0.10.1. The last two differ only for topics whose names have the same "
+        "hash, such as `Aa` and `BB`. Must be that of all members",
+        check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
         since="zkconsumer",
     )
     reread_interval_ms: int = key(

@@ -5,7 +5,7 @@ makes two members claim the same partition for ever. Pure functions; any thread 
 
 Order of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
 compares UTF-16 code units. Order of partitions in roundrobin: signed 32-bit Java string hash of
-the partition's text.
+the partition's text; equal hashes in the order of the JVM's map of topics (``scala_maps``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 
+from zkconsumer.core.scala_maps import java_hash_bits, topic_order
 from zkconsumer.core.types import ConsumerThreadId, TopicPartition
 
 
@@ -24,12 +26,15 @@ class RoundRobinHash(Enum):
     """Kafka 1.0 and later: ``orders-0``."""
 
     BRACKETS = "[topic,partition]"
-    """Kafka 0.8.2 to 0.11: ``[orders,0]``."""
+    """Kafka 0.10.2 and 0.11: ``[orders,0]``."""
+
+    BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
+    """Kafka 0.8.2 to 0.10.1: the same text. Only ties between topics are broken otherwise."""
 
 
 def java_hash(text: str) -> int:
     """Return what Java's ``text.hashCode()`` returns: signed, 32 bits, over UTF-16 code units."""
-    return _signed(_hash_more(0, text))
+    return _signed(java_hash_bits(0, text))
 
 
 def fetcher_index(topic: str, partition: int, num_fetchers: int) -> int:
@@ -37,7 +42,7 @@ def fetcher_index(topic: str, partition: int, num_fetchers: int) -> int:
 
     Scala's ``abs`` maps the smallest 32-bit integer to 0, and so does this.
     """
-    value = _signed((31 * _hash_more(0, topic) + partition) & 0xFFFFFFFF)
+    value = _signed((31 * java_hash_bits(0, topic) + partition) & 0xFFFFFFFF)
     return (0 if value == -0x80000000 else abs(value)) % num_fetchers
 
 
@@ -83,38 +88,44 @@ def assign_roundrobin(
     threads: Mapping[str, Sequence[ConsumerThreadId]],
     partitions: Mapping[str, Sequence[int]],
     hash_form: RoundRobinHash,
+    subscriptions: Iterable[Sequence[str]] | None = None,
 ) -> dict[TopicPartition, ConsumerThreadId]:
     """Deal all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
 
     The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
     passed over and loses that turn. Arguments and result as in `assign_range`.
 
-    Partitions whose hashes are equal are dealt by topic, then by number. Within one
-    topic the JVM does the same; between topics its order is that of a hash map, so it is undefined.
+    Partitions of one topic whose hashes are equal are dealt by number. Between topics equal hashes
+    are dealt in the order of the JVM's map of topics. ``subscriptions`` is what that order follows
+    from (see `topic_order`); where it is missing, it is taken from ``threads``: members and topics
+    in the order in which they first appear. Nothing else depends on the order of the arguments.
     """
     distinct = _distinct(threads.values())
     rank = _ranks(distinct.values())
     ring = list(rank)
     places_of = {at: sorted({rank[t] for t in ids}) for at, ids in distinct.items()}
     places = {topic: places_of[id(ids)] for topic, ids in threads.items() if ids}
-    before, after = ("", "-") if hash_form is RoundRobinHash.DASH else ("[", ",")
-    closing = "" if hash_form is RoundRobinHash.DASH else "]"
+    before, between, after = ("", "-", "") if hash_form is RoundRobinHash.DASH else ("[", ",", "]")
 
     deck: list[tuple[int, str, int]] = []
     for topic in places:
-        prefix = _hash_more(0, f"{before}{topic}{after}")
+        prefix = java_hash_bits(0, f"{before}{topic}{between}")
         for number in partitions.get(topic, ()):
-            hashed = _signed(_hash_more(prefix, f"{number}{closing}"))
+            hashed = _signed(java_hash_bits(prefix, f"{number}{after}"))
             deck.append((hashed, topic, number))
-    # DEVIATION-24: the JVM orders equal hashes of different topics by chance.
     deck.sort()
+    if any(one[0] == next_[0] and one[1] != next_[1] for one, next_ in pairwise(deck)):
+        found = _subscriptions(threads) if subscriptions is None else subscriptions
+        order = topic_order(found, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
+        visited = {topic: place for place, topic in enumerate(order)}
+        deck.sort(key=lambda card: (card[0], visited[card[1]], card[2]))
 
     result: dict[TopicPartition, ConsumerThreadId] = {}
     turn = 0
     for _, topic, number in deck:
         eligible = places[topic]
-        found = bisect_left(eligible, turn)
-        place = eligible[found] if found < len(eligible) else eligible[0]
+        at = bisect_left(eligible, turn)
+        place = eligible[at] if at < len(eligible) else eligible[0]
         result[TopicPartition(topic, number)] = ring[place]
         turn = place + 1
     return result
@@ -134,21 +145,20 @@ def _ranks(threads: Iterable[Sequence[ConsumerThreadId]]) -> dict[ConsumerThread
     return {thread: place for place, thread in enumerate(ordered)}
 
 
+def _subscriptions(
+    threads: Mapping[str, Sequence[ConsumerThreadId]],
+) -> Iterable[Sequence[str]]:
+    """Each consumer's topics, both in the order in which they first appear."""
+    found: dict[str, dict[str, None]] = {}
+    for topic, ids in threads.items():
+        for thread in ids:
+            found.setdefault(thread.consumer, {})[topic] = None
+    return [list(topics) for topics in found.values()]
+
+
 def _java_key(text: str) -> bytes:
     """A key whose byte order is the order of ``String.compareTo``."""
     return text.encode("utf-16-be", "surrogatepass")
-
-
-def _hash_more(value: int, text: str) -> int:
-    """Carry a Java string hash (unsigned 32 bits) on over more text."""
-    if text.isascii():
-        for unit in text.encode():
-            value = (31 * value + unit) & 0xFFFFFFFF
-        return value
-    units = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value
 
 
 def _signed(value: int) -> int:

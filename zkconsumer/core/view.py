@@ -63,11 +63,12 @@ class GroupView:
     """The group as one pass of reads showed it.
 
     ``registered`` says whether this member's own registration was there. ``members`` maps consumer
-    id to topic to number of streams, filters already expanded. ``quarantined`` maps the path of
-    each znode that could not be used (registration, topic, broker) to the reason; what it says is
-    left out. All members leave out the same, but for a filter that takes about as long to match as
-    it may: there each member's processor decides. ``partitions`` maps topic to its partitions,
-    ascending.
+    id to topic to number of streams, filters already expanded, members and topics in the order in
+    which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
+    path of each znode that could not be used (registration, topic, broker) to the reason; what it
+    says is left out. All members leave out the same, but for a filter that takes about as long to
+    match as it may: there each member's processor decides. ``partitions`` maps topic to its
+    partitions, ascending.
     """
 
     registered: bool
@@ -106,7 +107,8 @@ def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) ->
     if assignor.name == "range":
         assignment = assign_range(threads, partitions)
     else:
-        assignment = assign_roundrobin(threads, partitions, assignor.hash_form)
+        subscriptions = [tuple(topics) for topics in view.members.values()]
+        assignment = assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
     parts: dict[str, dict[TopicPartition, ConsumerThreadId]] = {}
     for tp, thread in assignment.items():
         parts.setdefault(thread.consumer, {})[tp] = thread

@@ -225,7 +225,8 @@ class Trouble:
         self.timeout = rng.choice([2.0, 4.0, 6.0])
         self.reread = rng.choice([4.0, 8.0, NEVER])
         assignor = rng.choice(["range", "roundrobin"])
-        self.assignor = Assignor(assignor, rng.choice(list(RoundRobinHash)))
+        forms = (RoundRobinHash.DASH, RoundRobinHash.BRACKETS)
+        self.assignor = Assignor(assignor, rng.choice(forms))
         self.legacy = legacy
         self.habits = Habits(
             stop=(0.0, rng.choice([0.1, 0.1, 1.5])),

@@ -87,7 +87,7 @@ class MixedGroup:
         self.acked: dict[tuple[str, int, int], bytes] = {}
         """Value of every message acknowledged, by topic, partition and offset."""
         self.watch = GroupWatch(cluster.zookeeper, group)
-        self.hash = RoundRobinHash.DASH if jvm.kafka == "1.1" else RoundRobinHash.BRACKETS
+        self.hash = RoundRobinHash.DASH if jvm.kafka == "1.1" else RoundRobinHash.BRACKETS_0_8_2
         self.partitions: dict[str, int] = {}
         self.profile = profile
         self.reread = 0
@@ -324,13 +324,15 @@ class MixedGroup:
         client, paths = self.watch.client, self.watch.paths
         names = client.get_children("/brokers/topics")
         threads: dict[str, list[ConsumerThreadId]] = {}
-        for member in self.watch.members():
+        subscriptions: list[tuple[str, ...]] = []
+        for member in client.get_children(paths.ids):
             path = paths.member(member)
             try:
                 subscription = decode_registration(path, client.get(path)[0])
             except NoNodeError:
                 return {}
             wanted = expand(path, subscription, names, exclude_internal=True)
+            subscriptions.append(tuple(wanted))
             for topic, ids in thread_ids(member, wanted).items():
                 threads.setdefault(topic, []).extend(ids)
         assert set(threads) <= set(self.partitions), "filters allow this group's topics only"
@@ -341,7 +343,7 @@ class MixedGroup:
         if self.strategy == "range":
             result = assign_range(threads, partitions)
         else:
-            result = assign_roundrobin(threads, partitions, self.hash)
+            result = assign_roundrobin(threads, partitions, self.hash, subscriptions)
         return {tp: str(thread) for tp, thread in result.items()}
 
     def owners(self) -> dict[TopicPartition, str]:

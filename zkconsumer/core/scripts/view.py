@@ -39,16 +39,16 @@ def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
     return Listing((), 0, 0) if op.counted else ()
 
 
-def _children(path: str) -> Script[list[str]]:
-    """Children in a fixed order, watched."""
+def _children(path: str) -> Script[tuple[str, ...]]:
+    """Children in ZooKeeper's order, watched."""
     names = yield from _listed(GetChildren(path, True))
     assert isinstance(names, tuple)
-    return sorted(names)
+    return names
 
 
 def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
     """Znodes of the brokers, by name; their list is watched."""
-    names = [name for name in (yield from _children(BROKER_IDS)) if name.isdecimal()]
+    names = [name for name in sorted((yield from _children(BROKER_IDS))) if name.isdecimal()]
     paths = [broker_path(int(name)) for name in names]
     nodes: list[Node | None] = []
     if ctx.spec.scala:
@@ -96,7 +96,8 @@ def load_view(order: orders.LoadView, ctx: ScriptContext) -> Script[facts.ViewLo
     if not _is_own(registrations.get(spec.consumer_id), ctx, order.epoch):
         known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
         return facts.ViewLoaded(order.token, GroupView(False, brokers, {}, quarantined, {}), known)
-    members = yield from _expanded(ctx, registrations, quarantined)
+    listed = {name: registrations[name] for name in listing.names if name in registrations}
+    members = yield from _expanded(ctx, listed, quarantined)
     nodes = yield from _topic_nodes(_topics(ctx, members), known.topics)
     partitions = _partitions(nodes, quarantined)
     known = Known(broker_nodes, listing, registrations, nodes)
@@ -161,7 +162,7 @@ def _expanded(
             subscriptions[member] = decode_registration(paths[member], node.data)
         except ZkConsumerError as fault:
             quarantined[paths[member]] = str(fault)
-    all_topics: list[str] = []
+    all_topics: tuple[str, ...] = ()
     if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
         all_topics = yield from _children(BROKER_TOPICS)
     members, unusable = ctx.expansions.of(subscriptions, all_topics, ctx.spec.exclude_internal)
