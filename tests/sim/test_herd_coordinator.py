@@ -143,6 +143,7 @@ def _join(group: GroupCoordinator, said: list[Any], name: str) -> str:
     assert said[-1].code == 79
     given: str = said[-1].member_id
     group.handle(orders.JoinGroup(2, given, RANGE), spec, said.append)
+    group.kernel.run(until=group.kernel.now)  # the initial delay of 0 s
     return given
 
 

@@ -7,7 +7,7 @@ members that speak to it are the real machine. One group. Source of states, code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -30,10 +30,26 @@ REBALANCING: Final = 27
 ID_REQUIRED: Final = 79
 FENCED_INSTANCE: Final = 82
 
+FIRST_JOIN_SECONDS: Final = 300.0
+"""How long a new member may wait for its first generation."""
+
+LENIENCIES: Final = (
+    "While it loads a group, it refuses heartbeats. A broker answers them all as if the group were "
+    "stable, so a member that the group has lost believes for that time that it belongs to it.",
+    "When a static member comes back to a stable group with other metadata, the group rebalances. "
+    "A broker lets it have its former assignment, also where that was the first of the two rounds "
+    "of a cooperative rebalance: what another member has given up then waits for the next change.",
+)
+"""What a lenient coordinator does otherwise than a broker."""
+
+_ANY: Final = "?"
+"""Stands for the leader when it has gone, until the next generation has another one."""
+
 
 class GroupState(Enum):
     """State of a group at its coordinator."""
 
+    DEAD = "does not exist"
     EMPTY = "no members"
     PREPARING = "waits for all members to join"
     COMPLETING = "waits for the leader's assignment"
@@ -76,6 +92,7 @@ class GroupCoordinator:
     Args:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
             waits for more members.
+        lenient: differ from a broker as ``LENIENCIES`` says.
     """
 
     def __init__(
@@ -84,9 +101,13 @@ class GroupCoordinator:
         topics: Callable[[], Mapping[str, int]],
         initial_delay: float = 3.0,
         watch: GroupWatch | None = None,
+        lenient: bool = False,
     ) -> None:
         self.kernel = kernel
-        self.state = GroupState.EMPTY
+        self.lenient = lenient
+        self.misfenced: set[str] = set()
+        """Instance ids whose live holder another coordinator does not know: it is fenced."""
+        self.state = GroupState.DEAD
         self.generation = 0
         self.roster = Roster()
         self.seats = self.roster.seats
@@ -98,10 +119,12 @@ class GroupCoordinator:
         self._protocol = ""
         self._leader = ""
         self._parts: Mapping[str, bytes] = {}
-        self._not_before_us = 0
+        self._gathering = False  # the initial delay: nothing completes the join before its end
+        self._more_came = False  # during the initial delay of the first generation
+        self._unsynced: set[str] = set()  # of this generation
         self._phase = 0  # of rebalances: a deadline of an earlier one says nothing
         self._ids = 0
-        self._stored = _Stored()
+        self._stored: _Stored | None = None
         self._life = 0
 
     # -- requests
@@ -116,7 +139,13 @@ class GroupCoordinator:
                 reply(fact)
 
         if self.loading and not isinstance(order, orders.LoadTopics):
-            answer(failure(order, LOADING))
+            match order:
+                case orders.Heartbeat(token) if not self.lenient:
+                    answer(facts.HeartbeatAnswered(token, 0))
+                case orders.SyncGroup():
+                    answer(failure(order, REBALANCING))
+                case _:
+                    answer(failure(order, LOADING))
             return
         match order:
             case orders.LoadTopics(token, wanted):
@@ -129,37 +158,51 @@ class GroupCoordinator:
                 self._sync(order, spec, answer)
             case orders.Heartbeat(token, name, generation):
                 code = self._known(name, generation, spec)
-                if not code and self.state is GroupState.PREPARING:
-                    code = REBALANCING
+                if not code:
+                    self._hear(name)
+                    code = REBALANCING if self.state is GroupState.PREPARING else 0
                 answer(facts.HeartbeatAnswered(token, code))
             case orders.LeaveGroup(token, name):
-                self.roster.pending.discard(name)
-                self._remove(name, left=True)
-                self._complete_join()
+                self._forget_pending(name)
+                self._expel(name, left=True)
                 answer(facts.Left(token))
             case orders.FetchOffsets(token, wanted):
                 answer(facts.OffsetsFetched(token, {tp: self.offsets.get(tp) for tp in wanted}))
             case orders.CommitOffsets(token, name, generation, positions):
-                code = self._known(name, generation, spec)
-                if not code and self.state is GroupState.COMPLETING:
-                    code = REBALANCING
+                code = self._may_commit(name, generation, spec)
                 if not code:
+                    if name in self.seats:
+                        self._hear(name)
                     self._store_offsets(name, positions)
                 answer(facts.OffsetsCommitted(token, dict.fromkeys(positions, code)))
 
-    def _known(self, name: str, generation: int, spec: GroupSpec) -> int:
-        """Why a member of ``generation`` is refused, or 0; who is not counts as heard."""
+    def _may_commit(self, name: str, generation: int, spec: GroupSpec) -> int:
+        if self.state is GroupState.DEAD:
+            if generation >= 0:
+                return ILLEGAL_GENERATION
+            self.state = GroupState.EMPTY
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return 0
+        code = self._known(name, generation, spec)
+        return REBALANCING if not code and self.state is GroupState.COMPLETING else code
+
+    def _is_member(self, name: str, spec: GroupSpec) -> int:
+        """Why this is not a member of the group, or 0."""
         if spec.instance_id is not None:
             holder = self.roster.instances.get(spec.instance_id)
             if holder is not None and holder != name:
                 return FENCED_INSTANCE
-        seat = self.seats.get(name)
-        if seat is None:
-            return UNKNOWN_MEMBER
-        if generation != self.generation:
-            return ILLEGAL_GENERATION
-        seat.heard_us = self.kernel.now_us
-        return 0
+            if holder is None:
+                return UNKNOWN_MEMBER
+        return 0 if name in self.seats else UNKNOWN_MEMBER
+
+    def _known(self, name: str, generation: int, spec: GroupSpec) -> int:
+        """Why a member of ``generation`` is refused, or 0."""
+        code = self._is_member(name, spec)
+        return ILLEGAL_GENERATION if not code and generation != self.generation else code
+
+    def _hear(self, name: str) -> None:
+        self.seats[name].heard_us = self.kernel.now_us
 
     def _store_offsets(self, name: str, positions: Mapping[TopicPartition, int]) -> None:
         for tp, offset in positions.items():
@@ -172,6 +215,14 @@ class GroupCoordinator:
 
     def _join(self, order: orders.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
         name, replaces = order.member_id, ""
+        if self.state is GroupState.DEAD:
+            if name:
+                reply(failure(order, UNKNOWN_MEMBER))
+                return
+            self.state = GroupState.EMPTY
+        if not self.roster.supports(order.protocols):
+            reply(failure(order, INCONSISTENT_PROTOCOL))
+            return
         if not name:
             self._ids += 1
             name = f"{spec.consumer_id}-{self._ids}"
@@ -181,59 +232,54 @@ class GroupCoordinator:
                 reply(facts.RequestFailed(order.token, ID_REQUIRED, "", name))
                 return
             replaces = self.roster.instances.get(spec.instance_id, "")
-        elif name not in self.seats and name not in self.roster.pending:
-            fenced = spec.instance_id is not None and spec.instance_id in self.roster.instances
-            reply(failure(order, FENCED_INSTANCE if fenced else UNKNOWN_MEMBER))
-            return
-        if not self.roster.in_common(order.protocols, self.seats.get(replaces or name)):
-            reply(failure(order, INCONSISTENT_PROTOCOL))
-            return
+        elif name not in self.roster.pending:
+            code = self._is_member(name, spec)
+            if code:
+                reply(failure(order, code))
+                return
         self.roster.pending.discard(name)
         self._seat(order, spec, name, replaces, reply)
+        self._complete_join()
 
     def _seat(
         self, order: orders.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
     ) -> None:
-        metadata = dict(order.protocols)
         if self._watch is not None and name in self.seats:
-            self._watch.joins(name, _owned(metadata.get(self._protocol, b"")))
-        before = self.seats.get(replaces or name)
-        same = before is not None and before.protocols == order.protocols
+            self._watch.joins(name, _owned(dict(order.protocols).get(self._protocol, b"")))
+        before = self.seats.get(name)
+        leader = self._leader
         if replaces:
+            same = self.seats[replaces].protocols == order.protocols
             self._replace(replaces, name, order, spec)
-            if self.state is GroupState.STABLE and same:
+            keeps = self.roster.vote() == self._protocol and (same or not self.lenient)
+            if self.state is GroupState.STABLE and keeps:
                 self._tell_assigned({name: self._parts.get(name, b"")})
-                leader = replaces if self._leader == name else self._leader
                 reply(facts.Joined(order.token, name, self.generation, leader, self._protocol))
                 self._store()
                 return
         elif before is None:
             self._add(name, spec, order.protocols)
-        seat = self.seats[name]
-        self.roster.offer(seat, order.protocols)
-        seat.heard_us = self.kernel.now_us
-        settled = (
+            if self.state is GroupState.PREPARING and self.generation == 0:
+                self._more_came = True
+        elif before.protocols == order.protocols and (
             self.state is GroupState.COMPLETING
             or (self.state is GroupState.STABLE and name != self._leader)
-        ) and same
-        if settled and not replaces:  # nothing new: the answer was lost on its way
+        ):  # nothing new: the answer was lost on its way
             reply(self._joined(order.token, name))
             return
-        self._refuse(seat, UNKNOWN_MEMBER)  # a request of an earlier connection
+        seat = self.seats[name]
+        self.roster.offer(seat, order.protocols)
+        # A request of an earlier connection of this member is never answered.
         seat.joining = partial(_with_token, reply, order.token)
-        self.roster.awaited.discard(name)
-        if self.state is GroupState.EMPTY:
-            self._prepare(self._initial_delay)
-        elif self.state is not GroupState.PREPARING:
+        if self.state is not GroupState.PREPARING:
             self._prepare()
-        elif before is None and self.kernel.now_us < self._not_before_us:
-            self._wait_for_more()
-        self._complete_join()
 
     def _replace(self, old: str, new: str, order: orders.JoinGroup, spec: GroupSpec) -> None:
         """A process has started with the instance id of another: that one is fenced."""
-        self._take_away(old, FENCED_INSTANCE)
-        self._add(new, spec, order.protocols)
+        seat = self.roster.remove(old)
+        assert seat is not None
+        self._refuse(seat, FENCED_INSTANCE)
+        self._add(new, spec, order.protocols, new=False)
         self._parts = {new if name == old else name: part for name, part in self._parts.items()}
         if self._leader == old:
             self._leader = new
@@ -249,27 +295,39 @@ class GroupCoordinator:
             )
         return facts.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
-    def _prepare(self, delay: float = 0.0) -> None:
+    def _prepare(self) -> None:
         """All shall join again, within the longest of their rebalance timeouts."""
+        first = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING
+        self._unsynced.clear()
         for seat in self.seats.values():
             waiting, seat.syncing = seat.syncing, None
             if waiting is not None:
                 waiting(facts.RequestFailed(0, REBALANCING))
-        self.roster.awaited = {name for name, seat in self.seats.items() if seat.joining is None}
-        self._not_before_us = self.kernel.now_us + round(delay * 1e6)
-        self._arm(self._late_join)
-        if delay:
-            self.kernel.schedule(delay, self._complete_join)
+        if first:
+            self._gather(self._initial_delay, self._patience() - self._initial_delay)
+        else:
+            self._arm(self._patience(), self._begin)
 
-    def _wait_for_more(self) -> None:
-        self._not_before_us = self.kernel.now_us + round(self._initial_delay * 1e6)
-        self.kernel.schedule(self._initial_delay, self._complete_join)
+    def _gather(self, delay: float, left: float) -> None:
+        """Wait ``delay`` seconds for more members; again for as long while new ones come."""
+        self._gathering = True
 
-    def _arm(self, late: Callable[[], None]) -> None:
+        def over() -> None:
+            if self._more_came and left > 0:
+                self._more_came = False
+                self._gather(min(self._initial_delay, left), left - delay)
+            else:
+                self._begin()
+
+        self._arm(delay, over)
+
+    def _patience(self) -> float:
+        return max((seat.spec.rebalance_timeout for seat in self.seats.values()), default=0.0)
+
+    def _arm(self, patience: float, late: Callable[[], None]) -> None:
         self._phase += 1
         phase, life = self._phase, self._life
-        patience = max(seat.spec.rebalance_timeout for seat in self.seats.values())
 
         def due() -> None:
             if (self._phase, self._life) == (phase, life):
@@ -277,48 +335,57 @@ class GroupCoordinator:
 
         self.kernel.schedule(patience, due)
 
-    def _late_join(self) -> None:
-        if self.state is GroupState.PREPARING:
-            self.roster.pending.clear()
-            self._not_before_us = 0
-            for name, seat in list(self.seats.items()):
-                if seat.joining is None and seat.spec.instance_id is None:
-                    self._remove(name)
-            self._complete_join(late=True)
-
     def _late_sync(self) -> None:
-        if self.state is GroupState.COMPLETING:
-            for name in [name for name, seat in self.seats.items() if seat.syncing is None]:
-                self._remove(name)
-            self._complete_join()
+        for name in self._unsynced.copy():
+            self._drop(name)
+        self._prepare()
+        self._complete_join()
 
-    def _complete_join(self, late: bool = False) -> None:
-        """Begin the next generation if all have joined; static members may be late."""
-        if self.state is not GroupState.PREPARING or self.kernel.now_us < self._not_before_us:
+    def _complete_join(self) -> None:
+        """Begin the next generation if all have joined."""
+        if self.state is not GroupState.PREPARING or self._gathering or self.roster.pending:
             return
-        if not late and (self.roster.pending or self.roster.awaited):
-            return
+        if all(seat.joining is not None for seat in self.seats.values()):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin the next generation with those that have joined, and with late static members."""
+        self._gathering = False
+        for name, seat in list(self.seats.items()):
+            if seat.joining is None and seat.spec.instance_id is None:
+                self._drop(name)
         joined = [name for name, seat in self.seats.items() if seat.joining is not None]
-        if not joined:
-            if self.seats:
-                self._arm(self._late_join)
+        if self.seats and not joined:
+            self._arm(self._patience(), self._begin)
             return
+        self._phase += 1
         self.generation += 1
-        self.state = GroupState.COMPLETING
         self._parts = {}
+        if not joined:
+            self.state, self._protocol = GroupState.EMPTY, ""
+            self._store()
+            return
+        self.state = GroupState.COMPLETING
         self._protocol = self.roster.vote()
         if self._leader not in joined:
-            self._leader = joined[0]
-        self._arm(self._late_sync)
+            self._leader = self._elect(joined)
+        self._unsynced = set(self.seats)
+        self._arm(self._patience(), self._late_sync)
         if self._watch is not None:
             for name in self.seats.keys() - set(joined):
                 self._watch.passed_over(name, self.generation)
-        for name in joined:
-            seat = self.seats[name]
+        for name, seat in self.seats.items():
             reply, seat.joining = seat.joining, None
             seat.heard_us = self.kernel.now_us
-            assert reply is not None
-            reply(self._joined(0, name))
+            if seat.new:
+                seat.new = False
+                self._expire_later(name, seat)
+            if reply is not None:
+                reply(self._joined(0, name))
+
+    def _elect(self, joined: Sequence[str]) -> str:
+        """Who leads after a leader that has gone: a broker takes any of ``joined``."""
+        return joined[0]
 
     # -- the assignment
 
@@ -331,10 +398,10 @@ class GroupCoordinator:
             return
         seat = self.seats[order.member_id]
         seat.syncing = partial(_with_token, reply, order.token)
+        self._unsynced.discard(order.member_id)
         if self.state is GroupState.COMPLETING and order.member_id == self._leader:
             self._parts = {name: order.assignments.get(name, b"") for name in self.seats}
             self.state = GroupState.STABLE
-            self._phase += 1
             self._store()
             self._tell_assigned(self._parts)
         elif self.state is GroupState.STABLE:  # it has missed the answer before
@@ -345,6 +412,8 @@ class GroupCoordinator:
                 if waiting is not None:
                     one.heard_us = self.kernel.now_us
                     waiting(facts.Synced(0, self._parts.get(name, b"")))
+        if not self._unsynced:
+            self._phase += 1
 
     def _tell_assigned(self, parts: Mapping[str, bytes]) -> None:
         if self._watch is not None:
@@ -352,16 +421,14 @@ class GroupCoordinator:
 
     # -- the end of members
 
-    def _add(self, name: str, spec: GroupSpec, protocols: Protocols) -> None:
-        seat = Seat(spec, protocols, self.kernel.now_us)
+    def _add(self, name: str, spec: GroupSpec, protocols: Protocols, new: bool = True) -> None:
+        seat = Seat(spec, protocols, self.kernel.now_us, new=new)
         self.roster.add(name, seat)
-        self._expire_later(name, seat)
-
-    def _take_away(self, name: str, code: int) -> Seat | None:
-        seat = self.roster.remove(name)
-        if seat is not None:
-            self._refuse(seat, code)
-        return seat
+        self._leader = self._leader or name
+        if new:
+            self.kernel.schedule(FIRST_JOIN_SECONDS, partial(self._look_at_new, name, seat))
+        else:
+            self._expire_later(name, seat)
 
     def _forget_pending(self, name: str) -> None:
         if name in self.roster.pending:
@@ -372,6 +439,11 @@ class GroupCoordinator:
         due = seat.heard_us + round(seat.spec.session_timeout * 1e6)
         self.kernel.schedule_at_us(due, partial(self._look, name, seat))
 
+    def _look_at_new(self, name: str, seat: Seat) -> None:
+        """Has the member waited for its first generation for too long?"""
+        if seat.new and not seat.gone and self.seats.get(name) is seat:
+            self._expel(name)
+
     def _look(self, name: str, seat: Seat) -> None:
         """Has the member been silent for its session timeout? Who waits for an answer has not."""
         if seat.gone or self.seats.get(name) is not seat:
@@ -381,21 +453,30 @@ class GroupCoordinator:
         if seat.heard_us + round(seat.spec.session_timeout * 1e6) > self.kernel.now_us:
             self._expire_later(name, seat)
         else:
-            self._remove(name)
-            self._complete_join()
+            self._expel(name)
 
-    def _remove(self, name: str, left: bool = False) -> None:
-        seat = self._take_away(name, UNKNOWN_MEMBER)
+    def _drop(self, name: str, left: bool = False) -> Seat | None:
+        """Take a member out of the group; a SyncGroup of it is never answered."""
+        seat = self.roster.remove(name)
         if seat is None:
-            return
+            return None
+        self._unsynced.discard(name)
+        if self._leader == name:
+            self._leader = _ANY if self.seats else ""
         if self._watch is not None:
             self._watch.removed(name, left)
-        if not self.seats:
-            self.state, self._phase = GroupState.EMPTY, self._phase + 1
-            self._parts = {}
-            self._store()
-        elif self.state is not GroupState.PREPARING:
+        return seat
+
+    def _expel(self, name: str, left: bool = False) -> None:
+        """A member has left, or been silent for too long: the others join again."""
+        seat = self._drop(name, left)
+        if seat is None:
+            return
+        if seat.joining is not None:
+            seat.joining(facts.RequestFailed(0, UNKNOWN_MEMBER))
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING):
             self._prepare()
+        self._complete_join()
 
     def _refuse(self, seat: Seat, code: int) -> None:
         for waiting in (seat.joining, seat.syncing):
@@ -421,14 +502,23 @@ class GroupCoordinator:
 
     def restart(self) -> None:
         """The broker has died: another one, or itself, knows what was stored and no more."""
+        before = dict(self.roster.instances)
         self.roster.clear()
-        stored = self._stored
+        self._unsynced.clear()
+        self._gathering = self._more_came = False
+        known = self._stored is not None or bool(self.offsets)
+        stored = self._stored or _Stored()
         self._life += 1
         self.generation, self._protocol = stored.generation, stored.protocol
         self._leader, self._parts = stored.leader, stored.parts
         for name, (spec, protocols) in stored.seats.items():
-            self._add(name, spec, protocols)
-        self.state = GroupState.STABLE if self.seats else GroupState.EMPTY
+            self._add(name, spec, protocols, new=False)
+        after = self.roster.instances
+        self.misfenced |= {one for one in after if one in before and after[one] != before[one]}
+        if self.seats:
+            self.state = GroupState.STABLE
+        else:
+            self.state = GroupState.EMPTY if known else GroupState.DEAD
 
 
 def _with_token(reply: Reply, token: int, fact: Any) -> None:

@@ -15,7 +15,10 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True)
 class Seat:
-    """One member. ``joining`` and ``syncing`` are answered when all others are so far."""
+    """One member. ``joining`` and ``syncing`` are answered when all others are so far.
+
+    ``new``: its first generation has not begun.
+    """
 
     spec: GroupSpec
     protocols: Protocols
@@ -23,19 +26,18 @@ class Seat:
     joining: Reply | None = None
     syncing: Reply | None = None
     gone: bool = False
+    new: bool = False
 
 
 class Roster:
     """Seats by member id, in the order of joining. ``instances``: static members' ids.
 
-    ``awaited`` are those that have not joined the next generation yet, ``pending`` those that were
-    given an id and have not come back with it.
+    ``pending`` are ids that were given out and have not been used yet.
     """
 
     def __init__(self) -> None:
         self.seats: dict[str, Seat] = {}
         self.instances: dict[str, str] = {}
-        self.awaited: set[str] = set()
         self.pending: set[str] = set()
         self._offers: Counter[frozenset[str]] = Counter()
 
@@ -52,7 +54,6 @@ class Roster:
         if seat is not None:
             seat.gone = True
             self._offers[_names(seat.protocols)] -= 1
-            self.awaited.discard(name)
             if seat.spec.instance_id is not None:
                 self.instances.pop(seat.spec.instance_id, None)
         return seat
@@ -69,12 +70,9 @@ class Roster:
         self._offers[_names(protocols)] += 1
         seat.protocols = protocols
 
-    def in_common(self, protocols: Protocols, without: Seat | None) -> bool:
-        """Whether all members but ``without`` offer one of ``protocols``."""
-        others = self._offers.copy()
-        if without is not None:
-            others[_names(without.protocols)] -= 1
-        sets = [names for names, count in others.items() if count > 0]
+    def supports(self, protocols: Protocols) -> bool:
+        """Whether all members, the one that asks included, offer one of ``protocols``."""
+        sets = [names for names, count in self._offers.items() if count > 0]
         return bool(_names(protocols).intersection(*sets))
 
     def vote(self) -> str:
