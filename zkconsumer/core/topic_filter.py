@@ -131,7 +131,8 @@ class Expansions:
     """What the registrations of one group mean, remembered from one look at the group to the next.
 
     A filter is evaluated once for each list of topics, however many members have it. Members with
-    the same subscription, topics in the same order, share one mapping. Not for use by several threads at once.
+    the same subscription, topics in the same order, share one mapping. Not for use by several
+    threads at once.
     """
 
     def __init__(self) -> None:
