@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ZnodeFormatError,
         ZooKeeperError,
     )
-    from zkconsumer.runtime.loop import ConsumerRebalanceListener
+    from zkconsumer.runtime.listener import ConsumerRebalanceListener
     from zkconsumer.runtime.messages import (
         MessageAndMetadata,
         bytes_decoder,
@@ -117,7 +117,7 @@ _HOMES = {
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
     "zkconsumer.core.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.types": ("ConsumerThreadId", "TopicPartition"),
-    "zkconsumer.runtime.loop": ("ConsumerRebalanceListener",),
+    "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.messages": (
         "MessageAndMetadata",
         "bytes_decoder",

@@ -5,17 +5,17 @@ Called from the application's threads; see ``zkconsumer.runtime.connector``.
 
 from __future__ import annotations
 
-import queue
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core import facts
 from zkconsumer.core.assign import RoundRobinHash
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.core.types import Subscription
 from zkconsumer.core.view import Assignor, MemberSpec
 from zkconsumer.core.znodes import GroupPaths
@@ -26,14 +26,15 @@ from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.loop import ConnectorLoop, ConsumerRebalanceListener
-from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.zk.driver import SessionEvent, ZkDriver
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.zk.driver import ZkDriver
 
 
-class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanceListener]):
+class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     """One member of a consumer group that lives in ZooKeeper.
 
     Source of names and behaviour: Scala 1.1.1 ``kafka.consumer.ZookeeperConsumerConnector``.
@@ -61,7 +62,6 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
         super().__init__(
             self.config, DeliveryGate(always_open=self.config.profile == "scala"), journal
         )
-        self._mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
@@ -70,24 +70,23 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
         self._leave_patience = self._session_timeout + 5
         if self.config.offsets_storage == "kafka":
             self._leave_patience += self._offset_patience
-        self._zk = ZkDriver(
+        self._coordination = ZooKeeperCoordination(
+            self._host, self._gate, self._session_timeout, self._observer()
+        )
+        self._coordination.zk = self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
             self._session_timeout,
-            self._on_session,
-            self._mailbox.put,
+            self._coordination.on_session,
+            self._coordination.on_watch,
         )
         self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
-    def _on_session(self, event: SessionEvent, session_id: int) -> None:
-        if event is SessionEvent.LOST:
-            self._gate.close()  # at once; the loop hears of it when it comes to it
-        self._mailbox.put((event, session_id))
-
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
-        if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
-            self._mailbox.put(facts.OffsetReset(event.partition, event.replaced))
+        loop, partition = self._loop, event.partition
+        if event.kind is FetchEventKind.OFFSET_RESET and partition is not None and loop is not None:
+            loop.post(facts.OffsetReset(partition, event.replaced))
 
     def _make_loop(
         self,
@@ -95,7 +94,7 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
         streams: Sequence[KafkaStream],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> ConnectorLoop:
+    ) -> MemberLoop[RebalanceMachine]:
         config = self.config
         spec = MemberSpec(
             paths=GroupPaths(config.group_id),
@@ -115,17 +114,19 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
             session_timeout=max(self._session_timeout, self._zk.session_timeout),
             max_attempts=config.rebalance_max_retries,
         )
-        return ConnectorLoop(
-            spec,
-            self._zk,
+        if spec.kafka_storage:
+            self._coordination.offsets = self._offset_worker(plane)
+        return MemberLoop(
+            self.consumer_id,
+            RebalanceMachine(spec),
+            self._coordination,
             plane,
             self._gate,
-            lambda: self._listener,
+            self._host,
+            self._listener_calls(newer=False),
             auto_commit_interval=self._auto_commit_interval,
-            session_timeout=self._session_timeout,
-            mailbox=self._mailbox,
-            offsets=self._offset_worker(plane) if spec.kafka_storage else None,
-            observer=self._observer(),
+            rebalances=RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}),
+            observer=self._coordination.observer,
         )
 
     def _journal_settings(self) -> dict[str, object]:
@@ -162,16 +163,13 @@ class ZookeeperConsumerConnector(StreamConnector[ConnectorLoop, ConsumerRebalanc
         retries = config.offsets_commit_max_retries * config.offsets_channel_backoff_ms
         return (config.offsets_channel_socket_timeout_ms + retries) / 1000
 
-    def _give_up(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+    def _abandon(self, timeout: float) -> None:
         self._gate.end()
-        if self._plane is not None:
-            self._plane.close(timeout / 2)
-        self._zk.close(deadline - time.monotonic())
+        self._zk.close(timeout)
 
     def metrics(self) -> Metrics:
         """See ``StreamConnector``."""
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(self._zk, self._gate, loop, plane)
+        return snapshot.of_member(self._zk, self._gate, loop, self._coordination.commits, plane)

@@ -16,7 +16,9 @@ from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.assign import RoundRobinHash
+from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import ENDED, State
 from zkconsumer.core.membership.strategies import (
     LegacyStrategy,
     RangeStrategy,
@@ -28,16 +30,17 @@ from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
+from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.group_listener import GroupListener
-from zkconsumer.runtime.group_loop import GroupLoop
-from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
+from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.streams import KafkaStream
 
 
-class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
+class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
     """One member of a consumer group on the broker's group coordinator.
 
     Args:
@@ -77,7 +80,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
         streams: Sequence[KafkaStream],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> GroupLoop:
+    ) -> MemberLoop[MembershipMachine]:
         config = self.config
         spec = GroupSpec(
             group=config.group_id,
@@ -97,20 +100,38 @@ class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
         timeout = config.socket_timeout_ms / 1000
         servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(config.servers)]
         brokers = KnownBrokers(servers, fetchers.requests_to)
-        return GroupLoop(
+        name, calls, observer = self.consumer_id, self._listener_calls(newer=True), self._observer()
+        self._coordination = BrokerCoordination(
             spec,
-            self._client(brokers, timeout),
-            self._client(brokers, min(timeout, self._session_timeout)),
+            self._host,
+            self._gate,
+            RequestWorker(self._client(brokers, timeout), f"{name}_requests"),
+            RequestWorker(
+                self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
+            ),
+            streams,
+            calls,
+            observer,
+        )
+        return MemberLoop(
+            name,
+            MembershipMachine(spec),
+            self._coordination,
             plane,
             self._gate,
-            streams,
-            lambda: self._listener,
+            self._host,
+            calls,
             auto_commit_interval=self._auto_commit_interval,
-            observer=self._observer(),
+            rebalances=RebalanceCounts(
+                {State.STABLE},
+                ENDED | {State.NEW, State.OUTSIDE},
+                {State.FINDING, State.BACKING_OFF, State.LOADING},
+            ),
+            observer=observer,
         )
 
     def _last_fault(self) -> str:
-        return "" if self._loop is None else self._loop.last_fault
+        return "" if self._loop is None else self._coordination.last_fault
 
     def _observer(self) -> GroupRecorder | None:
         if self._journal is None:
@@ -153,13 +174,9 @@ class CoordinatorConsumerConnector(StreamConnector[GroupLoop, GroupListener]):
             on_exchange=self._on_exchange,
         )
 
-    def _give_up(self, timeout: float) -> None:
-        if self._loop is not None:
-            self._loop.give_up(timeout)
-
     def metrics(self) -> Metrics:
         """See ``StreamConnector``; those of ZooKeeper stay 0."""
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")
-        return snapshot.of_group_member(self._gate, loop, plane)
+        return snapshot.of_group_member(self._gate, loop, self._coordination.committed, plane)

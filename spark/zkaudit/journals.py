@@ -180,7 +180,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
 
 def views(lines_: DataFrame) -> DataFrame:
     """Table ``views``: from each reading of the group to the next one, or to the end."""
-    ends = ("SessionLost", "CloseSession", "CloseRequested")
+    ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
     told = lines_.withColumn("last", f.max("at").over(every)).where(
         (f.col("name") == "ViewLoaded") & f.col("members").isNotNull() | f.col("name").isin(*ends)

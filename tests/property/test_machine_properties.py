@@ -297,7 +297,7 @@ def test_the_tables_fit_the_machine() -> None:
     assert placed | {facts.ScriptFailed} == set(facts.Fact.__args__)
     told = {
         *(orders.SetBrokers, orders.Drop, orders.SetTimer, orders.AnswerCommit),
-        *(orders.AnswerStart, orders.Report, orders.CloseSession),
+        *(orders.AnswerStart, orders.Report, orders.Close),
     }
     assert set(ANSWERED_BY) | told == set(orders.Order.__args__)
     assert not COMMIT_STATES & CLOSING

@@ -16,7 +16,7 @@ from zkconsumer.core.membership import commits, facts
 from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.reactions import Reaction, Request, reaction
 from zkconsumer.core.types import TopicPartition
-from zkconsumer.sim import group_member
+from zkconsumer.runtime import coordinator
 from zkconsumer.sim.group_scenario import STRATEGIES, run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -56,18 +56,18 @@ def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
 
 def has_no_fence(patch: pytest.MonkeyPatch) -> None:
     """Delivery goes on however long the coordinator is silent."""
-    patch.setattr(group_member, "LEASE", 100.0)
+    patch.setattr(coordinator, "LEASE", 100.0)
 
 
 def trusts_a_rebalance_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Heartbeats that ask to join again keep the fence open beyond the rebalance timeout."""
 
-    def answered(self: group_member.SimGroupMember, *args: Any) -> None:
+    def confirm(self: coordinator.BrokerCoordination, *args: Any) -> None:
         self._settled_at = 1e9
         right(self, *args)
 
-    right = group_member.SimGroupMember.answered
-    patch.setattr(group_member.SimGroupMember, "answered", answered)
+    right = coordinator.BrokerCoordination.confirm
+    patch.setattr(coordinator.BrokerCoordination, "confirm", confirm)
 
 
 def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     [
         (joins_without_stopping, range(20), "stopped_before_release", STRATEGIES),
         (without(common_orders.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
-        (has_no_fence, range(60), "single_delivery", STRATEGIES),
+        (has_no_fence, range(110, 120), "single_delivery", STRATEGIES),
         (trusts_a_rebalance_for_ever, range(280, 300), "single_delivery", COOPERATIVE),
         (forgets_topics_that_are_not_there, range(300, 320), "no_orphan_at_rest", STRATEGIES),
         (starts_at_zero, range(20), "starts_at_committed", STRATEGIES),

@@ -15,7 +15,7 @@ from zkconsumer.core.ops import Listing, Node, SetData
 from zkconsumer.core.scripts import legacy, ownership, view
 from zkconsumer.core.states import IDLE
 from zkconsumer.core.types import TopicPartition
-from zkconsumer.sim import member
+from zkconsumer.runtime import zookeeper
 from zkconsumer.sim.scenario import run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -101,7 +101,7 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
 
 def has_no_lease(patch: pytest.MonkeyPatch) -> None:
     """Delivery goes on however long ZooKeeper is silent."""
-    patch.setattr(member, "LEASE", 100.0)
+    patch.setattr(zookeeper, "LEASE", 100.0)
 
 
 def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:

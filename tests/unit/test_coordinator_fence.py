@@ -6,7 +6,6 @@ import time
 
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core import facts as common
 from zkconsumer.core import orders as common_orders
 from zkconsumer.core.membership import facts, orders
@@ -15,10 +14,10 @@ from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.membership.strategies import RangeStrategy
 from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.group_loop import GroupLoop
+from zkconsumer.runtime.requests import RequestWorker
+from zkconsumer.runtime.threads import MemberThread
 
 P0 = TopicPartition("t", 0)
 SPEC = GroupSpec(
@@ -40,38 +39,28 @@ SPEC = GroupSpec(
 def test_answers_that_ask_to_rejoin_keep_the_gate_open_for_the_rebalance_timeout() -> None:
     """The coordinator waits that long for members to join again, and then gives their partitions
     away: heartbeats answered with 27 confirm nothing beyond it."""
-    config = CoordinatorConfig.parse({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"})
-    manager = ConsumerFetcherManager(config, "c")
     gate = DeliveryGate()
+    host = MemberThread("c")
     client = GroupClient(
         "g",
         "c",
         None,
-        KnownBrokers([], manager.requests_to),
+        KnownBrokers([], lambda broker: 0),
         session_timeout=30.0,
         rebalance_timeout=12.0,
         timeout=1.0,
     )
-    loop = GroupLoop(
-        SPEC,
-        client,
-        client,
-        DataPlane(manager, {}, 1.0),
-        gate,
-        [],
-        lambda: None,
-        auto_commit_interval=None,
-    )
+    line = RequestWorker(client, "c_requests")
+    coordination = BrokerCoordination(SPEC, host, gate, line, line, [], None)
     now = time.clock_gettime(CLOCK)
-    loop._confirm(now, 27)
+    coordination.confirm(now, 27)
     assert not gate.is_open, "never in a settled generation"
-    loop._confirm(now, 0)
+    coordination.confirm(now, 0)
     assert gate.valid_until == now + 12.0
-    loop._confirm(now + 3, 27)
+    coordination.confirm(now + 3, 27)
     assert gate.valid_until == now + 12.0
-    loop._confirm(now + 3, 0)
+    coordination.confirm(now + 3, 0)
     assert gate.valid_until == now + 15.0
-    manager.shutdown()
 
 
 def _holding() -> tuple[MembershipMachine, int]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
-from zkconsumer.broker.group import GroupClient
-from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.spec import GroupSpec
 from zkconsumer.core.membership.states import State
 from zkconsumer.core.membership.strategies import RangeStrategy
 from zkconsumer.core.types import Pattern, Subscription
 from zkconsumer.errors import ConnectorClosedError
-from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.group_loop import GroupLoop
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.process import Habits, SimHost, SimPlane
 from zkconsumer.testing import wait_until
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
@@ -50,51 +51,65 @@ class Stuck:
     in_hand: object | None = object()
 
 
-def test_who_became_slow_before_it_was_a_member_leaves() -> None:
+class Line:
+    """A connection to the coordinator that is answered by hand."""
+
+    coordinator = None
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
+        self._on_answer = on_answer
+
+    def submit(self, command: Any) -> None:
+        self.sent.append(command)
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def answer(self, kind: type, event: Callable[[int], Any]) -> None:
+        """Answer the last request, which is of this kind."""
+        assert isinstance(self.sent[-1], kind)
+        self._on_answer(self.sent[-1], event(self.sent[-1].token), 0.0, 0)
+
+
+def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None:
     """An application has a message in hand for longer than max.poll.interval.ms while the member is
-    joining: when it is let in it leaves again, and comes back when the application goes on."""
-    manager = ConsumerFetcherManager(CoordinatorConfig.parse(NOBODY), "c")
-    client = GroupClient(
-        *("g", "c", None),
-        KnownBrokers([], manager.requests_to),
-        session_timeout=30.0,
-        rebalance_timeout=0.0,
-        timeout=1.0,
-    )
+    joining. When the coordinator lets the member in, it leaves again, and joins when the
+    application continues."""
+    kernel, gate, stream, line = Kernel(0), DeliveryGate(now=lambda: 0.0), Stuck(), Line()
+    host = SimHost(kernel, "c", None)
     subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-    stream = Stuck()
-    loop = GroupLoop(
-        GroupSpec("g", "c", None, subscription, True, strategies, True, 30, 0, 3, 0.1, 30),
-        *(client, client),
-        DataPlane(manager, {}, 1.0),
-        DeliveryGate(),
-        cast(Any, [stream]),
-        lambda: None,
+    spec = GroupSpec("g", "c", None, subscription, True, strategies, True, 30, 5, 3, 0.1, 30)
+    coordination = BrokerCoordination(spec, host, gate, line, Line(), [stream], None)
+    loop = MemberLoop(
+        "c",
+        MembershipMachine(spec),
+        coordination,
+        SimPlane(host, gate, None, None, Habits(), lambda: 0),
+        gate,
+        host,
+        None,
         auto_commit_interval=None,
+        rebalances=RebalanceCounts((), (), ()),
     )
     machine = loop.machine
-
-    def asked(kind: Any) -> Any:
-        """The last request; it is of this kind."""
-        while not loop._requests.empty():
-            last = loop._requests.get()
-        assert isinstance(last, kind)
-        return last
-
-    loop._take(facts.Started())
-    loop._take(facts.CoordinatorFound(asked(orders.FindCoordinator).token))
-    loop._take(facts.TopicsLoaded(asked(orders.LoadTopics).token, {"t": 1}))
-    loop._watch_hands()
-    loop._watch_hands()
+    loop.begin()
+    line.answer(orders.FindCoordinator, facts.CoordinatorFound)
+    line.answer(orders.LoadTopics, lambda token: facts.TopicsLoaded(token, {"t": 1}))
+    kernel.run(until=7)
     assert machine.state is State.JOINING
-    loop._take(facts.Joined(asked(orders.JoinGroup).token, "m", 1, "other", "range"))
-    loop._watch_hands()
+    line.answer(orders.JoinGroup, lambda token: facts.Joined(token, "m", 1, "other", "range"))
+    kernel.run(until=9)
     assert machine.state is State.LEAVING
-    loop._take(facts.Left(asked(orders.LeaveGroup).token))
-    loop._watch_hands()
+    line.answer(orders.LeaveGroup, facts.Left)
+    kernel.run(until=11)
     assert machine.state is State.OUTSIDE
     assert loop.reports["poll-expired"] == 1
     stream.in_hand = None
-    loop._watch_hands()
+    kernel.run(until=13)
     assert machine.state is State.LOADING
-    manager.shutdown()

@@ -23,7 +23,17 @@ from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import MembershipFact
 from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
-from zkconsumer.core.ops import Code, Create, Failed, FetchOffsets, Ok, Reply, StoreOffsets, ZkOp
+from zkconsumer.core.ops import (
+    Code,
+    Create,
+    Failed,
+    FetchOffsets,
+    Ok,
+    Reply,
+    SessionEvent,
+    StoreOffsets,
+    ZkOp,
+)
 from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.znodes import (
@@ -40,7 +50,6 @@ from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeZk
 from zkconsumer.testing import wait_until
-from zkconsumer.zk.driver import SessionEvent
 
 P0 = TopicPartition("t", 0)
 SOON = 10.0

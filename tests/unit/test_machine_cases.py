@@ -249,7 +249,7 @@ def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> N
     release = only(orders.Release, member.on(facts.Committed(commit.token, claims)))
     assert set(release.claims) == {T0, T1}
     deregister = only(orders.Deregister, member.on(facts.Released(release.token)))
-    close = only(orders.CloseSession, member.on(facts.Deregistered(deregister.token)))
+    close = only(orders.Close, member.on(facts.Deregistered(deregister.token)))
     assert close.faults == ()
 
 

@@ -320,7 +320,7 @@ def test_a_rebalance_commits_before_it_joins() -> None:
     assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [
         common_orders.NotifyReleasing
     ]
-    assert kinds(answer(machine, common.ListenerDone)) == [orders.Forget, orders.LoadTopics]
+    assert kinds(answer(machine, common.ListenerDone)) == [common_orders.Forget, orders.LoadTopics]
     assert kinds(answer(machine, facts.TopicsLoaded, {"a": 2}))[-1] is orders.JoinGroup
     assert not machine.held
 
@@ -552,7 +552,7 @@ def test_a_refused_member_ends(code: int) -> None:
     """30 and 82: dropped, and the streams end with the error."""
     machine = stable()
     given = beat(machine, code)
-    assert kinds(given) == [common_orders.Drop, orders.Fail]
+    assert kinds(given) == [common_orders.Drop, common_orders.Fail]
     assert machine.state is State.FAILED
 
 
@@ -590,7 +590,7 @@ def test_what_was_announced_is_taken_back() -> None:
     answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
     (told,) = answer(machine, facts.OffsetsFetched, {A[0]: 5})
     assert isinstance(told, common_orders.NotifyStarting)
-    given = [order for order in beat(machine, 25) if isinstance(order, orders.NotifyLost)]
+    given = [order for order in beat(machine, 25) if isinstance(order, common_orders.NotifyLost)]
     assert [order.partitions for order in given] == [frozenset(A[:1])]
 
 

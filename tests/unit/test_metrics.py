@@ -27,11 +27,18 @@ from zkconsumer.core.ops import (
     SetData,
     StoreOffsets,
 )
-from zkconsumer.core.states import State
+from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
-from zkconsumer.runtime.metrics import Histogram, Kind, MemberCounts, Meter, declared
+from zkconsumer.runtime.metrics import (
+    CommitCounts,
+    Histogram,
+    Kind,
+    Meter,
+    RebalanceCounts,
+    declared,
+)
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
@@ -140,7 +147,7 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     or started in it; a look that changes nothing does not, nor one that a lost session or the end
     cuts off."""
     clock = Clock()
-    counts = MemberCounts("/consumers/g/offsets", clock)
+    counts = RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}, clock)
 
     def step(state: State, *following: orders.Order, seconds: float = 1.0) -> None:
         counts.stepped(state, following)
@@ -154,27 +161,26 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     step(State.VIEWING)
     step(State.STARTING, start)
     step(State.RESTING, seconds=100.0)
-    assert (counts.rebalances, counts.rebalance_seconds) == (1, 9.0)
+    assert (counts.count, counts.seconds) == (1, 9.0)
     step(State.VIEWING)
     step(State.RESTING)
-    assert counts.rebalances == 1
+    assert counts.count == 1
     step(State.STOPPING, orders.StopFetching(2, frozenset()))
     step(State.FAILED)
-    assert (counts.rebalances, counts.rebalance_seconds) == (2, 10.0)
-    assert counts.last_rebalance_seconds == 1.0
+    assert (counts.count, counts.seconds) == (2, 10.0)
+    assert counts.last_seconds == 1.0
     for cut in (State.SESSIONLESS, State.CLOSING_STOP):
         step(State.STARTING, start)
         step(cut, orders.StopFetching(3, frozenset()))
         step(State.VIEWING)
         step(State.RESTING)
-    assert counts.rebalances == 2
+    assert counts.count == 2
 
 
 def test_commits_are_offsets_that_were_stored() -> None:
     """What counts is each offset znode written and each offset Kafka took; not parents that were
     created on the way, refused operations, or anything else of the script."""
-    counts = MemberCounts("/consumers/g/offsets")
-    root = "/consumers/g/offsets"
+    counts, root = CommitCounts(), "/consumers/g/offsets"
     several = Multi(
         (
             Check("/consumers/g/ids/m", 0),
@@ -184,17 +190,17 @@ def test_commits_are_offsets_that_were_stored() -> None:
             SetData("/consumers/g/owners/t/1", b"1", 3),
         )
     )
-    counts.committing(several, Failed(Code.BAD_VERSION, 3))
-    counts.committing(several, Ok((None,) * 5))
-    assert (counts.zookeeper_commits, counts.kafka_commits) == (2, 0)
-    counts.committing(SetData(f"{root}/t/1", b"2"), Ok())
-    counts.committing(Create(root, b""), Ok())
-    assert counts.zookeeper_commits == 3
+    counts.answered(several, Failed(Code.BAD_VERSION, 3), root)
+    counts.answered(several, Ok((None,) * 5), root)
+    assert (counts.zookeeper, counts.kafka) == (2, 0)
+    counts.answered(SetData(f"{root}/t/1", b"2"), Ok(), root)
+    counts.answered(Create(root, b""), Ok(), root)
+    assert counts.zookeeper == 3
     tp = TopicPartition("t", 0)
-    counts.committing(StoreOffsets(((tp, 1), (tp, 2))), Ok((None, "refused")))
-    counts.committing(StoreOffsets(((tp, 1),)), Failed(Code.OTHER))
-    counts.committing(FetchOffsets((tp,)), Ok((None,)))
-    assert (counts.zookeeper_commits, counts.kafka_commits) == (3, 1)
+    counts.answered(StoreOffsets(((tp, 1), (tp, 2))), Ok((None, "refused")), root)
+    counts.answered(StoreOffsets(((tp, 1),)), Failed(Code.OTHER), root)
+    counts.answered(FetchOffsets((tp,)), Ok((None,)), root)
+    assert (counts.zookeeper, counts.kafka) == (3, 1)
 
 
 def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:

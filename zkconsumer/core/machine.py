@@ -562,7 +562,7 @@ class RebalanceMachine(Committing):
         self.quarantined = {}
         self.held.clear()
         self.fetching.clear()
-        self._emit(orders.CloseSession(tuple(self._closing_faults)))
+        self._emit(orders.Close(tuple(self._closing_faults)))
 
 
 def _consumer_of(text: str) -> str:

@@ -13,6 +13,15 @@ from enum import Enum
 from zkconsumer.core.types import TopicPartition
 
 
+class SessionEvent(Enum):
+    """What happened to a ZooKeeper session, as its client reports it."""
+
+    OPENED = "opened"
+    RESUMED = "resumed"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
 class Code(Enum):
     """Why an operation failed. ``CONNECTION_LOSS`` means: it may or may not have been applied."""
 

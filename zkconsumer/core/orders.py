@@ -88,9 +88,28 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class NotifyReleasing:
-    """Call the listener's ``before_releasing_partitions``. Answer: ``ListenerDone``."""
+    """Call the listener before partitions are released. Answer: ``ListenerDone``.
+
+    ``leaving``: the member leaves the group; the JVM's listener is not called then.
+    """
 
     token: int
+    partitions: frozenset[TopicPartition]
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyLost:
+    """Tell the listener that partitions were taken away unasked. Answer: ``ListenerDone``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Stopped partitions are released: their positions are of no use any more. No answer."""
+
     partitions: frozenset[TopicPartition]
 
 
@@ -201,8 +220,16 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
-    """The member has left (or cannot any more): end the session. ``faults``: what went wrong."""
+class Fail:
+    """The member cannot continue: ``code`` of the protocol and one line for people. No answer."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The member has left (or cannot any more). ``faults``: what went wrong."""
 
     faults: tuple[str, ...] = ()
 
@@ -227,5 +254,5 @@ Order = (
     | AnswerCommit
     | AnswerStart
     | Report
-    | CloseSession
+    | Close
 )

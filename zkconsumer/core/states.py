@@ -89,6 +89,8 @@ COMMIT_STATES = frozenset(State) - {
     State.CLOSING_DEREGISTER,
     State.CLOSED,
 }
+#: States of no member, in which no rebalance is under way.
+OUTSIDE = frozenset({State.NEW, State.SESSIONLESS})
 CLOSING = frozenset(
     {
         State.CLOSING_STOP,

@@ -120,7 +120,7 @@ class GroupCounter:
             case common_orders.StartFetching(_, partitions):
                 for tp in partitions:
                     ownership.took(now, tp, self._member)
-            case orders.Forget(gone) | common_orders.Drop(gone):
+            case common_orders.Forget(gone) | common_orders.Drop(gone):
                 for tp in gone:
                     ownership.lost(now, tp, self._member)
 
@@ -261,14 +261,14 @@ def _describe(what: MembershipFact | MembershipOrder, entry: Entry) -> None:
             more["result"] = result_of(what)
         case facts.RequestFailed(_, code, detail):
             more |= {"result": name_of(code), "detail": detail}
-        case orders.FetchOffsets(_, partitions) | orders.NotifyLost(_, partitions):
+        case orders.FetchOffsets(_, partitions) | common_orders.NotifyLost(_, partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
-        case orders.Forget(partitions):
+        case common_orders.Forget(partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
         case orders.JoinGroup(_, name, protocols):
             more["detail"] = f"{name or 'no member id'}: {', '.join(n for n, _ in protocols)}"
-        case orders.Fail(code, text):
+        case common_orders.Fail(code, text):
             more |= {"result": name_of(code), "detail": text}
-        case orders.Close(faults):
+        case common_orders.Close(faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -218,6 +218,6 @@ def describe(what: object, entry: Entry) -> None:
             more |= {"result": outcome.value, "detail": detail}
         case orders.Report(event, text):
             more |= {"result": event, "detail": text}
-        case orders.CloseSession(faults) | orders.AnswerCommit(_, faults):
+        case orders.Close(faults) | orders.AnswerCommit(_, faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -223,7 +223,7 @@ class Tally:
             for path in entry.get("created", ()):
                 if tp := owner_partition(path):
                     self.ownership.took(at, tp, member)
-        elif name == "CloseSession" or (kind == "event" and name == "crash"):
+        elif name == "Close" or (kind == "event" and name == "crash"):
             self.ownership.gone(at, member)
         if at < self.start:
             return

@@ -1,20 +1,14 @@
-"""What both member loops use so that no one waits for an answer that does not arrive.
+"""CommitRequests: commits that were asked for, each answered once, whatever ends the member.
 
-``CommitRequests`` is used by all threads; the rest says in each docstring which thread calls it.
+Any thread may use it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import queue
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
-
-from zkconsumer.errors import ConnectorFailedError
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -23,42 +17,6 @@ CommitFuture = Future[tuple[str, ...]]
 
 SHUT_DOWN = "the connector is shut down"
 """Why a commit is not carried out after an orderly end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """A mailbox item: a thread of this member has failed. The loop raises ``error``."""
-
-    error: BaseException
-
-
-def run_blocking(mailbox: queue.SimpleQueue[Any], work: Callable[[], object], name: str) -> None:
-    """Do ``work`` on a thread of its own; put what it returns, or ``Crashed``, into ``mailbox``.
-
-    Called by the loop's thread. Raises RuntimeError when no thread can be started.
-    """
-
-    def run() -> None:
-        try:
-            outcome = work()
-        except BaseException as error:  # noqa: BLE001 - the loop raises it again
-            outcome = Crashed(error)
-        mailbox.put(outcome)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-
-
-def call_listener(call: Callable[[], object]) -> str | None:
-    """Call the user's rebalance listener; return what it raised, as text.
-
-    ``SystemExit`` would end the calling thread without a word, so it counts like any other error.
-    """
-    try:
-        call()
-    except BaseException as error:
-        logger.warning("the rebalance listener raised", exc_info=True)
-        return f"the rebalance listener raised {error!r}"
-    return None
 
 
 class CommitRequests:
@@ -105,21 +63,3 @@ def _resolve(future: CommitFuture, faults: tuple[str, ...]) -> None:
         future.set_result(faults)
     except BaseException:
         logger.warning("the callback of a commit raised", exc_info=True)
-
-
-def wind_up(error: BaseException, *steps: Callable[[ConnectorFailedError], object]) -> None:
-    """Take each step after the loop has failed, whether or not the steps before it succeed.
-
-    Called by the loop's thread, with the error for the application.
-    """
-    logger.critical("the connector's loop has failed; leaving the group", exc_info=error)
-    failure = ConnectorFailedError(
-        f"the connector has failed and leaves its group: {error!r}; the log of zkconsumer.member "
-        "has the traceback; shut this connector down and make a new one"
-    )
-    failure.__cause__ = error
-    for step in steps:
-        try:
-            step(failure)
-        except BaseException:
-            logger.critical("while leaving the group", exc_info=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Self
 
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core import facts
@@ -44,12 +44,17 @@ from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetchers import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.listener import GroupListener, ListenerCalls
+from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import MemberThread
 
 logger = logging.getLogger("zkconsumer.member")
 
+_SAMPLE_INTERVAL: Final = 5.0
+"""Seconds between the samples of rates, as in the JVM's meters."""
 START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
 _FAILED_START_LEAVE: Final = 5.0
@@ -58,32 +63,7 @@ START_WARNING: Final = 5.0
 """Seconds between two warnings that the first rebalance has not ended."""
 
 
-class Loop(Protocol):
-    """What a connector needs of the thread that owns its machine."""
-
-    started: Future[AnswerStart]
-    closed: Future[tuple[str, ...]]
-
-    def start(self) -> None:
-        """Join the group."""
-
-    def post(self, fact: Any) -> None:
-        """Hand a fact to the machine."""
-
-    def commit(
-        self, positions: Mapping[TopicPartition, int], strict: bool
-    ) -> Future[tuple[str, ...]]:
-        """Ask for a commit; the result is what went wrong."""
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end."""
-
-
-SomeLoop = TypeVar("SomeLoop", bound=Loop)
-Listener = TypeVar("Listener")
-
-
-class StreamConnector(ABC, Generic[SomeLoop, Listener]):
+class StreamConnector(ABC, Generic[MachineT]):
     """One member of a consumer group. See the two connectors."""
 
     def __init__(self, config: ConsumerKeys, gate: DeliveryGate, journal: Sink | None) -> None:
@@ -101,9 +81,10 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
             journal = self._own_journal = self._open_journal(config.journal_dir)
         self._journal = journal
         self._gate = gate
-        self._listener: Listener | None = None
+        self._listener: GroupListener | None = None
         self._lock = threading.Lock()
-        self._loop: SomeLoop | None = None
+        self._host = MemberThread(self.consumer_id)
+        self._loop: MemberLoop[MachineT] | None = None
         self._plane: DataPlane | None = None
         self._closed = False
 
@@ -125,12 +106,11 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         streams: Sequence[KafkaStream],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> SomeLoop:
+    ) -> MemberLoop[MachineT]:
         """The loop of a member with this subscription; not started."""
 
-    @abstractmethod
-    def _give_up(self, timeout: float) -> None:
-        """End within ``timeout`` seconds, whatever the servers do. There may be no loop yet."""
+    def _abandon(self, timeout: float) -> None:
+        """End before there is a member, within ``timeout`` seconds."""
 
     @abstractmethod
     def metrics(self) -> Metrics:
@@ -212,7 +192,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         )
         return streams
 
-    def set_consumer_rebalance_listener(self, listener: Listener) -> None:
+    def set_consumer_rebalance_listener(self, listener: GroupListener) -> None:
         """Have ``listener`` told of rebalances. Only before streams are created.
 
         It has the methods of ``ConsumerRebalanceListener``. On the brokers it may have any of
@@ -224,6 +204,11 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         with self._lock:
             self._check_unused()
             self._listener = listener
+
+    def _listener_calls(self, newer: bool) -> ListenerCalls | None:
+        if self._listener is None:
+            return None
+        return ListenerCalls(self._listener, self.consumer_id, newer, self._host)
 
     def _check_unused(self) -> None:
         if self._closed:
@@ -249,10 +234,11 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         with self._lock:
             self._check_unused()
             manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event)
-            self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000)
+            self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._host.aside)
+            self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)
-            self._loop.start()
+            self._host.start(self._loop)
         self._await_start(self._loop)
 
     @property
@@ -260,7 +246,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         keys = self._keys
         return keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
 
-    def _await_start(self, loop: SomeLoop) -> None:
+    def _await_start(self, loop: MemberLoop[MachineT]) -> None:
         to_leave = min(_FAILED_START_LEAVE, self._start_patience / 4)
         patience = self._start_patience - to_leave
         error: ZkConsumerError | None
@@ -283,7 +269,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
                 error.add_note(f"and leaving the group failed: {failed}")
         raise error
 
-    def _started(self, loop: SomeLoop, patience: float) -> AnswerStart:
+    def _started(self, loop: MemberLoop[MachineT], patience: float) -> AnswerStart:
         """Wait for the first rebalance. Warnings name what the member waits for meanwhile."""
         begun = time.monotonic()
         while True:
@@ -385,7 +371,7 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
         deadline = time.monotonic() + timeout
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
-            self._give_up(timeout)
+            self._abandon(timeout)
             return
         plane.let_go_in_this_thread()
         loop.post(facts.CloseRequested())
@@ -393,12 +379,12 @@ class StreamConnector(ABC, Generic[SomeLoop, Listener]):
             # The rest is for ending without an answer.
             faults = loop.closed.result(timeout - min(1.0, timeout / 4))
         except FutureTimeoutError:
-            self._give_up(deadline - time.monotonic())
+            loop.give_up(f"no answer from {self._servers}", deadline - time.monotonic())
             raise CommitFailedError(
                 f"shutdown did not end within {timeout:g} s: no answer from {self._servers}; "
                 "offsets since the last commit are not stored"
             ) from None
-        loop.join(max(0.0, deadline - time.monotonic()))
+        self._host.join(max(0.0, deadline - time.monotonic()))
         _check(faults)
 
     def __enter__(self) -> Self:

@@ -25,6 +25,7 @@ class DataPlane:
         streams: topic to its streams by index. Filter subscriptions give the streams that all
             topics share under the topic ``None``.
         release_wait: seconds to wait for messages in the application's hands.
+        aside: runs what waits for the application, beside the loop.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class DataPlane:
         manager: ConsumerFetcherManager,
         streams: Mapping[str | None, Sequence[KafkaStream]],
         release_wait: float,
+        aside: Callable[[Callable[[], object]], object],
     ) -> None:
         self._manager = manager
         self._streams = streams
         self._release_wait = release_wait
+        self._aside = aside
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         """The registered brokers; written by the loop's thread."""
         self.fetch_counts = manager.counts
@@ -70,22 +73,26 @@ class DataPlane:
                 started[info] = stream
         self._manager.start(started)
 
-    def stop(self, partitions: Iterable[TopicPartition]) -> Callable[[], dict[TopicPartition, int]]:
+    def stop(
+        self,
+        partitions: Iterable[TopicPartition],
+        done: Callable[[dict[TopicPartition, int]], object],
+    ) -> None:
         """Deliver nothing more of ``partitions``.
 
-        The result waits until no message of them is in the application's hands (at most the
-        release wait) and returns their final positions.
+        ``done`` is called with their final positions when no message of them is in the
+        application's hands, or the release wait has passed.
         """
         taken = self._revoke(partitions, keep=True)
 
         # DEVIATION-08: the JVM releases while the application still works on a message.
-        def wait() -> dict[TopicPartition, int]:
+        def wait() -> None:
             deadline = monotonic() + self._release_wait
             for stream, infos in _by_stream(taken).items():
                 stream.wait_released(infos, deadline)
-            return _positions(info for info, _ in taken)
+            done(_positions(info for info, _ in taken))
 
-        return wait
+        self._aside(wait)
 
     def let_go_in_this_thread(self) -> None:
         """Do not wait for a message that the calling thread itself has in hand.
@@ -101,7 +108,10 @@ class DataPlane:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Deliver nothing more of ``partitions``; forget them; return where they stood."""
-        return _positions(info for info, _ in self._revoke(partitions, keep=False))
+        dropped = frozenset(partitions)
+        positions = _positions(info for info, _ in self._revoke(dropped, keep=False))
+        self.forget(dropped)
+        return positions
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """``partitions`` are released: they count in ``positions`` no longer."""

@@ -16,15 +16,22 @@ CLOCK: Final = time.CLOCK_BOOTTIME
 """A clock that goes on while the machine is suspended, as a ZooKeeper session's does."""
 
 
+LEASE: Final = 2 / 3
+"""Part of the session timeout for which delivery may rest on one answer of the servers."""
+
+
 class DeliveryGate:
     """Open until ``valid_until``, which the session keeper moves on while the session lives.
 
     A new gate is closed. ``always_open`` makes the legacy gate, which delivers whatever happens to
-    the session.
+    the session. ``now`` is the clock; the simulator has one of its own.
     """
 
-    def __init__(self, *, always_open: bool = False) -> None:
+    def __init__(
+        self, *, always_open: bool = False, now: Callable[[], float] | None = None
+    ) -> None:
         self.always_open = always_open
+        self._now = now or (lambda: time.clock_gettime(CLOCK))
         self.valid_until = math.inf if always_open else -math.inf
         """CLOCK_BOOTTIME seconds until which messages may be delivered. Written under the lock."""
         self._lock = threading.Lock()
@@ -41,7 +48,7 @@ class DeliveryGate:
         if self.always_open:
             return
         with self._lock:
-            now = time.clock_gettime(CLOCK)
+            now = self._now()
             if self._ended or until <= self.valid_until or until <= now:
                 return
             self._suspended += self._shut_for(now)
@@ -56,7 +63,7 @@ class DeliveryGate:
         if self.always_open:
             return
         with self._lock:
-            now = time.clock_gettime(CLOCK)
+            now = self._now()
             if self._shut_since is None and self.valid_until != -math.inf:
                 self._shut_since = min(now, self.valid_until)
             # DEVIATION-09: the JVM delivers on without a session.
@@ -67,25 +74,25 @@ class DeliveryGate:
         self.close()
         with self._lock:
             if not self._ended:
-                self._suspended += self._shut_for(time.clock_gettime(CLOCK))
+                self._suspended += self._shut_for(self._now())
                 self._ended = True
 
     @property
     def is_open(self) -> bool:
         """Whether a message may be delivered now."""
-        return time.clock_gettime(CLOCK) < self.valid_until
+        return self._now() < self.valid_until
 
     @property
     def suspended_seconds(self) -> float:
         """Seconds the gate was shut from its first opening until now, or until its end."""
         with self._lock:
-            return self._suspended + self._shut_for(time.clock_gettime(CLOCK))
+            return self._suspended + self._shut_for(self._now())
 
     @property
     def shut_seconds(self) -> float:
         """Seconds since the gate was shut; 0 while it is open, or never was."""
         with self._lock:
-            return self._shut_for(time.clock_gettime(CLOCK))
+            return self._shut_for(self._now())
 
     def wait_turn(self, wake: Callable[[], None]) -> bool:
         """Return whether the gate is open; if not, ``wake`` is called once when it opens.
@@ -93,7 +100,7 @@ class DeliveryGate:
         ``wake`` is called on the session keeper's thread, without the gate's lock.
         """
         with self._lock:
-            if time.clock_gettime(CLOCK) < self.valid_until:
+            if self._now() < self.valid_until:
                 return True
             self._waiters.add(wake)
             return False

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import expm1
@@ -19,8 +19,6 @@ from typing import Any
 
 from zkconsumer.core import orders
 from zkconsumer.core.ops import Create, Multi, Ok, Reply, SetData, StoreOffsets
-from zkconsumer.core.orders import Order
-from zkconsumer.core.states import CLOSING, IDLE, State
 from zkconsumer.core.types import TopicPartition
 
 _MINUTE = 60.0
@@ -330,53 +328,73 @@ class FetchCounts:
             self.bytes += size
 
 
-class MemberCounts:
-    """Rebalances and commits; written by the loop's thread."""
+class RebalanceCounts:
+    """How many rebalances there were and how long they took; written by the loop's thread.
 
-    def __init__(self, offsets_root: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.rebalances = 0
-        self.rebalance_seconds = 0.0
-        self.last_rebalance_seconds = 0.0
-        self.zookeeper_commits = 0
-        self.kafka_commits = 0
-        self._offsets_root = offsets_root
+    A rebalance counts if partitions were stopped or started in it.
+
+    Args:
+        settled: states in which no rebalance is under way.
+        outside: states of no member, in which none is measured.
+        before: states that do not begin one, but may occur within one.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        settled: Collection[Enum],
+        outside: Collection[Enum],
+        before: Collection[Enum],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.last_seconds = 0.0
+        self._settled, self._outside, self._before = settled, outside, before
         self._clock = clock
         self._begun: float | None = None
         self._moved = False
 
-    def stepped(self, state: State, following: Sequence[Order]) -> None:
-        """The machine is in ``state`` now; its last step gave these orders."""
-        if state in _NO_REBALANCE:
-            self._begun = None
-        elif state in IDLE:
-            if self._begun is not None and self._moved:
-                seconds = self._clock() - self._begun
-                self.rebalances += 1
-                self.rebalance_seconds += seconds
-                self.last_rebalance_seconds = seconds
-            self._begun = None
-        elif self._begun is None and state is not State.REGISTERING:
-            self._begun, self._moved = self._clock(), False
+    def stepped(self, state: Enum, following: Sequence[object]) -> None:
+        """The machine is in ``state`` now; its last step gave these commands."""
         if any(isinstance(order, _MOVES) for order in following):
             self._moved = True
+        if state in self._outside:
+            self._begun = None
+        elif state in self._settled:
+            if self._begun is not None and self._moved:
+                self.last_seconds = self._clock() - self._begun
+                self.count += 1
+                self.seconds += self.last_seconds
+            self._begun = None
+        elif self._begun is None and state not in self._before:
+            self._begun = self._clock()
+            self._moved = any(isinstance(order, _MOVES) for order in following)
 
-    def committing(self, op: object, reply: Reply) -> None:
-        """An operation of a commit is answered."""
+
+class CommitCounts:
+    """Offsets that a legacy member has stored; written by the loop's thread."""
+
+    def __init__(self) -> None:
+        self.zookeeper = 0
+        self.kafka = 0
+
+    def answered(self, op: object, reply: Reply, offsets_root: str) -> None:
+        """An operation of a commit is answered; ``offsets_root`` is the group's znode."""
         if not isinstance(reply, Ok):
             return
         if isinstance(op, StoreOffsets):
             assert isinstance(reply.value, tuple)
-            self.kafka_commits += sum(fault is None for fault in reply.value)
+            self.kafka += sum(fault is None for fault in reply.value)
             return
-        depth = self._offsets_root.count("/") + 2  # topic and partition
+        depth = offsets_root.count("/") + 2  # topic and partition
         for part in op.ops if isinstance(op, Multi) else (op,):
             if (
                 isinstance(part, Create | SetData)
-                and part.path.startswith(self._offsets_root + "/")
+                and part.path.startswith(offsets_root + "/")
                 and part.path.count("/") == depth
             ):
-                self.zookeeper_commits += 1
+                self.zookeeper += 1
 
 
 _MOVES = orders.StopFetching | orders.StartFetching
-_NO_REBALANCE = CLOSING | {State.NEW, State.SESSIONLESS}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.states import State
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.group_loop import GroupLoop
-from zkconsumer.runtime.loop import ConnectorLoop
-from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import CommitCounts, Metrics, RebalanceCounts
 from zkconsumer.zk.driver import ZkDriver
 
 
@@ -22,44 +23,46 @@ def before_streams(zk: ZkDriver, closed: bool) -> Metrics:
     )
 
 
-def of_member(zk: ZkDriver, gate: DeliveryGate, loop: ConnectorLoop, plane: DataPlane) -> Metrics:
+def of_member(
+    zk: ZkDriver,
+    gate: DeliveryGate,
+    loop: MemberLoop[RebalanceMachine],
+    commits: CommitCounts,
+    plane: DataPlane,
+) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
-    machine, counts, reports = loop.machine, loop.counts, loop.reports
+    machine, reports = loop.machine, loop.reports
     return replace(
-        _of_streams(gate, plane),
+        _of_streams(gate, plane, loop.rebalances),
         owned_partitions=len(machine.held),
         blocked_partitions=len(machine.blocked),
-        rebalances=counts.rebalances,
-        rebalance_seconds=counts.rebalance_seconds,
-        last_rebalance_seconds=counts.last_rebalance_seconds,
         failed_attempts=machine.failed_attempts,
         quarantined_registrations=len(machine.quarantined),
         lost_owners=reports["lost-owner"],
         fenced_commits=reports["fenced"],
         foreign_commits=reports["foreign-commit"],
-        zookeeper_commits=counts.zookeeper_commits,
-        kafka_commits=counts.kafka_commits,
+        zookeeper_commits=commits.zookeeper,
+        kafka_commits=commits.kafka,
         zookeeper_operations=zk.operations,
         zookeeper_connected=int(zk.connected),
         state=(State.CLOSED if loop.closed.done() else machine.state).name,
     )
 
 
-def of_group_member(gate: DeliveryGate, loop: GroupLoop, plane: DataPlane) -> Metrics:
+def of_group_member(
+    gate: DeliveryGate, loop: MemberLoop[MembershipMachine], committed: int, plane: DataPlane
+) -> Metrics:
     """The same for a group on the brokers."""
     return replace(
-        _of_streams(gate, plane),
+        _of_streams(gate, plane, loop.rebalances),
         owned_partitions=len(loop.machine.held),
-        rebalances=loop.rebalances,
-        rebalance_seconds=loop.rebalance_seconds,
-        last_rebalance_seconds=loop.last_rebalance_seconds,
         lost_owners=loop.reports["lost"],
-        kafka_commits=loop.committed,
+        kafka_commits=committed,
         state="CLOSED" if loop.closed.done() else loop.machine.state.name,
     )
 
 
-def _of_streams(gate: DeliveryGate, plane: DataPlane) -> Metrics:
+def _of_streams(gate: DeliveryGate, plane: DataPlane, rebalances: RebalanceCounts) -> Metrics:
     """Fetching and delivery, whoever decides about ownership."""
     lag, fetches = plane.lags(), plane.fetch_counts
     return Metrics(
@@ -74,4 +77,7 @@ def _of_streams(gate: DeliveryGate, plane: DataPlane) -> Metrics:
         fetch_seconds=fetches.seconds.value,
         fetch_queue_chunks=plane.queued_chunks,
         suspended_seconds=gate.suspended_seconds,
+        rebalances=rebalances.count,
+        rebalance_seconds=rebalances.seconds,
+        last_rebalance_seconds=rebalances.last_seconds,
     )

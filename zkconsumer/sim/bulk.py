@@ -321,8 +321,8 @@ class BulkViews:
             loading.member.send(memo.tail[len(replies)], partial(self._tail_answered, loading))
             return
         del self._loading[loading.member]
-        loading.script.close()
-        loading.member.post(replace(memo.fact, token=loading.order.token))
+        fact = replace(memo.fact, token=loading.order.token)
+        loading.member.finish(loading.script, fact)
 
     def _tail_answered(self, loading: _Loading, reply: Reply) -> None:
         if self._loading.get(loading.member) is not loading:

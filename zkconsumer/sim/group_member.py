@@ -1,35 +1,30 @@
-"""A simulated member of a group on a broker, the real machine in virtual time, and its connections.
+"""A simulated member of a group on a broker: the real loop in virtual time, and its connections.
 
-Owns what a live member adds around the core: a line for requests and one for heartbeats, as
-``zkconsumer.runtime.group_loop`` has threads, and the fence that confirmed heartbeats keep open.
-Everything runs inside kernel events.
+Owns the brokers' side of the connections and the member's two lines to them, one for requests and
+one for heartbeats. Everything runs inside kernel events.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from zkconsumer.core import facts as common
-from zkconsumer.core import orders as common_orders
 from zkconsumer.core.invariants import MemberAtRest, Observer
 from zkconsumer.core.membership import facts, orders
 from zkconsumer.core.membership.facts import MembershipFact
 from zkconsumer.core.membership.machine import MembershipMachine
 from zkconsumer.core.membership.reactions import UNREACHABLE
 from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.types import TopicPartition
 from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import LEASE, Habits, SimLog, SimProcess
+from zkconsumer.sim.process import Habits, SimLog, SimProcess
 
 NOT_COORDINATOR: Final = 16
-_CONFIRMED: Final = (0, 27)
-"""Answers to a heartbeat which say that the coordinator counts this member in."""
 
 
 class Brokers:
@@ -96,25 +91,40 @@ class Brokers:
         self.kernel.schedule(seconds, elected)
 
 
+OnAnswer = Callable[[Any, Any, float, int], object]
+
+
 class Line:
-    """One connection of a member: a request at a time, each answered once."""
+    """One connection of a member (``RequestLine``): a request at a time, each answered once."""
 
     def __init__(self, member: SimGroupMember) -> None:
+        self.coordinator = 0
+        """The broker that it takes for the coordinator."""
         self._member = member
+        self._on_answer: OnAnswer
         self._waiting: deque[Any] = deque()
         self._number = 0
         self._busy: tuple[int, Any, int] | None = None
 
-    def send(self, order: Any) -> None:
-        """Send ``order`` when those before it are answered."""
-        self._waiting.append(order)
+    def start(self, on_answer: OnAnswer, on_crash: Callable[[BaseException], object]) -> None:
+        """See ``RequestLine``. Nothing here crashes but the run as a whole."""
+        self._on_answer = on_answer
+
+    def submit(self, command: Any) -> None:
+        """See ``RequestLine``."""
+        self._waiting.append(command)
         self._next()
 
-    def break_(self) -> None:
+    def interrupt(self) -> None:
         """The connection breaks: what is under way gets no answer."""
         if self._busy is not None:
             number, order, _ = self._busy
-            self._member.enqueue(partial(self._arrived, number, failure(order, UNREACHABLE)))
+            self._member.host.post(partial(self._arrived, number, failure(order, UNREACHABLE)))
+
+    def close(self) -> None:
+        """See ``RequestLine``."""
+        self._waiting.clear()
+        self._busy = None
 
     def _next(self) -> None:
         member = self._member
@@ -134,7 +144,7 @@ class Line:
             if kernel.rng.random() < 0.5:
                 return  # else only the answer is
         reply = partial(self._reply, self._number)
-        arrive = partial(brokers.receive, order, member.home, member.spec, reply)
+        arrive = partial(brokers.receive, order, self.coordinator, member.spec, reply)
         kernel.schedule_at_us(kernel.now_us + member.trip_us, arrive)
 
     def _reply(self, number: int, fact: MembershipFact) -> None:
@@ -145,7 +155,7 @@ class Line:
 
     def _after(self, number: int, wait_us: int, fact: MembershipFact) -> None:
         kernel = self._member.cluster.kernel
-        come = partial(self._member.enqueue, partial(self._arrived, number, fact))
+        come = partial(self._member.host.post, partial(self._arrived, number, fact))
         kernel.schedule_at_us(kernel.now_us + wait_us, come)
 
     def _arrived(self, number: int, fact: MembershipFact) -> None:
@@ -153,15 +163,16 @@ class Line:
             return  # the connection broke before
         _, order, sent_us = self._busy
         self._busy = None
-        self._member.answered(order, fact, sent_us)
+        if isinstance(fact, facts.CoordinatorFound):
+            self.coordinator = self._member.cluster.home
+        self._on_answer(order, fact, sent_us / 1e6, sent_us)
         self._next()
 
 
-class SimGroupMember(SimProcess):
+class SimGroupMember(SimProcess[MembershipMachine]):
     """One member. Call ``start`` once.
 
-    ``identify`` gives the number by which the observer knows a member id. Readable besides what
-    ``SimProcess`` says: ``machine``, ``failed`` (why it cannot go on).
+    ``identify`` gives the number by which the observer knows a member id.
     """
 
     def __init__(
@@ -175,46 +186,74 @@ class SimGroupMember(SimProcess):
         watchers: Sequence[GroupObserver] = (),
         identify: Callable[[str, int], int] = lambda name, generation: 1,
     ) -> None:
-        super().__init__(
-            cluster.kernel, spec.consumer_id, spec.auto_commit, log, observer, habits, note
-        )
+        super().__init__(cluster.kernel, spec.consumer_id, log, observer, habits, note)
         self.spec = spec
         self.cluster = cluster
-        self.machine = MembershipMachine(spec)
         self.trip_us = 1000
-        self.home = 0
-        """The broker that it takes for the coordinator."""
-        self.failed = ""
-        self._watchers = watchers
         self.identify = identify
+        self._log = log
+        self._last_session = 0
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
-        self._fence = -1.0
-        self._settled_at = -1.0
-        self._stalled_until = -1.0
         self._cut_until = -1.0
-        self._stopped_at: Mapping[TopicPartition, int] = {}
-        self._listening: dict[int, int] = {}  # commit to the token of the listener that waits
+        delivers = log is not None
+        self._coordination = BrokerCoordination(
+            spec,
+            self.host,
+            self.gate,
+            *self._lines,
+            (self.plane,) if delivers else (),
+            self.listener if delivers else None,
+        )
+        self._make_loop(MembershipMachine(spec), self._coordination, spec.auto_commit, watchers)
+        self._coordination.observer = self.watchers
+        self.loop.closed.add_done_callback(lambda _: self._leave())
 
     def start(self) -> None:
         """Join the group."""
         self.cluster.members.append(self)
-        self.post(facts.Started())
-        self._begin_delivery()
+        self.host.post(self.loop.begin)
+        self.plane.begin()
+
+    @property
+    def session(self) -> int:
+        """See ``SimProcess``."""
+        machine = self.machine
+        if machine.member_id:
+            self._last_session = self.identify(machine.member_id, machine.generation)
+        return self._last_session
+
+    @property
+    def home(self) -> int:
+        """The broker that it takes for the coordinator."""
+        return self._lines[0].coordinator
+
+    @home.setter
+    def home(self, broker: int) -> None:
+        for line in self._lines:
+            line.coordinator = broker
+
+    @property
+    def failed(self) -> str:
+        """Why it cannot continue."""
+        return self.plane.failed
+
+    def _leave(self) -> None:
+        if self in self.cluster.members:
+            self.cluster.members.remove(self)
 
     # -- what a fault does
 
     def crash(self) -> None:
         """The process dies; the coordinator finds out by the session timeout."""
         super().crash()
-        if self in self.cluster.members:
-            self.cluster.members.remove(self)
+        self._leave()
 
     def cut(self, seconds: float) -> None:
         """Its connections break, with what is under way; none can be made for a while."""
-        self._say(f"cut {seconds:.3f}")
+        self.host.say(f"cut {seconds:.3f}")
         self._cut_until = max(self._cut_until, self._kernel.now + seconds)
         for line in self._lines:
-            line.break_()
+            line.interrupt()
 
     @property
     def is_cut(self) -> bool:
@@ -223,102 +262,14 @@ class SimGroupMember(SimProcess):
 
     def stall(self, seconds: float) -> None:
         """The application works on one message for so long."""
-        until = self._kernel.now + seconds
-        if not self.alive or until <= self._stalled_until:
-            return
-        self._say(f"stall {seconds:.3f}")
-        self._stalled_until = until
-        self._kernel.schedule(self.spec.rebalance_timeout, self._expire)
-        self._kernel.schedule(seconds, partial(self.post, facts.PollResumed()))
-
-    def _expire(self) -> None:
-        """Tell again and again, as the loop does: the machine hears it only as a member."""
-        if self.alive and self._kernel.now_us < round(self._stalled_until * 1e6):
-            self.post(facts.PollExpired())
-            self._kernel.schedule(1.0, self._expire)
+        if self.alive:
+            self.host.say(f"stall {seconds:.3f}")
+            self.plane.stall(seconds)
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
         fetching = frozenset(self.machine.held) if self._log is None else self.fetching
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
-
-    # -- mailbox
-
-    def enqueue(self, action: Callable[[], object]) -> None:
-        """Do this in the process, when it runs."""
-        self._enqueue(action)
-
-    def answered(self, order: Any, fact: MembershipFact, sent_us: int) -> None:
-        """A request was answered, or its connection broke."""
-        machine = self.machine
-        for watcher in self._watchers:
-            watcher.request(order, fact, sent_us, machine.generation, machine.rejoins)
-        if isinstance(fact, facts.CoordinatorFound):
-            self.home = self.cluster.home
-        code = fact.code if isinstance(fact, facts.HeartbeatAnswered) else UNREACHABLE
-        if isinstance(fact, facts.Synced):
-            code = 0
-        if code in _CONFIRMED:
-            sent = sent_us / 1e6
-            if code == 0:
-                self._settled_at = sent
-            until = sent + self.spec.session_timeout * LEASE
-            kept = self._settled_at + self.spec.rebalance_timeout  # then others go on without it
-            self._fence = max(self._fence, min(until, kept))
-        self._take(fact)
-
-    def _may_deliver(self) -> bool:
-        """The coordinator counted this member in not too long ago; the application has time."""
-        return self._stalled_until <= self._kernel.now < self._fence
-
-    def _take(self, fact: MembershipFact) -> None:
-        machine = self.machine
-        if self._record is not None:
-            self._say(f"{fact}")
-        self.active_us = self._kernel.now_us
-        if isinstance(fact, common.FetchingStopped):
-            self._stopped_at = fact.positions
-        for watcher in self._watchers:
-            watcher.fact(fact, machine.generation, machine.rejoins)
-        following = machine.on(fact)
-        if machine.member_id:
-            self.session = self.identify(machine.member_id, machine.generation)
-        for order in following:
-            for watcher in self._watchers:
-                watcher.order(order, machine.generation, machine.rejoins)
-            self._carry_out(order)
-
-    def _carry_out(self, order: Any) -> None:
-        requests, beats = self._lines
-        match order:
-            case orders.Heartbeat():
-                beats.send(order)
-            case orders.FindCoordinator() | orders.LeaveGroup():
-                requests.break_()  # what is under way is of no use any more
-                beats.break_()
-                requests.send(order)
-            case orders.Forget():
-                pass  # the process has let go of them already
-            case orders.NotifyLost():
-                self._notify(order.token)
-            case common_orders.NotifyReleasing() if self._habits.listener_commits:
-                self._after(self._habits.listener, partial(self._commit_and_tell, order.token))
-            case common_orders.AnswerCommit(request):
-                self._carry_out_common(order)
-                if request in self._listening:
-                    self.post(common.ListenerDone(self._listening.pop(request)))
-            case orders.Fail():
-                self.failed = order.text
-            case orders.Close():
-                self._closed(order.faults)
-                self.cluster.members.remove(self)
-            case _ if not self._carry_out_common(order):
-                requests.send(order)
-
-    def _commit_and_tell(self, token: int) -> None:
-        """The listener commits what is about to be released, and returns when it is answered."""
-        if self.alive:
-            self._listening[self.commit(self._stopped_at)] = token
 
 
 __all__ = ["Brokers", "SimGroupMember"]

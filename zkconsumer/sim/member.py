@@ -1,7 +1,7 @@
-"""A simulated member: the real machine and the real scripts on a ``FakeSession``, in virtual time.
+"""A simulated member of a ZooKeeper group: the real loop and scripts on a ``FakeSession``.
 
-Owns what a live connector adds around the core for ZooKeeper: the session's facts, carrying out
-scripts. Everything runs inside kernel events, in the thread that runs the kernel.
+Owns the way from the member's ZooKeeper coordination to the simulated servers. Everything runs
+inside kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
@@ -9,29 +9,75 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any
 
-from zkconsumer.core import facts, orders
+from zkconsumer.core import orders
 from zkconsumer.core.facts import Fact
 from zkconsumer.core.invariants import MemberAtRest, Observer
 from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import OffsetOp, Reply, ZkOp
-from zkconsumer.core.orders import Order
+from zkconsumer.core.ops import OffsetOp, Reply, SessionEvent, ZkOp
 from zkconsumer.core.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.scripts.table import ZkOrder, script_for
 from zkconsumer.core.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.journal.wire import Cost
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
 from zkconsumer.sim.bulk import BulkViews, read_now
-from zkconsumer.sim.process import LEASE, Habits, SimLog, SimProcess
+from zkconsumer.sim.process import Habits, SimHost, SimLog, SimProcess
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
 
-#: When simulations begin, in milliseconds since 1970: timestamps are as long as real ones.
-EPOCH_MS = 1_500_000_000_000
+
+class SimZk:
+    """The ``ZkPort`` of a simulated member: passes everything to a ``FakeSession`` and back."""
+
+    def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
+        self.session_timeout = session_timeout
+        self._zk = zk
+        self._host = host
+        self._known = 0
+
+    def connect(
+        self,
+        on_session: Callable[[SessionEvent, int], object],
+        on_watch: Callable[[str], object],
+    ) -> None:
+        """Begin a session; the process hears of everything when it runs."""
+
+        def state_changed(state: SessionState, session_id: int) -> None:
+            if state is SessionState.CONNECTED:
+                event = SessionEvent.OPENED
+                if session_id == self._known:
+                    event = SessionEvent.RESUMED
+                self._known = session_id
+                self._host.post(partial(on_session, event, session_id))
+            elif state is SessionState.LOST:
+                self._known = 0
+                self._host.post(partial(on_session, SessionEvent.LOST, session_id))
+
+        def fired(event: WatchEvent) -> None:
+            self._host.post(partial(on_watch, event.path))
+
+        self.client = self._zk.connect(self.session_timeout, fired, state_changed)
+
+    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
+        """See ``ZkPort``."""
+        self.client.submit(op, on_reply)
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """See ``ZkPort``."""
+        self.client.ping(partial(self._host.post, on_answer))
+
+    def close(self, timeout: float) -> None:
+        """See ``ZkPort``."""
+        self.client.close()
 
 
-class SimMember(SimProcess):
-    """One member. Call ``start`` once; ``session`` is its ZooKeeper session."""
+class SimMember(SimProcess[RebalanceMachine]):
+    """One member. Call ``start`` once.
+
+    ``bulk`` runs the reading of registrations for many members at once; see there.
+    """
 
     def __init__(
         self,
@@ -44,19 +90,44 @@ class SimMember(SimProcess):
         watchers: Sequence[MemberObserver] = (),
         bulk: BulkViews | None = None,
     ) -> None:
-        super().__init__(zk.kernel, spec.consumer_id, spec.auto_commit, log, observer, habits, note)
+        always_open = spec.scala or log is None
+        super().__init__(
+            zk.kernel, spec.consumer_id, log, observer, habits, note, always_open=always_open
+        )
         self.spec = spec
-        self.machine = RebalanceMachine(spec)
-        self._zk = zk
-        self._watchers = watchers
+        self._log = log
         self._bulk = bulk
-        self._context = ScriptContext(spec, 0, lambda: EPOCH_MS + zk.kernel.now_us // 1000)
-        self._contact = 0.0
+        self._observer = observer
+        self._zk = SimZk(zk, self.host, spec.session_timeout)
+        self._coordination = (
+            ZooKeeperCoordination(self.host, self.gate, spec.session_timeout)
+            if bulk is None
+            else BulkCoordination(self, self.host, self.gate, bulk)
+        )
+        self._coordination.zk = self._zk
+        self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
+        self._coordination.observer = self.watchers
 
     def start(self) -> None:
         """Connect; everything else follows from that."""
-        self.client = self._zk.connect(self.spec.session_timeout, self._on_watch, self._on_state)
-        self._begin_delivery()
+        self._zk.connect(self._on_session, self._coordination.on_watch)
+        self.loop.begin()
+        self.plane.begin()
+
+    def _on_session(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.OPENED and self._observer is not None and self.spec.scala:
+            self._observer.legacy_sessions.add(session_id)
+        self._coordination.on_session(event, session_id)
+
+    @property
+    def client(self) -> Any:
+        """The client of the simulated ZooKeeper, for faults."""
+        return self._zk.client
+
+    @property
+    def session(self) -> int:
+        """See ``SimProcess``."""
+        return self._coordination.session_id
 
     # -- what a fault does
 
@@ -88,98 +159,79 @@ class SimMember(SimProcess):
             self.session,
             self.spec.scala,
             frozenset(machine.fetching) if self._log is None else self.fetching,
-            machine.view and replace(machine.view, brokers=self.brokers),
+            machine.view and replace(machine.view, brokers=self.plane.brokers),
             machine.decision.mine,
         )
 
-    # -- mailbox
-
-    def _take(self, fact: Fact) -> None:
-        if self._record is not None:
-            self._say(f"{fact}")
-        self.active_us = self._kernel.now_us
-        for watcher in self._watchers:
-            watcher.fact(fact, self.session, self.machine.attempts)
-        for order in self.machine.on(fact):
-            for watcher in self._watchers:
-                watcher.order(order, self.session, self.machine.attempts)
-            self._carry_out(order)
-
-    # -- session
-
-    def _on_watch(self, event: WatchEvent) -> None:
-        self.post(facts.Changed(event.path))
-
-    def _on_state(self, state: SessionState, session_id: int) -> None:
-        self._enqueue(partial(self._state_changed, state, session_id, self._kernel.now))
-
-    def _state_changed(self, state: SessionState, session_id: int, at: float) -> None:
-        if state is SessionState.CONNECTED:
-            self._contact = at  # not now: the process may have stood still since
-            if session_id == self.session:
-                self._take(facts.SessionResumed())
-                return
-            self.session = session_id
-            if self._observer is not None and self.spec.scala:
-                self._observer.legacy_sessions.add(session_id)
-            self._context.session_id = session_id
-            self._take(facts.SessionOpened(session_id))
-        elif state is SessionState.LOST:
-            self.session = 0
-            self._take(facts.SessionLost())
-
-    # -- orders
-
-    def _carry_out(self, order: Order) -> None:
-        match order:
-            case orders.CloseSession():
-                self._closed(order.faults)
-                self.client.close()
-            case _ if not self._carry_out_common(order):
-                script = script_for(cast(ZkOrder, order), self._context)
-                if self._bulk is not None and isinstance(order, orders.LoadView):
-                    self._bulk.expect(self, order, script)
-                self.step(self.session, script, None)
+    # -- for ``BulkViews``
 
     def step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
-        """Send a script its reply. Scripts of a session that is lost are abandoned."""
-        if session != self.session:
-            return
-        try:
-            op = next(script) if reply is None else script.send(reply)
-        except StopIteration as end:
-            self.post(end.value)
-            return
-        assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
-        if self._bulk is None or not self._bulk.takes(self, session, script, op):
-            self.send(op, partial(self.step, session, script))
+        """Send a script its reply."""
+        assert isinstance(self._coordination, BulkCoordination)
+        self._coordination.step(session, script, reply)
+
+    def finish(self, script: MemberScript[Fact], fact: Fact) -> None:
+        """A script has come to its end without being run."""
+        assert isinstance(self._coordination, BulkCoordination)
+        self._coordination.finish(script, fact)
 
     def send(
         self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None
     ) -> None:
         """Send ``op`` (as if at ``sent_us``); ``on_reply`` is called from the mailbox."""
         sent = self._kernel.now_us if sent_us is None else sent_us
-        session = self.session
+        session, coordination = self.session, self._coordination
 
         def answered(reply: Reply) -> None:
-            for watcher in self._watchers:
-                watcher.op(op, reply, sent, session, self.machine.attempts)
-            self._enqueue(partial(on_reply, reply))
+            if coordination.observer is not None:
+                coordination.observer.op(op, reply, sent, session, self.machine.attempts)
+            self.host.post(partial(on_reply, reply))
 
         self.client.submit(op, answered, sent_us)
 
     def bulk_done(self, began_us: int, spent: Cost, path: str) -> None:
         """Reads that were simulated in bulk are answered."""
-        for watcher in self._watchers:
-            watcher.reads(path, spent, began_us, self.session, self.machine.attempts)
+        observer = self._coordination.observer
+        if observer is not None:
+            observer.reads(path, spent, began_us, self.session, self.machine.attempts)
 
-    def _may_deliver(self) -> bool:
-        """The lease: ZooKeeper confirmed the session not too long ago."""
-        if self.spec.scala:
-            return True
-        if self.client.state is SessionState.CONNECTED and self._zk.session_alive(self.session):
-            self._contact = self._kernel.now
-        return self._kernel.now - self._contact < LEASE * self.spec.session_timeout
+
+class BulkCoordination(ZooKeeperCoordination):
+    """Gives the reading of registrations to ``BulkViews``."""
+
+    def __init__(
+        self, member: SimMember, host: SimHost, gate: DeliveryGate, bulk: BulkViews
+    ) -> None:
+        super().__init__(host, gate, member.spec.session_timeout)
+        self._owner = member
+        self._bulk = bulk
+        self._expected: MemberScript[Fact] | None = None
+
+    def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
+        assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
+        member, command, script = self._owner, running.command, running.script
+        if isinstance(command, orders.LoadView) and self._expected is not script:
+            self._expected = script
+            self._bulk.expect(member, command, script)
+        if not self._bulk.takes(member, running.session_id, script, op):
+            super()._submit(number, running, op)
+
+    def step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
+        """Send a script its reply; one of a session that is lost is abandoned."""
+        number = self._number_of(script)
+        if number is not None and session == self.session_id:
+            self._step(number, self._scripts[number], reply)
+
+    def finish(self, script: MemberScript[Fact], fact: Fact) -> None:
+        """The script's outcome is known."""
+        number = self._number_of(script)
+        if number is not None:
+            del self._scripts[number]
+        script.close()
+        self._member.post(fact)
+
+    def _number_of(self, script: MemberScript[Fact]) -> int | None:
+        return next((n for n, one in self._scripts.items() if one.script is script), None)
 
 
 def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
@@ -192,3 +244,6 @@ def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
         except StopIteration as end:
             result: Fact = end.value
             return result
+
+
+__all__ = ["SimMember", "run_now"]

@@ -1,25 +1,28 @@
-"""What every simulated member is, whoever decides about its partitions: a process on virtual time.
+"""A member's process on virtual time: the real loop, and what it runs on in a simulation.
 
-Owns the mailbox, timers, delivery to an application, automatic commits, and the faults of a process
-(pause, crash). Everything runs inside kernel events, in the thread that runs the kernel.
+Owns the mailbox, the simulated application and the faults of a process (pause, crash). Everything
+runs inside kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic
 
-from zkconsumer.core import facts, orders
+from zkconsumer.core import facts
 from zkconsumer.core.invariants import Observer
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.sim.kernel import Handle, Kernel
+from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import Coordination, Done, MachineT, MemberLoop
+from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.sim.kernel import Kernel
 
-#: Part of the session timeout after which silence of the servers stops delivery.
-LEASE: Final = 2 / 3
+#: When simulations begin, in milliseconds since 1970: timestamps are as long as real ones.
+EPOCH_MS: Final = 1_500_000_000_000
 
 
 class SimLog:
@@ -81,206 +84,194 @@ class Reading:
     stopping: int | None = None
 
 
-class SimProcess(ABC):
-    """One member's process; ``observer`` and ``log`` switch delivery on.
+class SimHost:
+    """A process on virtual time: the ``Host`` of ``zkconsumer.runtime.loop``.
 
-    Readable: ``alive`` (neither crashed nor left), ``paused``, ``brokers``, ``outcome`` (of the
-    first rebalance), ``reports`` (count by event), ``answers`` (faults by commit request),
-    ``close_faults``, ``active_us`` (its last fact), ``session`` (what the observer knows it by; 0:
-    it is no member).
+    Actions are run one after the other, never within one another. ``alive``: neither crashed nor
+    left. ``paused``: it stands still, and so do its actions; its timers run out meanwhile.
+    """
+
+    def __init__(self, kernel: Kernel, name: str, note: Callable[[str], object] | None) -> None:
+        self.kernel = kernel
+        self.random = kernel.rng
+        self.name = name
+        self.alive = True
+        self.paused = False
+        self._note = note
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._busy = False
+
+    @property
+    def recorded(self) -> bool:
+        """Whether ``say`` goes anywhere."""
+        return self._note is not None
+
+    def say(self, text: str) -> None:
+        """Note what happens, for the history of the run."""
+        if self._note is not None:
+            self._note(f"{self.kernel.now_us} {self.name} {text}")
+
+    def post(self, action: Callable[[], object]) -> None:
+        """See ``Host``."""
+        self._inbox.append(action)
+        if not self._busy:
+            self.work()
+
+    def work(self) -> None:
+        """Run what was posted, unless the process stands still."""
+        self._busy = True
+        while self._inbox and self.alive and not self.paused:
+            self._inbox.popleft()()
+        self._busy = False
+
+    def after(self, seconds: float, action: Callable[[], object]) -> Callable[[], object]:
+        """See ``Host``."""
+        handle = self.kernel.schedule(seconds, partial(self.post, action))
+        return partial(self.kernel.cancel, handle)
+
+    def within(self, bounds: tuple[float, float], action: Callable[[], object]) -> None:
+        """Post ``action`` after a random time between ``bounds``, in seconds."""
+        low, high = bounds
+        self.after(low + (high - low) * self.random.random(), action)
+
+    def now(self) -> float:
+        """See ``Host``."""
+        return self.kernel.now
+
+    def lease_now(self) -> float:
+        """See ``Host``."""
+        return self.kernel.now
+
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
+        """See ``Host``: part of the run's history."""
+        self.say(text)
+        if error is not None:
+            raise error
+
+    def wall_us(self) -> int:
+        """See ``Host``."""
+        return self.kernel.now_us
+
+    def wall_ms(self) -> int:
+        """See ``Host``."""
+        return EPOCH_MS + self.kernel.now_us // 1000
+
+
+class SimPlane:
+    """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
+
+    Without ``log`` nothing is delivered. ``session``: what the observer knows the member by.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
-        name: str,
-        auto_commit: bool,
+        host: SimHost,
+        gate: DeliveryGate,
         log: SimLog | None,
         observer: Observer | None,
         habits: Habits,
-        note: Callable[[str], object] | None,
+        session: Callable[[], int],
     ) -> None:
-        self.name = name
-        self.session = 0
-        self.alive = True
-        self.paused = False
-        self.outcome: orders.Outcome | None = None
-        self.reports: dict[str, int] = {}
         self.brokers: tuple[BrokerEndpoint, ...] = ()
-        self.answers: dict[int, tuple[str, ...]] = {}
-        self.close_faults: tuple[str, ...] | None = None
-        self.active_us = 0
-        self._kernel = kernel
-        self._auto_commits = auto_commit
+        self.failed = ""
+        """Why the streams have failed."""
+        self._host = host
+        self._gate = gate
         self._log = log
         self._observer = observer
         self._habits = habits
-        self._record = note
-        self._inbox: deque[Callable[[], object]] = deque()
-        self._busy = False
-        self._timers: dict[str, Handle] = {}
+        self._session = session
         self._reading: dict[TopicPartition, Reading] = {}
-        self._requests = 0
+        self._stopped: dict[TopicPartition, int] = {}
+        self._stops = 0
+        self._stalled_until = -1.0
 
-    @abstractmethod
-    def _take(self, fact: Any) -> None:
-        """Tell the machine, carry out its orders."""
-
-    @abstractmethod
-    def _may_deliver(self) -> bool:
-        """Whether the servers confirmed not too long ago that this is a member."""
-
-    def _begin_delivery(self) -> None:
-        """The process has started: look for messages, and commit, from now on."""
+    def begin(self) -> None:
+        """The application looks for messages from now on."""
         if self._log is not None:
-            self._after(self._habits.poll, self._poll)
-            if self._auto_commits:
-                interval = self._habits.commit_interval
-                self._after((0.0, interval), self._auto_commit)
+            self._poll_later()
 
-    # -- what a user or a fault does
+    # -- DataPort
 
-    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> int:
-        """Ask for a commit of ``positions``, or of all consumed ones; returns the request."""
-        self._requests += 1
-        strict = positions is not None
-        wanted = self.positions() if positions is None else positions
-        self.post(facts.CommitRequested(self._requests, wanted, strict))
-        return self._requests
+    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        """See ``DataPort``."""
+        self.brokers = brokers
 
-    @property
-    def unanswered(self) -> int:
-        """Commit requests without an answer."""
-        return self._requests - len(self.answers)
+    def start(
+        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+    ) -> None:
+        """See ``DataPort``."""
+        session = self._session()
+        for tp, (_, start) in partitions.items():
+            self._stopped.pop(tp, None)
+            self._reading[tp] = Reading(session, start or 0)
+            if self._observer is not None:
+                self._observer.started(self._host.now(), tp, session, start or 0)
+
+    def stop(
+        self,
+        partitions: Iterable[TopicPartition],
+        done: Callable[[dict[TopicPartition, int]], object],
+    ) -> None:
+        """See ``DataPort``."""
+        self._stops += 1
+        for tp in self._reading.keys() & set(partitions):
+            self._reading[tp].stopping = self._stops
+        self._host.within(self._habits.stop, partial(self._halt, self._stops, done))
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See ``DataPort``."""
+        dropped = frozenset(partitions)
+        positions = {tp: reading.position for tp, reading in self._take(dropped).items()}
+        self.forget(dropped)
+        return positions
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """See ``DataPort``."""
+        for tp in partitions:
+            self._stopped.pop(tp, None)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The consumed offset of each partition being delivered."""
-        return {tp: reading.position for tp, reading in self._reading.items()}
+        """See ``DataPort``."""
+        held = {tp: reading.position for tp, reading in self._reading.items()}
+        return held | self._stopped
+
+    def fail(self, error: Exception) -> None:
+        """See ``DataPort``."""
+        self.failed = str(error)
+
+    def close(self, timeout: float = 0.0) -> None:
+        """See ``DataPort``; also what the end of the process does."""
+        self._take(self._reading)
+
+    # -- the application
 
     @property
     def fetching(self) -> frozenset[TopicPartition]:
         """Partitions that are being delivered and not about to be released."""
         return frozenset(tp for tp, r in self._reading.items() if r.stopping is None)
 
-    def close(self) -> None:
-        """Leave the group in order."""
-        self.post(facts.CloseRequested())
+    @property
+    def in_hand(self) -> object | None:
+        """The record that the application has worked on for suspiciously long (``Progress``)."""
+        return self if self._host.now() < self._stalled_until else None
 
-    def crash(self) -> None:
-        """The process dies; the servers find out by their timeouts."""
-        if self.alive:
-            self._say("crash")
-            self.alive = False
-            self._take_reading(self._reading)
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the application would get a message now."""
+        return self._log is not None and self._gate.is_open and self.in_hand is None
 
-    def pause(self, seconds: float) -> None:
-        """The process stands still (SIGSTOP)."""
-        if not self.alive or self.paused:
-            return
-        self._say(f"pause {seconds:.3f}")
-        self.paused = True
-        # The application may have passed the lease's check before, and deliver one message after.
-        late = self._log is not None and self._may_deliver() and self._kernel.rng.random() < 0.5
-        self._kernel.schedule(seconds, partial(self._resume, late))
+    def stall(self, seconds: float) -> None:
+        """The application works on one message for so long."""
+        self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
 
-    def _resume(self, late: bool) -> None:
-        if not self.alive:
-            return
-        self.paused = False
-        self._say("resume")
-        if late:
-            for tp, reading in list(self._reading.items())[:1]:
-                if reading.stopping is None:
-                    self._deliver(tp, reading, 1)
-        self._work()
+    def deliver_late(self) -> None:
+        """The application passed the lease's check before the process stood still."""
+        for tp, reading in list(self._reading.items())[:1]:
+            if reading.stopping is None:
+                self._deliver(tp, reading, 1)
 
-    # -- mailbox
-
-    def _say(self, text: str) -> None:
-        if self._record is not None:
-            self._record(f"{self._kernel.now_us} {self.name} {text}")
-
-    def post(self, fact: Any) -> None:
-        """Put a fact into the mailbox."""
-        self._enqueue(partial(self._take, fact))
-
-    def _enqueue(self, action: Callable[[], object]) -> None:
-        self._inbox.append(action)
-        if not self._busy:
-            self._work()
-
-    def _work(self) -> None:
-        """Do what is in the mailbox, one after the other; never within one another."""
-        self._busy = True
-        while self._inbox and self.alive and not self.paused:
-            self._inbox.popleft()()
-        self._busy = False
-
-    def _after(self, bounds: tuple[float, float], action: Callable[[], object]) -> None:
-        low, high = bounds
-        delay = low + (high - low) * self._kernel.rng.random()
-        self._kernel.schedule(delay, action)
-
-    # -- orders that both kinds of machine give
-
-    def _carry_out_common(self, order: Any) -> bool:
-        """Carry out an order about streams, timers, listeners, users; False: it is none."""
-        match order:
-            case orders.SetTimer():
-                self._set_timer(order)
-            case orders.StopFetching():
-                for tp in order.partitions & self._reading.keys():
-                    self._reading[tp].stopping = order.token
-                self._after(self._habits.stop, partial(self._enqueue, partial(self._halt, order)))
-            case orders.StartFetching():
-                self._start_reading(order)
-                self.post(facts.FetchingStarted(order.token))
-            case orders.Drop():
-                taken = self._take_reading(order.partitions)
-                self.post(facts.Dropped({tp: r.position for tp, r in taken.items()}))
-            case orders.NotifyReleasing() | orders.NotifyStarting():
-                self._notify(order.token)
-            case orders.AnswerCommit():
-                self.answers[order.request] = order.faults
-            case orders.AnswerStart():
-                self.outcome = order.outcome
-            case orders.Report():
-                self.reports[order.event] = self.reports.get(order.event, 0) + 1
-            case orders.SetBrokers():
-                self.brokers = order.brokers
-            case _:
-                return False
-        return True
-
-    def _notify(self, token: int) -> None:
-        raised = self._kernel.rng.random() < self._habits.listener_error
-        answer = facts.ListenerDone(token, "listener raised" if raised else None)
-        self._after(self._habits.listener, partial(self.post, answer))
-
-    def _closed(self, faults: tuple[str, ...]) -> None:
-        """The machine has left the group: the process ends."""
-        self._say(f"closed {faults}")
-        self.close_faults = faults
-        self._take_reading(self._reading)
-        self.alive = False
-
-    def _set_timer(self, order: orders.SetTimer) -> None:
-        earlier = self._timers.get(order.name)
-        if earlier is not None:
-            self._kernel.cancel(earlier)
-        delay = order.seconds + order.jitter * self._kernel.rng.random()
-        fact = facts.TimerFired(order.token, order.name)
-        self._timers[order.name] = self._kernel.schedule(delay, partial(self.post, fact))
-
-    # -- delivery
-
-    def _start_reading(self, order: orders.StartFetching) -> None:
-        for tp, (_, start) in order.partitions.items():
-            self._reading[tp] = Reading(self.session, start or 0)
-            if self._observer is not None:
-                self._observer.started(self._kernel.now, tp, self.session, start or 0)
-
-    def _take_reading(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
+    def _take(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
         """End the reading of these; returns where it stood."""
         taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
         if self._observer is not None:
@@ -288,23 +279,29 @@ class SimProcess(ABC):
                 self._observer.stopped(tp, reading.session)
         return taken
 
-    def _halt(self, order: orders.StopFetching) -> None:
+    def _halt(self, number: int, done: Callable[[dict[TopicPartition, int]], object]) -> None:
         """The fetchers have stopped; a message in hand was finished meanwhile, or was not."""
-        stopped = [tp for tp, r in self._reading.items() if r.stopping == order.token]
+        stopped = [tp for tp, r in self._reading.items() if r.stopping == number]
         positions: dict[TopicPartition, int] = {}
-        for tp, reading in self._take_reading(stopped).items():
-            finished = reading.in_hand and self._kernel.rng.random() < 0.8
+        for tp, reading in self._take(stopped).items():
+            finished = reading.in_hand and self._host.random.random() < 0.8
             positions[tp] = reading.position + finished
-        self._take(facts.FetchingStopped(order.token, positions))
+        self._stopped |= positions
+        done(positions)
+
+    def _poll_later(self) -> None:
+        low, high = self._habits.poll
+        delay = low + (high - low) * self._host.random.random()
+        self._host.kernel.schedule(delay, self._poll)
 
     def _poll(self) -> None:
-        if not self.alive:
+        if not self._host.alive:
             return
-        if not self.paused and self._may_deliver():
+        if not self._host.paused and self.may_deliver:
             for tp, reading in self._reading.items():
                 if reading.stopping is None:
                     self._deliver(tp, reading, self._habits.burst)
-        self._after(self._habits.poll, self._poll)
+        self._poll_later()
 
     def _deliver(self, tp: TopicPartition, reading: Reading, most: int) -> None:
         """Ask for messages: asking for the next one makes the one in hand consumed."""
@@ -318,14 +315,229 @@ class SimProcess(ABC):
         first = reading.position
         reading.position += count - 1
         reading.in_hand = True
-        if self._record is not None:
-            self._say(f"delivers {tp} {first}..{reading.position} in {reading.session}")
+        if self._host.recorded:
+            self._host.say(f"delivers {tp} {first}..{reading.position} in {reading.session}")
         if self._observer is not None:
-            self._observer.delivered(self._kernel.now, tp, reading.session, first, reading.position)
+            now = self._host.now()
+            self._observer.delivered(now, tp, reading.session, first, reading.position)
 
-    def _auto_commit(self) -> None:
+
+class SimListener:
+    """The user's listener: the ``ListenerPort`` of a simulated member."""
+
+    def __init__(self, host: SimHost, habits: Habits, plane: SimPlane) -> None:
+        self.since: float | None = None
+        self.commit: Callable[[Mapping[TopicPartition, int]], Future[tuple[str, ...]]]
+        """Asks the member for a commit; set before it begins."""
+        self._host = host
+        self._habits = habits
+        self._plane = plane
+
+    def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
+        """See ``ListenerPort``."""
+        if self._habits.listener_commits:
+            self._call(partial(self._commit, partitions, done))
+        else:
+            self._call(partial(self._return, done))
+
+    def lost(self, partitions: frozenset[TopicPartition], done: Done) -> None:
+        """See ``ListenerPort``."""
+        self._call(partial(self._return, done))
+
+    def starting(self, assignment: Mapping[TopicPartition, ConsumerThreadId], done: Done) -> None:
+        """See ``ListenerPort``."""
+        self._call(partial(self._return, done))
+
+    def _call(self, action: Callable[[], object]) -> None:
+        self.since = self._host.now()
+        self._host.within(self._habits.listener, action)
+
+    def _return(self, done: Done) -> None:
+        raised = self._host.random.random() < self._habits.listener_error
+        self._end(done, "the rebalance listener raised" if raised else None)
+
+    def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
+        """Commit what is about to be released, and return when that is answered."""
+        positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
+        self.commit(positions).add_done_callback(lambda _: self._end(done, None))
+
+    def _end(self, done: Done, error: str | None) -> None:
+        self.since = None
+        done(error)
+
+
+class SimProcess(Generic[MachineT]):
+    """One member's process; ``observer`` and ``log`` switch delivery on.
+
+    ``loop`` is the real one; so is what carries out its commands.
+    """
+
+    loop: MemberLoop[MachineT]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        name: str,
+        log: SimLog | None,
+        observer: Observer | None,
+        habits: Habits,
+        note: Callable[[str], object] | None,
+        *,
+        always_open: bool = False,
+    ) -> None:
+        self.name = name
+        self.active_us = 0
+        """When the machine took in its last event."""
+        self.host = SimHost(kernel, name, note)
+        self.gate = DeliveryGate(always_open=always_open, now=self.host.lease_now)
+        self.plane = SimPlane(self.host, self.gate, log, observer, habits, lambda: self.session)
+        self.listener = SimListener(self.host, habits, self.plane)
+        self._kernel = kernel
+        self._delivers = log is not None
+        self._habits = habits
+        self._asked: list[Future[tuple[str, ...]]] = []
+
+    @property
+    def session(self) -> int:
+        """What the observer knows the member by; 0: it is no member."""
+        raise NotImplementedError
+
+    @property
+    def machine(self) -> MachineT:
+        """The member's machine."""
+        return self.loop.machine
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has neither crashed nor left."""
+        return self.host.alive
+
+    @property
+    def paused(self) -> bool:
+        """Whether the process stands still."""
+        return self.host.paused
+
+    @property
+    def fetching(self) -> frozenset[TopicPartition]:
+        """Partitions that are being delivered and not about to be released."""
+        return self.plane.fetching
+
+    def _make_loop(
+        self,
+        machine: MachineT,
+        coordination: Coordination[MachineT],
+        auto_commit: bool,
+        watchers: Sequence[Any],
+    ) -> None:
+        self.watchers: Any = _Watchers(self, watchers)
+        """Told of everything that the member does."""
+        self.loop = MemberLoop(
+            self.name,
+            machine,
+            coordination,
+            self.plane,
+            self.gate,
+            self.host,
+            self.listener,
+            auto_commit_interval=(
+                self._habits.commit_interval if auto_commit and self._delivers else None
+            ),
+            rebalances=RebalanceCounts((), (), (), self.host.now),
+            observer=self.watchers,
+        )
+        self.listener.commit = partial(self.loop.commit, strict=True)
+        self.loop.closed.add_done_callback(self._closed)
+
+    # -- what a user or a fault does
+
+    def post(self, fact: Any) -> None:
+        """Hand the machine an event."""
+        self.loop.post(fact)
+
+    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
+        """Ask for a commit of ``positions``, or of all consumed ones."""
+        strict = positions is not None
+        wanted = self.plane.positions() if positions is None else positions
+        self._asked.append(self.loop.commit(wanted, strict))
+
+    @property
+    def unanswered(self) -> int:
+        """Commit requests without an answer."""
+        return sum(not future.done() for future in self._asked)
+
+    def close(self) -> None:
+        """Leave the group in order."""
+        self.loop.post(facts.CloseRequested())
+
+    def crash(self) -> None:
+        """The process dies; the servers find out by their timeouts."""
+        if self.alive:
+            self.host.say("crash")
+            self.host.alive = False
+            self.plane.close()
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still (SIGSTOP)."""
+        if not self.alive or self.paused:
+            return
+        self.host.say(f"pause {seconds:.3f}")
+        self.host.paused = True
+        # The application may have passed the lease's check before, and deliver one message after.
+        late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
+        self._kernel.schedule(seconds, partial(self._resume, late))
+
+    def _resume(self, late: bool) -> None:
         if not self.alive:
             return
-        if not self.paused and self._reading and self._may_deliver():
-            self.post(facts.CommitRequested(None, self.positions()))
-        self._kernel.schedule(self._habits.commit_interval, self._auto_commit)
+        self.host.paused = False
+        self.host.say("resume")
+        if late:
+            self.plane.deliver_late()
+        self.host.work()
+
+    def _closed(self, closed: Future[tuple[str, ...]]) -> None:
+        """The machine has left the group: the process ends."""
+        self.host.say(f"closed {closed.result()}")
+        self.host.alive = False
+
+
+class _Watchers:
+    """The observer of a simulated member's loop: passes everything on, notes the history."""
+
+    def __init__(self, member: SimProcess[Any], watchers: Sequence[Any]) -> None:
+        self._member = member
+        self._watchers = watchers
+
+    def fact(self, fact: Any, epoch: int, attempt: int) -> None:
+        """See ``Observer``."""
+        host = self._member.host
+        if host.recorded:
+            host.say(f"{fact}")
+        self._member.active_us = host.kernel.now_us
+        for watcher in self._watchers:
+            watcher.fact(fact, epoch, attempt)
+
+    def order(self, order: Any, epoch: int, attempt: int) -> None:
+        """See ``Observer``."""
+        for watcher in self._watchers:
+            watcher.order(order, epoch, attempt)
+
+    def op(self, *operation: Any) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.op(*operation)
+
+    def reads(self, *reads: Any) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.reads(*reads)
+
+    def shut(self, since_us: int) -> None:
+        """See ``MemberObserver``."""
+        for watcher in self._watchers:
+            watcher.shut(since_us)
+
+    def request(self, *request: Any) -> None:
+        """See ``GroupObserver``."""
+        for watcher in self._watchers:
+            watcher.request(*request)

@@ -303,6 +303,10 @@ class FakeZk:
             connection.up_us, partial(self._serve, connection, request, path)
         )
 
+    def _pinged(self, connection: Connection, on_answer: Callable[[], object]) -> None:
+        if connection.may_arrive is None and connection.session_id in self._sessions:
+            self._send_down(connection, on_answer)
+
     def _serve(self, connection: Connection, request: Request, path: str | None) -> None:
         """A request's turn has come."""
         if connection.session_id not in self._sessions:

@@ -164,6 +164,15 @@ class FakeSession:
         else:
             self._waiting.append(request)
 
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Call ``on_answer`` when the server has answered; never, if the connection breaks."""
+        connection = self._connection
+        if self.state is not SessionState.CONNECTED or connection is None:
+            return
+        due = max(connection.up_us, self._kernel.now_us + self._zk._trip(connection))
+        connection.up_us = due
+        self._kernel.schedule_at_us(due, partial(self._zk._pinged, connection, on_answer))
+
     def close(self, on_reply: OnReply = lambda reply: None) -> None:
         """End the session after all that was submitted, as a clean stop does. Not connected:
         the session is left to its timeout and ``on_reply`` gets CONNECTION_LOSS.

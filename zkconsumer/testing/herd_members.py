@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import os
-import queue
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from zkconsumer.core import facts
-from zkconsumer.core.states import State
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.core.types import (
     BrokerEndpoint,
     ConsumerThreadId,
@@ -36,7 +36,10 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.recorder import MemberRecorder, run_entry
 from zkconsumer.runtime.gate import DeliveryGate
-from zkconsumer.runtime.loop import ConnectorLoop
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
 from zkconsumer.zk.driver import ZkDriver
 
 #: A time between two periodic readings that no run lasts (seconds).
@@ -105,10 +108,13 @@ class IdlePlane:
         for tp, (_, offset) in partitions.items():
             self._positions[tp] = offset or 0
 
-    def stop(self, partitions: Iterable[TopicPartition]) -> Callable[[], dict[TopicPartition, int]]:
+    def stop(
+        self,
+        partitions: Iterable[TopicPartition],
+        done: Callable[[dict[TopicPartition, int]], object],
+    ) -> None:
         """Let go; no message is in hand."""
-        taken = self.drop(partitions)
-        return lambda: taken
+        done(self.drop(partitions))
 
     def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Let go."""
@@ -126,9 +132,6 @@ class IdlePlane:
         end = int((time.time() - self._settings.begun) * self._settings.rate)
         return {tp: max(started, end) for tp, started in self._positions.items()}
 
-    def measure(self) -> None:
-        """There are no rates."""
-
     def fail(self, error: Exception) -> None:
         """There are no streams."""
 
@@ -144,30 +147,32 @@ class HerdMember:
     """
 
     def __init__(self, settings: HerdSettings, name: str, journal: JournalWriter) -> None:
-        mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.driver = ZkDriver(
-            settings.zookeeper,
-            settings.chroot,
-            settings.session_timeout,
-            lambda event, session: mailbox.put((event, session)),
-            mailbox.put,
-        )
-        self.driver.start(_CONNECT_SECONDS)
+        host, gate = MemberThread(name), DeliveryGate(always_open=True)
         recorder = MemberRecorder(
             journal, name, lambda: time.time_ns() // 1000, len(settings.chroot)
         )
-        self.loop = ConnectorLoop(
-            settings.spec(name),
-            self.driver,
+        coordination = ZooKeeperCoordination(host, gate, settings.session_timeout, recorder)
+        coordination.zk = self.driver = ZkDriver(
+            settings.zookeeper,
+            settings.chroot,
+            settings.session_timeout,
+            coordination.on_session,
+            coordination.on_watch,
+        )
+        self.driver.start(_CONNECT_SECONDS)
+        self.loop = MemberLoop(
+            name,
+            RebalanceMachine(settings.spec(name)),
+            coordination,
             IdlePlane(settings),
-            DeliveryGate(always_open=True),
-            lambda: None,
+            gate,
+            host,
+            None,
             auto_commit_interval=settings.commit_interval if settings.rate else None,
-            session_timeout=settings.session_timeout,
-            mailbox=mailbox,
+            rebalances=RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}),
             observer=recorder,
         )
-        self.loop.start()
+        host.start(self.loop)
 
     def status(self) -> tuple[str, int]:
         """State and number of partitions held, as far as another thread can tell."""

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
-from zkconsumer.core.ops import Code, Failed, Reply, ZkOp
+from zkconsumer.core.ops import Code, Failed, Reply, SessionEvent, ZkOp
 from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
-from zkconsumer.zk.driver import SessionEvent, ZkDriver
+from zkconsumer.zk.driver import ZkDriver
 
 AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""

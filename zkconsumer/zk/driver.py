@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from zkconsumer.core.ops import (
     Node,
     Ok,
     Reply,
+    SessionEvent,
     SetData,
     Stat,
     Value,
@@ -73,15 +73,6 @@ def code_of(error: BaseException) -> Code:
         if kind in _CODES:
             return _CODES[kind]
     return Code.OTHER
-
-
-class SessionEvent(Enum):
-    """What happened to the session."""
-
-    OPENED = "opened"
-    RESUMED = "resumed"
-    SUSPENDED = "suspended"
-    LOST = "lost"
 
 
 OnReply = Callable[[Reply], object]

@@ -21,6 +21,7 @@ from zkconsumer.core.ops import (
     GetMany,
     Node,
     Reply,
+    SessionEvent,
     Value,
     ZkOp,
 )
@@ -28,7 +29,7 @@ from zkconsumer.core.scripts.common import READ_BATCH
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import ZkUnavailableError, ZooKeeperError
-from zkconsumer.zk.driver import SessionEvent, ZkDriver
+from zkconsumer.zk.driver import ZkDriver
 
 _HASTY_CLOSE_SECONDS: Final = 1.0
 """How long the session's end may take after an error or an interruption."""

@@ -388,14 +388,14 @@ class MembershipMachine(MembershipDispatcher):
 
     def _announce_release(self) -> None:
         token = self._await(State.NOTIFYING_RELEASE)
-        self._emit(common_orders.NotifyReleasing(token, self._releasing))
+        self._emit(common_orders.NotifyReleasing(token, self._releasing, self.closing))
 
     def _release_announced(self, fact: common.ListenerDone) -> None:
         self._listener_error(fact)
         for tp in self._releasing:
             self.held.pop(tp, None)
         self._desk.forget(self._releasing)
-        self._emit(orders.Forget(self._releasing))
+        self._emit(common_orders.Forget(self._releasing))
         self._releasing, self._stopped_at = frozenset(), {}
         if self.closing:
             self._finish_closing()
@@ -417,7 +417,7 @@ class MembershipMachine(MembershipDispatcher):
             self._after_loss()
             return
         self._report("lost", f"{len(lost)} partitions were taken away")
-        self._emit(orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        self._emit(common_orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
         """Drop what is held; return that and what the listener was told would be fetched."""
@@ -500,7 +500,7 @@ class MembershipMachine(MembershipDispatcher):
 
     def _announce_loss(self) -> None:
         lost, self._releasing = self._releasing, frozenset()
-        self._emit(orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        self._emit(common_orders.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
 
     def _poll_resumed(self, fact: facts.PollResumed) -> None:
         self._outside = False
@@ -582,13 +582,13 @@ class MembershipMachine(MembershipDispatcher):
         self.state, self._awaited, self.generation = State.CLOSED, None, -1
         self._desk.refuse("the connector is shut down")
         self._orders.extend(self._desk.answers())
-        self._emit(orders.Close(tuple(self._faults)))
+        self._emit(common_orders.Close(tuple(self._faults)))
 
     def _fail(self, code: int, text: str) -> None:
         self._drop_all()
         self._releasing = frozenset()
         self.state, self._awaited, self.generation = State.FAILED, None, -1
         self._desk.refuse(text)
-        self._emit(orders.Fail(code, text))
+        self._emit(common_orders.Fail(code, text))
         if self.closing:
             self._close()

@@ -88,36 +88,6 @@ class CommitOffsets:
     positions: Mapping[TopicPartition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Stopped partitions are released: their positions are of no use any more. No answer."""
-
-    partitions: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyLost:
-    """Tell the listener that partitions were taken away unasked. Answer: ``ListenerDone``."""
-
-    token: int
-    partitions: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The member cannot go on: ``code`` of the protocol and one line for people. No answer."""
-
-    code: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """The member has left (or cannot any more). ``faults``: what went wrong."""
-
-    faults: tuple[str, ...] = ()
-
-
 MembershipOrder = (
     FindCoordinator
     | LoadTopics
@@ -127,10 +97,10 @@ MembershipOrder = (
     | LeaveGroup
     | FetchOffsets
     | CommitOffsets
-    | Forget
-    | NotifyLost
-    | Fail
-    | Close
+    | common.Forget
+    | common.NotifyLost
+    | common.Fail
+    | common.Close
     | common.SetBrokers
     | common.StopFetching
     | common.Drop

@@ -1,0 +1,68 @@
+"""The thread of a member: actions run in order, timers when they are due, a failure ends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.testing import wait_until
+
+
+class Member:
+    """Runs until its list is long enough."""
+
+    def __init__(self, length: int = 10**6) -> None:
+        self.done: list[str] = []
+        self.failed: list[BaseException] = []
+        self._length = length
+
+    @property
+    def ended(self) -> bool:
+        return len(self.done) >= self._length
+
+    def begin(self) -> None:
+        self.done.append("begin")
+
+    def crashed(self, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+def test_timers_run_in_the_order_of_their_times_and_messages_at_once() -> None:
+    """Timers that are due run in their order; a message does not wait for later timers; a cancelled
+    timer does nothing."""
+    thread, member = MemberThread("m"), Member(5)
+    thread.after(0.2, lambda: member.done.append("second"))
+    thread.after(0.0, lambda: member.done.append("first"))
+    thread.after(600, lambda: member.done.append("never"))
+    thread.after(0.1, lambda: member.done.append("cancelled"))()
+    thread.post(lambda: member.done.append("message"))
+    thread.start(member)
+    wait_until(lambda: len(member.done) >= 4, 10, "the timers")
+    thread.post(lambda: member.done.append("last"))
+    assert thread.join(10)
+    assert member.done == ["begin", "message", "first", "second", "last"]
+
+
+def test_an_action_every_few_milliseconds() -> None:
+    """``every`` repeats, whatever the action does meanwhile."""
+    thread, member = MemberThread("m"), Member(6)
+    thread.every(0.001, lambda: member.done.append("again"))
+    thread.start(member)
+    assert thread.join(10)
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_an_action_or_a_helper_thread_raises_is_reported_to_the_member(
+    kind: type[BaseException],
+) -> None:
+    """No exception ends a thread without the member hearing of it."""
+
+    def fail() -> None:
+        raise kind("broken")
+
+    for begin in (MemberThread.post, MemberThread.aside):
+        thread, member = MemberThread("m"), Member()
+        begin(thread, fail)
+        thread.start(member)
+        assert thread.join(10)
+        assert [type(error) for error in member.failed] == [kind]

@@ -1,0 +1,217 @@
+"""BrokerCoordination: carries out what a member's machine wants of the group coordinator.
+
+Owns the requests under way, the lease that confirmed heartbeats give, and the watch on the
+application's progress (``max.poll.interval.ms``). Runs on the host's thread; answers arrive on the
+request lines'. One line carries requests that may wait for other members (JoinGroup, SyncGroup) and
+all others, a second one heartbeats alone, so that neither a rebalance nor the application delays
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from zkconsumer.core.membership import facts, orders
+from zkconsumer.core.membership.machine import MembershipMachine
+from zkconsumer.core.membership.reactions import UNREACHABLE
+from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.membership.states import ENDED, State
+from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.gate import LEASE, DeliveryGate
+from zkconsumer.runtime.loop import Host, MemberLoop
+
+_MEMBER: Final = (0, 27)
+"""Answers to a heartbeat by which the coordinator treats this member as live."""
+_AWAY: Final = ENDED | {State.OUTSIDE}
+
+
+class RequestLine(Protocol):
+    """One connection to the coordinator (``zkconsumer.runtime.requests.RequestWorker``)."""
+
+    def start(
+        self,
+        on_answer: Callable[[Any, Any, float, int], object],
+        on_crash: Callable[[BaseException], object],
+    ) -> None:
+        """Begin. ``on_answer`` takes command, event, and when it was sent: seconds on the lease's
+        clock, microseconds since 1970. Both may be called on any thread."""
+
+    coordinator: Any
+    """Where requests to the group's coordinator are sent: found by one line, given to the other."""
+
+    def submit(self, command: Any) -> None:
+        """Carry out ``command`` after those submitted before."""
+
+    def interrupt(self) -> None:
+        """End the request that is under way; it fails."""
+
+    def close(self) -> None:
+        """Give up everything."""
+
+
+class Progress(Protocol):
+    """A stream, as far as the application's progress shows in it."""
+
+    @property
+    def in_hand(self) -> object | None:
+        """The record that the application works on."""
+
+
+class Called(Protocol):
+    """A listener, as far as the application's progress shows in its calls."""
+
+    @property
+    def since(self) -> float | None:
+        """When the present call began, on the host's clock; ``None`` between calls."""
+
+
+class BrokerCoordination:
+    """The coordinator's side of one member.
+
+    Args:
+        spec: the member.
+        host: runs the member.
+        gate: opened for as long as the coordinator surely treats this member as live.
+        requests, heartbeats: lines to the coordinator.
+        streams: whose application must make progress.
+        listener: whose calls must return.
+        observer: told of every request.
+    """
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        host: Host,
+        gate: DeliveryGate,
+        requests: RequestLine,
+        heartbeats: RequestLine,
+        streams: Sequence[Progress],
+        listener: Called | None,
+        observer: GroupObserver | None = None,
+    ) -> None:
+        self.committed = 0
+        """Offsets stored; written by the host's thread."""
+        self.last_fault = ""
+        """Why the latest answered request failed; empty if it did not. Host's thread."""
+        self._spec = spec
+        self._host = host
+        self._gate = gate
+        self._requests = requests
+        self._heartbeats = heartbeats
+        self._streams = tuple(streams)
+        self._listener = listener
+        self.observer = observer
+        self._member: MemberLoop[MembershipMachine]
+        self._settled_at = -math.inf
+        """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
+        Written by the lines' threads."""
+        self._joining: int | None = None
+        """Token of a JoinGroup that is not answered."""
+        self._unacknowledged: dict[Progress, tuple[object, float]] = {}
+        """The record that each stream's application works on, and since when it was seen."""
+        self._slow = False
+
+    # -- the host's thread ---------------------------------------------------------------------
+
+    def begin(self, member: MemberLoop[MembershipMachine]) -> None:
+        """See ``Coordination``: the member joins."""
+        self._member = member
+        for line in (self._requests, self._heartbeats):
+            line.start(self._answered, self._crashed)
+        if self._streams or self._listener is not None:
+            member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
+        member.take(facts.Started())
+
+    def stamp(self) -> tuple[int, int]:
+        """See ``Coordination``: generation and number of rejoins."""
+        machine = self._member.machine
+        return machine.generation, machine.rejoins
+
+    def carry_out(self, command: Any) -> None:
+        """Send a request."""
+        match command:
+            case orders.Heartbeat():
+                self._heartbeats.submit(command)
+                return
+            case orders.FindCoordinator() | orders.LeaveGroup():
+                self._requests.interrupt()  # the answer under way is of no use any more
+                self._heartbeats.interrupt()
+            case orders.CommitOffsets() if self._joining is not None:
+                # Closing: a member that keeps partitions while it joins commits them.
+                self._requests.interrupt()
+            case orders.JoinGroup():
+                self._joining = command.token
+        self._requests.submit(command)
+
+    def close(self, timeout: float) -> None:
+        """See ``Coordination``. Waits for nothing."""
+        self._requests.close()
+        self._heartbeats.close()
+
+    def _take_answer(self, command: Any, event: Any, sent_us: int) -> None:
+        self.last_fault = event.detail if isinstance(event, facts.RequestFailed) else ""
+        if command.token == self._joining:
+            self._joining = None
+        if self.observer is not None:
+            self.observer.request(command, event, sent_us, *self.stamp())
+        if isinstance(event, facts.OffsetsCommitted):
+            self.committed += sum(not code for code in event.codes.values())
+        self._member.take(event)
+
+    def _watch_progress(self) -> None:
+        """Report when the application is too slow, and when it continues.
+
+        The former repeatedly, until the member is outside: the machine acts on it as a member only.
+        """
+        now = self._host.now()
+        since = None if self._listener is None else self._listener.since
+        longest = 0.0 if since is None else now - since
+        for stream in self._streams:
+            record = stream.in_hand
+            before = self._unacknowledged.get(stream)
+            if record is None:
+                self._unacknowledged.pop(stream, None)
+            elif before is None or before[0] is not record:
+                self._unacknowledged[stream] = (record, now)
+            else:
+                longest = max(longest, now - before[1])
+        slow = longest > self._spec.rebalance_timeout
+        if slow and self._member.machine.state not in _AWAY:
+            self._member.take(facts.PollExpired())
+        elif self._slow and not slow:
+            self._member.take(facts.PollResumed())
+        self._slow = slow
+
+    # -- the lines' threads --------------------------------------------------------------------
+
+    def _answered(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
+        if isinstance(command, orders.Heartbeat):
+            if not isinstance(event, facts.HeartbeatAnswered):
+                event = facts.HeartbeatAnswered(command.token, UNREACHABLE)
+            elif event.code in _MEMBER:
+                self.confirm(sent, event.code)
+        elif isinstance(event, facts.Synced):
+            self.confirm(sent, 0)
+        elif isinstance(event, facts.CoordinatorFound):
+            self._heartbeats.coordinator = self._requests.coordinator
+        self._host.post(partial(self._take_answer, command, event, sent_us))
+
+    def confirm(self, sent: float, code: int) -> None:
+        """The coordinator treated this member as live when it got the request sent at ``sent``.
+
+        While it waits for members to join again (code 27), it does so for the rebalance timeout
+        and then continues without those that have not.
+        """
+        if code == 0:
+            self._settled_at = max(self._settled_at, sent)
+        until = sent + self._spec.session_timeout * LEASE
+        self._gate.extend(min(until, self._settled_at + self._spec.rebalance_timeout))
+
+    def _crashed(self, error: BaseException) -> None:
+        def crash() -> None:
+            raise error
+
+        self._host.post(crash)

@@ -1,0 +1,71 @@
+"""RequestWorker: one connection's requests to the group coordinator, on a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.runtime.gate import CLOCK
+
+OnAnswer = Callable[[Any, Any, float, int], object]
+"""Takes the command, the event that answers it, and when it was sent: seconds on the lease's clock,
+and microseconds since 1970."""
+
+
+class RequestWorker:
+    """Carries out requests one after the other. Any thread may call its methods.
+
+    Args:
+        client: used by the worker's thread only; ``interrupt`` and ``close`` excepted.
+        name: of the thread.
+    """
+
+    def __init__(self, client: GroupClient, name: str) -> None:
+        self._client = client
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._on_answer: OnAnswer | None = None
+        self._on_crash: Callable[[BaseException], object] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, on_answer: OnAnswer, on_crash: Callable[[BaseException], object]) -> None:
+        """Start the thread."""
+        self._on_answer, self._on_crash = on_answer, on_crash
+        self._thread.start()
+
+    @property
+    def coordinator(self) -> BrokerEndpoint | None:
+        """Where requests to the group's coordinator are sent."""
+        return self._client.coordinator
+
+    @coordinator.setter
+    def coordinator(self, broker: BrokerEndpoint | None) -> None:
+        self._client.coordinator = broker
+
+    def submit(self, command: Any) -> None:
+        """Carry out ``command`` after those submitted before."""
+        self._waiting.put(command)
+
+    def interrupt(self) -> None:
+        """End the request that is under way; it fails."""
+        self._client.interrupt()
+
+    def close(self) -> None:
+        """Give up what is under way and end the thread."""
+        self._client.close()
+        self._waiting.put(None)
+
+    def _run(self) -> None:
+        assert self._on_answer is not None
+        assert self._on_crash is not None
+        try:
+            while (command := self._waiting.get()) is not None:
+                sent_us, sent = time.time_ns() // 1000, time.clock_gettime(CLOCK)
+                answer = self._client.execute(command)
+                self._on_answer(command, answer, sent, sent_us)
+        except BaseException as error:  # noqa: BLE001 - the loop raises it again
+            self._on_crash(error)

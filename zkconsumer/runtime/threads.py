@@ -1,0 +1,152 @@
+"""MemberThread: the thread that runs one member's loop, with its mailbox and timers.
+
+The production ``Host`` of ``zkconsumer.runtime.loop``. The simulator has another
+(``zkconsumer.sim``), on virtual time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from zkconsumer.runtime.gate import CLOCK
+
+logger = logging.getLogger("zkconsumer.member")
+
+Action = Callable[[], object]
+
+
+class Stepped(Protocol):
+    """What the thread runs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread may end."""
+
+    def begin(self) -> None:
+        """Called first."""
+
+    def crashed(self, error: BaseException) -> None:
+        """An action has raised; none follows."""
+
+
+class MemberThread:
+    """Mailbox, timers and thread of one member.
+
+    Args:
+        name: the member's consumer id; the thread is called ``<name>_loop``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.random = random.Random()
+        self._name = name
+        self._mailbox: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        self._due: list[tuple[float, int, list[Action]]] = []
+        """When, a number that orders equals, and what to do: nothing once it is cancelled."""
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def start(self, member: Stepped) -> None:
+        """Begin to run ``member``; actions posted before are run first."""
+        self._thread = threading.Thread(
+            target=self._run, args=(member,), name=f"{self._name}_loop", daemon=True
+        )
+        self._thread.start()
+
+    def post(self, action: Action) -> None:
+        """Run ``action`` on the thread, after everything posted before."""
+        self._mailbox.put(action)
+
+    def aside(self, work: Action) -> None:
+        """Run ``work``, which may block, on a thread of its own. What it raises ends the loop."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - the loop raises it again
+                self.crash(error)
+
+        threading.Thread(target=run, name=f"{self._name}_blocking", daemon=True).start()
+
+    def crash(self, error: BaseException) -> None:
+        """Have the loop fail: a thread that it rests on has failed."""
+
+        def crash() -> None:
+            raise error
+
+        self.post(crash)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end, ``timeout`` seconds at most; whether it has ended."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def lease_now(self) -> float:
+        """Seconds on the clock of the ``DeliveryGate``."""
+        return time.clock_gettime(CLOCK)
+
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
+        """Log a line, with the traceback of ``error``."""
+        logger.log(level, "%s", text, exc_info=error)
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def after(self, seconds: float, action: Action) -> Action:
+        """Run ``action`` on this thread, ``seconds`` from now; call the result to cancel."""
+        actions = [action]
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), actions))
+        return actions.clear
+
+    def every(self, seconds: float, action: Action) -> None:
+        """Run ``action`` regularly, for the first time ``seconds`` from now."""
+
+        def again() -> None:
+            self.after(seconds, again)
+            action()
+
+        self.after(seconds, again)
+
+    def _run(self, member: Stepped) -> None:
+        try:
+            member.begin()
+            while not member.ended:
+                self.step()
+        except BaseException as error:  # noqa: BLE001 - the member reports it
+            member.crashed(error)
+
+    def step(self) -> None:
+        """Wait for the next action or timer, and run what is due."""
+        timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
+        try:
+            action = self._mailbox.get(timeout=timeout)
+        except queue.Empty:
+            pass
+        else:
+            action()
+        while self._due and self._due[0][0] <= time.monotonic():
+            for due in heapq.heappop(self._due)[2]:
+                due()

@@ -1,0 +1,217 @@
+"""ZooKeeperCoordination: carries out what a member's machine wants of ZooKeeper.
+
+Owns the session as the member sees it, the scripts under way and the lease. Runs on the host's
+thread; ``on_session`` and ``on_watch`` are called by kazoo's. Scripts are run operation by
+operation, so a lost session overtakes a script that is under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from zkconsumer.core import facts, orders
+from zkconsumer.core.facts import Fact
+from zkconsumer.core.machine import RebalanceMachine
+from zkconsumer.core.ops import OffsetOp, Reply, SessionEvent, ZkOp
+from zkconsumer.core.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.scripts.table import script_for
+from zkconsumer.journal.recorder import MemberObserver
+from zkconsumer.runtime.gate import LEASE, DeliveryGate
+from zkconsumer.runtime.loop import Host, MemberLoop
+from zkconsumer.runtime.metrics import CommitCounts
+
+
+class ZkPort(Protocol):
+    """What a member needs of ZooKeeper (``zkconsumer.zk.driver.ZkDriver``)."""
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds after which the server ends a silent session."""
+
+    def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        """Call ``on_answer`` when the server answers."""
+
+    def close(self, timeout: float) -> None:
+        """End the session, within ``timeout`` seconds whatever the servers do."""
+
+
+class OffsetPort(Protocol):
+    """What a member needs of Kafka's offset store (``zkconsumer.runtime.offset_worker``)."""
+
+    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on any thread."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A script under way, in the session it belongs to."""
+
+    command: Any
+    script: MemberScript[Fact]
+    session_id: int
+    op: ZkOp | OffsetOp | None = None
+    """Waits for its answer."""
+    sent_us: int = 0
+    """When ``op`` was sent, microseconds since 1970."""
+
+
+class ZooKeeperCoordination:
+    """The ZooKeeper side of one member. ``zk`` must be set before the member begins.
+
+    Args:
+        host: runs the member.
+        gate: opened for as long as the session surely lives.
+        session_timeout: seconds, as configured; the server may grant less.
+        observer: told of every operation.
+    """
+
+    zk: ZkPort
+
+    def __init__(
+        self,
+        host: Host,
+        gate: DeliveryGate,
+        session_timeout: float,
+        observer: MemberObserver | None = None,
+    ) -> None:
+        self.offsets: OffsetPort | None = None
+        """Set where offsets are stored in Kafka."""
+        self.commits = CommitCounts()
+        self._host = host
+        self._gate = gate
+        self._session_timeout = session_timeout
+        self.observer = observer
+        self._member: MemberLoop[RebalanceMachine]
+        self._context: ScriptContext | None = None
+        """``None`` while there is no session."""
+        self._scripts: dict[int, Running] = {}
+        self._numbers = itertools.count(1)
+
+    # -- kazoo's thread ------------------------------------------------------------------------
+
+    def on_session(self, event: SessionEvent, session_id: int) -> None:
+        """The session was opened, resumed or lost."""
+        if event is SessionEvent.LOST:
+            self._gate.close()  # at once; the loop takes the event when it comes to it
+        self._host.post(partial(self._session_changed, event, session_id))
+
+    def on_watch(self, path: str) -> None:
+        """A watch on ``path`` fired."""
+        self._host.post(lambda: self._member.take(facts.Changed(path)))
+
+    # -- the host's thread ---------------------------------------------------------------------
+
+    def begin(self, member: MemberLoop[RebalanceMachine]) -> None:
+        """See ``Coordination``."""
+        self._member = member
+        if not self._gate.always_open:
+            member.every(self._lease / 6, self._ping)
+
+    def stamp(self) -> tuple[int, int]:
+        """See ``Coordination``: session id (0: none) and attempt."""
+        return self.session_id, self._member.machine.attempts
+
+    @property
+    def session_id(self) -> int:
+        """The member's session; 0 while there is none."""
+        return 0 if self._context is None else self._context.session_id
+
+    def carry_out(self, command: Any) -> None:
+        """Run the script of ``command``."""
+        context = self._context
+        if context is None:
+            return
+        if isinstance(command, orders.Release):
+            self._member.data.forget(command.claims)
+        number = next(self._numbers)
+        running = Running(command, script_for(command, context), context.session_id)
+        self._scripts[number] = running
+        self._step(number, running, None)
+
+    def close(self, timeout: float) -> None:
+        """See ``Coordination``."""
+        if self.offsets is not None:
+            self.offsets.close()
+        self.zk.close(timeout)
+
+    def _session_changed(self, event: SessionEvent, session_id: int) -> None:
+        member = self._member
+        if event is SessionEvent.OPENED:
+            spec = member.machine.spec
+            self._context = ScriptContext(spec, session_id, self._host.wall_ms)
+            self._ping()
+            member.take(facts.SessionOpened(session_id))
+        elif event is SessionEvent.RESUMED:
+            self._ping()
+            member.take(facts.SessionResumed())
+        elif event is SessionEvent.LOST:
+            self._gate.close()
+            self._context = None
+            for running in self._scripts.values():
+                running.script.close()
+            self._scripts.clear()
+            if self.observer is not None and not self._gate.always_open:
+                shut_us = int(self._gate.shut_seconds * 1e6)
+                self.observer.shut(self._host.wall_us() - shut_us)
+            member.take(facts.SessionLost())
+
+    def _ping(self) -> None:
+        """Prove that the session lives: it is valid from the moment the request was sent."""
+        context = self._context
+        if context is None or self._gate.always_open:
+            return
+        until = self._host.lease_now() + self._lease * LEASE
+
+        def answered() -> None:
+            if self._context is context:
+                self._gate.extend(until)
+
+        self.zk.ping(answered)
+
+    @property
+    def _lease(self) -> float:
+        """Seconds that the session surely lives without a request of ours."""
+        return min(self._session_timeout, self.zk.session_timeout)
+
+    def _answered(self, number: int, reply: Reply) -> None:
+        running = self._scripts.get(number)
+        if running is None:
+            return
+        assert running.op is not None
+        if isinstance(running.command, orders.Commit):
+            self.commits.answered(running.op, reply, self._member.machine.spec.paths.offsets)
+        if self.observer is not None:
+            attempt = self._member.machine.attempts
+            self.observer.op(running.op, reply, running.sent_us, running.session_id, attempt)
+        self._step(number, running, reply)
+
+    def _step(self, number: int, running: Running, reply: Reply | None) -> None:
+        try:
+            op = next(running.script) if reply is None else running.script.send(reply)
+        except StopIteration as end:
+            del self._scripts[number]
+            self._member.post(end.value)
+            return
+        running.op, running.sent_us = op, self._host.wall_us()
+
+        self._submit(number, running, op)
+
+    def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
+        def answered(reply: Reply) -> None:
+            self._host.post(partial(self._answered, number, reply))
+
+        if isinstance(op, OffsetOp):
+            assert self.offsets is not None
+            self.offsets.submit(op, answered)
+        else:
+            self.zk.submit(op, running.session_id, answered)
