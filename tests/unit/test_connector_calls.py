@@ -22,13 +22,14 @@ from zkconsumer.errors import (
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.metrics import Metrics
+from zkconsumer.runtime.threads import MemberThread
 
 SLACK = 0.5
 """Seconds that a busy machine may add to what is measured."""
 
 
 class StuckLoop:
-    """Answers the start as it is told, and nothing else; its thread never ends."""
+    """Answers the start as it is told, and nothing else."""
 
     def __init__(self, answer: AnswerStart | None, faults: tuple[str, ...] | None) -> None:
         self.started: Future[AnswerStart] = Future()
@@ -37,14 +38,23 @@ class StuckLoop:
             self.started.set_result(answer)
         self.closes_after = 0.0
         """Seconds from the wish to close to the answer."""
+        self.given_up: list[float] = []
+        """The time left whenever the connector gave up."""
         self._faults = faults
 
-    def start(self) -> None:
-        pass
+    def give_up(self, reason: str, timeout: float) -> None:
+        self.given_up.append(timeout)
 
     def post(self, fact: object) -> None:
         if self._faults is not None:
             threading.Timer(self.closes_after, self.closed.set_result, [self._faults]).start()
+
+
+class StuckThread(MemberThread):
+    """A thread that runs nothing and never ends."""
+
+    def start(self, member: object) -> None:
+        pass
 
     def join(self, timeout: float) -> bool:
         time.sleep(timeout)
@@ -61,14 +71,11 @@ class Connector(StreamConnector):
         super().__init__(config, DeliveryGate(), None)
         self._servers = "ZooKeeper at 127.0.0.1:1"
         self._start_patience = self._leave_patience = patience
+        self._host = StuckThread("stuck")
         self.loop = StuckLoop(answer, faults)
-        self.given_up: list[float] = []
 
     def _make_loop(self, *_: object) -> StuckLoop:
         return self.loop
-
-    def _give_up(self, timeout: float) -> None:
-        self.given_up.append(timeout)
 
     def metrics(self) -> Metrics:
         raise NotImplementedError
@@ -117,7 +124,7 @@ def test_one_deadline_for_the_whole_shutdown(faults: tuple[str, ...] | None) -> 
         connector.shutdown(timeout=1.2)
     assert time.monotonic() - began < 1.2 + SLACK
     if faults is None:
-        (left,) = connector.given_up
+        (left,) = connector.loop.given_up
         assert 0.0 < left <= 1.2 / 4
     else:
-        assert connector.given_up == []
+        assert connector.loop.given_up == []
