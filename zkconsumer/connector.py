@@ -23,8 +23,8 @@ from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
 from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts

@@ -32,7 +32,7 @@ from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts

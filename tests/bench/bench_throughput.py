@@ -15,7 +15,7 @@ from kafka import TopicPartition as KafkaTopicPartition
 
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.types import BrokerEndpoint
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream

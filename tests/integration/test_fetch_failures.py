@@ -14,8 +14,8 @@ from kazoo.client import KazooClient
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
-from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream

@@ -13,9 +13,9 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
-from zkconsumer.runtime import leader_finder
-from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.fetch import broker_io
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
@@ -167,13 +167,10 @@ def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
     tested.start({PartitionTopicInfo(topic, 0, 0): slow, PartitionTopicInfo(topic, 1, 0): quick})
     wait_until(lambda: slow.queue.full, 10, "the queue is full")
     assert len(take(quick, 200)) == 200
-    (fetcher,) = tested._fetchers.values()
-    counted = [0]
-    serve = fetcher._round
-    fetcher._round = lambda feeds: (counted.__setitem__(0, counted[0] + 1), serve(feeds))[1]  # type: ignore[method-assign,func-returns-value]
+    sent = tested.counts.requests
     begun = time.monotonic()
     time.sleep(0.5)
-    assert counted[0] < 80 * (time.monotonic() - begun)
+    assert tested.counts.requests - sent < 80 * (time.monotonic() - begun)
     assert slow.queue.full
     assert len(take(slow, 200)) == 200
 
@@ -186,7 +183,7 @@ def test_stop_is_quick_and_final(
     cluster.create_topic(topic, 1000)
     asked = []
     monkeypatch.setattr(
-        leader_finder,
+        broker_io,
         "fetch_metadata",
         lambda *args: (asked.append(args), fetch_metadata(*args))[1],
     )
@@ -204,7 +201,7 @@ def test_stop_is_quick_and_final(
     begun = time.monotonic()
     tested.stop(infos)
     assert time.monotonic() - begun < 5
-    assert not any(fetcher.feeds for fetcher in tested._fetchers.values())
+    assert not any(tested.requests_to(broker) for broker in endpoints(cluster))
     send(cluster, topic, [b"late"] * 1000, 1000)
     again = PartitionTopicInfo(topic, 5, 0)
     tested.start({again: target})
@@ -220,9 +217,7 @@ def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, t
     before = set(threading.enumerate())
     tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)
     tested.start({PartitionTopicInfo(topic, 0, 0): stream()})
-    wait_until(lambda: tested._fetchers, 10, "a fetcher")
-    (fetcher,) = tested._fetchers.values()
-    wait_until(lambda: fetcher._connection and fetcher._connection.is_open, 10, "a connection")
+    wait_until(lambda: tested.counts.requests, 10, "a request")
     begun = time.monotonic()
     tested.shutdown()
     assert time.monotonic() - begun < 5

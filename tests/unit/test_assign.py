@@ -12,7 +12,6 @@ from zkconsumer.core.assign import (
     RoundRobinHash,
     assign_range,
     assign_roundrobin,
-    fetcher_index,
     java_hash,
     thread_ids,
 )
@@ -276,34 +275,6 @@ def test_before_0_10_2_a_tie_between_two_topics_goes_the_other_way() -> None:
 def test_java_hash(text: str, expected: int) -> None:
     """Hashes equal Java's, over UTF-16 code units."""
     assert java_hash(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("topic", "partition", "fetchers", "expected"),
-    [
-        ("topic1", 0, 2, 0),
-        ("topic1", 1, 2, 1),
-        ("orders", 3, 4, 2),
-        ("clicks", 5, 4, 2),
-        ("t1", 0, 4, 3),
-    ],
-)
-def test_fetcher_index(topic: str, partition: int, fetchers: int, expected: int) -> None:
-    """A partition is read by the fetcher that the JVM would use."""
-    assert fetcher_index(topic, partition, fetchers) == expected
-
-
-def test_abs_of_the_smallest_integer() -> None:
-    """Scala CoreUtilsTest.testAbs: abs of -2^31 is 0, of -1 and 1 it is 1, of 0 it is 0."""
-    base = 31 * java_hash("t")  # small and positive
-    modulus = 2**31 - 1
-
-    def absolute(value: int) -> int:
-        return fetcher_index("t", value - base, modulus)
-
-    assert absolute(-(2**31)) == 0
-    assert [absolute(-1), absolute(0), absolute(1)] == [1, 0, 1]
-    assert absolute(2**31 - 2) == 2**31 - 2
 
 
 def test_circular_iterator() -> None:

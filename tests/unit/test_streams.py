@@ -7,14 +7,11 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.records import PythonDecoder, Record
-from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,
@@ -22,7 +19,6 @@ from zkconsumer.errors import (
     UsageError,
 )
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
-from zkconsumer.runtime.fetcher_thread import Feed, FetcherThread
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.messages import (
     MessageAndMetadata,
@@ -86,25 +82,112 @@ def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> N
     assert info.position == 6
 
 
-def test_the_fetcher_tells_of_a_reset_that_is_under_way() -> None:
-    """With messages of the position before still queued, the new one is known at once."""
+def test_a_reset_waits_behind_what_was_fetched_before() -> None:
+    """With messages of the position before still queued, the new position is known at once, but the
+    consumed offset moves only after them."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
     tested.queue.put(chunk(info, 60, 61))
     info.fetched_offset = 62
-    told: list[tuple[int | None, int | None]] = []
-    manager: Any = SimpleNamespace(
-        config=SimpleNamespace(profile="default"),
-        report=lambda event: told.append((event.replaced, info.position)),
-    )
-    fetcher = FetcherThread(manager, threading.Lock(), "c", BrokerEndpoint(0, "b", 9092), 0)
-    fetcher._reset(Feed(info, tested.queue), 5)
-    assert told == [(62, 5)]
+    tested.queue.reset(info, 5, at_once=False)
+    assert (info.consumed_offset, info.position, info.fetched_offset) == (60, 5, 5)
     assert [next(iter(tested)).offset for _ in range(2)] == [60, 61]
     assert (info.consumed_offset, info.position) == (61, 5)
     with pytest.raises(ConsumerTimeoutError):
         next(iter(tested))
     assert (info.consumed_offset, info.pending_reset) == (5, None)
+
+
+def test_a_reset_with_nothing_under_way_needs_no_reader() -> None:
+    """Nobody has to read for the new position to be consumed, and committed."""
+    info = PartitionTopicInfo("topic", 0, None)
+    tested = stream()
+    tested.queue.reset(info, 5, at_once=False)
+    assert (info.consumed_offset, info.position, len(tested.queue)) == (5, 5, 0)
+
+
+def test_a_reset_during_decoding_is_not_undone_by_the_chunk_s_end() -> None:
+    """All messages of a chunk are consumed, and a reset arrives while the consuming thread looks
+    for more in that chunk, without the lock: the position stays where the reset has set it."""
+    info = PartitionTopicInfo("topic", 0, 60)
+
+    class Interrupted:
+        def decode(
+            self, data: bytes, topic: str, partition: int, start: int
+        ) -> Iterator[list[Record]]:
+            yield from PythonDecoder().decode(data, topic, partition, start)
+            if data:
+                tested.queue.reset(info, 5, at_once=False)
+
+    tested = stream(timeout_ms=0, decoder=Interrupted())
+    tested.queue.put(chunk(info, 60, 61))
+    info.fetched_offset = 62
+    assert [next(iter(tested)).offset for _ in range(2)] == [60, 61]
+    with pytest.raises(ConsumerTimeoutError):
+        next(iter(tested))
+    assert (info.consumed_offset, info.position) == (5, 5)
+
+
+@pytest.mark.parametrize("end", ["stopped", "revoked"])
+def test_a_reset_of_a_partition_that_was_given_away_changes_nothing(end: str) -> None:
+    """Its final position may be committed already."""
+    info = PartitionTopicInfo("topic", 0, 60)
+    tested = stream()
+    setattr(info, end, True)
+    tested.queue.reset(info, 5, at_once=False)
+    assert (info.consumed_offset, info.position) == (60, 60)
+
+
+def test_try_next_never_waits(info: PartitionTopicInfo) -> None:
+    """It returns a message or None, counts the one before as consumed, and ends and fails as the
+    iterator does."""
+    tested = stream(timeout_ms=-1)
+    assert tested.try_next() is None
+    tested.queue.put(chunk(info, 0, 1))
+    got = [tested.try_next() for _ in range(3)]
+    assert [message and message.offset for message in got] == [0, 1, None]
+    assert info.consumed_offset == 2
+    tested.fail(InvalidMessageError("broken"))
+    with pytest.raises(InvalidMessageError):
+        tested.try_next()
+    with pytest.raises(UsageError):
+        tested.try_next()
+    ended = stream(timeout_ms=-1)
+    ended.shutdown()
+    with pytest.raises(StopIteration):
+        ended.try_next()
+
+
+def test_try_next_respects_the_gate(info: PartitionTopicInfo) -> None:
+    """A shut gate looks like an empty stream."""
+    gate = DeliveryGate()
+    tested = KafkaStream("c", gate)
+    tested.queue.put(chunk(info, 0, 1))
+    assert tested.try_next() is None
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    message = tested.try_next()
+    assert message is not None
+    assert message.offset == 0
+
+
+def test_release_never_waits(info: PartitionTopicInfo) -> None:
+    """It says whether a message is in hand, whichever thread has it, and can end that by force:
+    the message then counts as not consumed."""
+    tested = stream()
+    tested.queue.put(chunk(info, 0, 4))
+    tested.try_next()
+    other = PartitionTopicInfo("topic", 1, 0)
+    assert tested.release([other])
+    assert not tested.release([info])
+    tested.mark_consumed()
+    assert tested.release([info])
+    assert info.consumed_offset == 1
+    tested.try_next()
+    tested.revoke([info])
+    assert tested.release([info], force=True)
+    assert tested.release([info])
+    assert tested.try_next() is None
+    assert info.consumed_offset == 1
 
 
 @pytest.mark.parametrize("scala", [False, True])
@@ -450,35 +533,28 @@ def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
     assert not iter(tested).has_next()
 
 
-def test_blocking_put_is_released(info: PartitionTopicInfo) -> None:
-    """A fetcher blocked on a full queue is freed by space, by stop, by revoke and by shutdown."""
+def test_an_offer_is_refused_until_there_is_room(info: PartitionTopicInfo) -> None:
+    """A full queue refuses a chunk until there is room; one that nobody wants any more, because of
+    a stop, a revoke or a shutdown, is dropped instead."""
 
     def set_stopped(tested: KafkaStream, blocked: PartitionTopicInfo) -> None:
         blocked.stopped = True
-        tested.queue.fence()
 
     releases = {
-        "space": (lambda tested, _: next(iter(tested)), True),
-        "stop": (set_stopped, False),
-        "revoke": (lambda tested, blocked: tested.revoke([blocked]), False),
-        "shutdown": (lambda tested, _: tested.shutdown(), False),
+        "space": (lambda tested, _: next(iter(tested)), 1),
+        "stop": (set_stopped, 1),
+        "revoke": (lambda tested, blocked: tested.revoke([blocked]), 1),
+        "shutdown": (lambda tested, _: tested.shutdown(), 0),
     }
-    for name, (release, accepted) in releases.items():
+    for name, (release, queued) in releases.items():
         tested = stream(queue_capacity=1, scala=True)
         blocked = PartitionTopicInfo("topic", 1, 0)
         tested.queue.put(chunk(info, 0, 0))
-        result: list[bool] = []
-        thread = threading.Thread(
-            daemon=True,
-            target=lambda q, c, r: r.append(q.put_when_space(c)),
-            args=(tested.queue, chunk(blocked, 0, 0), result),
-        )
-        thread.start()
-        wait_until(lambda q=tested.queue: q.changed._waiters, 5, "the put waits")  # type: ignore[misc]
+        assert not tested.queue.offer(chunk(blocked, 0, 0))
         assert len(tested.queue) == 1
         release(tested, blocked)
-        thread.join(10)
-        assert result == [accepted], name
+        assert tested.queue.offer(chunk(blocked, 0, 0)), name
+        assert len(tested.queue) == queued, name
 
 
 def test_space_is_told_once_the_queue_is_not_full(info: PartitionTopicInfo) -> None:

@@ -52,7 +52,9 @@ def test_revoke_is_atomic_and_final(seed: int) -> None:
             if own.random() < 0.5 and stream.queue.full:
                 continue
             info.fetched_offset = first + count
-            stream.queue.put_when_space(Chunk(info, batch(first, count), first, first + count))
+            chunk = Chunk(info, batch(first, count), first, first + count)
+            while not stream.queue.offer(chunk) and not end.is_set():
+                time.sleep(0)
 
     def consume() -> None:
         own = random.Random(seed + 1000)

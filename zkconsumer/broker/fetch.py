@@ -9,49 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from zkconsumer.broker.api_versions import FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.types import Got, Want
 
 VERSIONS: Final = (10, 4, 3, 2, 0)
-
-
-class Want(NamedTuple):
-    """One partition in a request. ``max_bytes`` limits its record bytes."""
-
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int
-
-
-class Got(NamedTuple):
-    """One partition in an answer. ``error`` is the protocol's code, 0 for none."""
-
-    topic: str
-    partition: int
-    error: int
-    high_watermark: int
-    data: bytes
-
-
-class Fetcher(Protocol):
-    """Gets record bytes of many partitions from one broker; called on one thread."""
-
-    def fetch(
-        self, wanted: Sequence[Want], max_wait_ms: int, min_bytes: int, max_bytes: int
-    ) -> list[Got]:
-        """Ask for the partitions of ``wanted`` in this order, which is the broker's preference.
-
-        Waits up to ``max_wait_ms`` until ``min_bytes`` have come together. ``max_bytes`` limits
-        the whole answer where the broker can (0.10.1 and later).
-
-        Raises:
-            BrokerUnavailableError: no connection, or it broke; a retry may help.
-            BrokerError: the answer cannot be read, or the broker refused the request as a whole.
-        """
-        ...
 
 
 _HEAD: Final = Struct(">iii")
@@ -64,7 +28,7 @@ _LENGTH: Final = Struct(">h")
 
 
 class BrokerFetcher:
-    """``Fetcher`` over a ``BrokerConnection``."""
+    """Fetches record bytes of many partitions from one broker."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self._connection = connection
@@ -72,7 +36,15 @@ class BrokerFetcher:
     def fetch(
         self, wanted: Sequence[Want], max_wait_ms: int, min_bytes: int, max_bytes: int
     ) -> list[Got]:
-        """See ``Fetcher.fetch``."""
+        """Ask for the partitions of ``wanted`` in this order, which is the broker's preference.
+
+        The broker waits up to ``max_wait_ms`` until it has ``min_bytes``. ``max_bytes`` limits the
+        whole answer where the broker can (0.10.1 and later).
+
+        Raises:
+            BrokerUnavailableError: no connection, or it broke; a retry may help.
+            BrokerError: the answer cannot be read, or the broker refused the request as a whole.
+        """
         version = self._connection.version(FETCH, *VERSIONS)
         body = _encode(version, wanted, max_wait_ms, min_bytes, max_bytes)
         answer = self._connection.exchange(FETCH, version, body)
@@ -165,5 +137,6 @@ def _decode(version: int, answer: memoryview) -> tuple[int, list[Got]]:
                 if len(data) != size:
                     raise ValueError("record bytes are cut off")
                 pos += size
-            got.append(Got(topic, partition, error, high_watermark, data))
+            failure = error_from_code(error, f"fetching {topic}-{partition}") if error else None
+            got.append(Got(topic, partition, failure, high_watermark, data))
     return code, got

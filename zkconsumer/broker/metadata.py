@@ -5,31 +5,18 @@ Stateless; runs on the leader finder's thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Final
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
 _NOT_AUTHORIZED: Final = 29
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
-    """What one broker knows about the topics asked for."""
-
-    brokers: Mapping[int, BrokerEndpoint]
-    leaders: Mapping[TopicPartition, int]
-    """Broker id of each partition that has a leader."""
-    errors: Mapping[str, BrokerError]
-    """Topics that the broker reports an error for, such as one that does not exist."""
-    hidden: frozenset[str] = frozenset()
-    """Those of them that may not be described. Brokers before 1.0 say that they do not exist."""
 
 
 def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:

@@ -13,11 +13,12 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final
 
-from zkconsumer.broker.connection import BrokerConnection, error_from_code
-from zkconsumer.broker.fetch import BrokerFetcher, Want
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetch import BrokerFetcher
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.broker.types import Want
 from zkconsumer.core.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
@@ -116,8 +117,8 @@ def _commits(
     limit = _FETCH_BYTES
     while position < end:
         (got,) = fetcher.fetch([Want(*tp, position, limit)], 100, 1, limit)
-        if got.error:
-            raise error_from_code(got.error, f"log of {tp}")
+        if got.error is not None:
+            raise got.error
         for records in decoder.decode(got.data, *tp, position):
             for record in records:
                 commit = _commit(record[3], record[4])

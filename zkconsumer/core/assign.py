@@ -37,15 +37,6 @@ def java_hash(text: str) -> int:
     return _signed(java_hash_bits(0, text))
 
 
-def fetcher_index(topic: str, partition: int, num_fetchers: int) -> int:
-    """Return which of a broker's ``num_fetchers`` fetchers reads a partition (Scala getFetcherId).
-
-    Scala's ``abs`` maps the smallest 32-bit integer to 0, and so does this.
-    """
-    value = _signed((31 * java_hash_bits(0, topic) + partition) & 0xFFFFFFFF)
-    return (0 if value == -0x80000000 else abs(value)) % num_fetchers
-
-
 def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[ConsumerThreadId]]:
     """Return the thread ids of one member: streams 0 to n-1 for each topic it subscribes to."""
     return {

@@ -1,7 +1,7 @@
 """The bounded queue of chunks between fetcher threads and one consuming thread.
 
-Fetcher threads put, the consuming thread takes, the rebalancing thread discards. The queue shares
-its lock with the stream's iterator. The two callbacks are run without that lock.
+Fetcher threads put, the consuming thread takes, the rebalancing thread discards. No call blocks.
+The queue shares its lock with the stream's iterator. The callback is run without that lock.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Chunk:
 class ChunkQueue:
     """Queue of at most ``capacity`` chunks (Scala: a LinkedBlockingQueue for each stream).
 
-    Two ways to put: ``put_when_space`` blocks as the JVM's does; ``put`` never blocks and relies
-    on fetchers asking for more only while the queue is not ``full``, so it may hold in addition
+    Two ways to put: ``offer`` refuses what there is no room for (scala profile); ``put`` relies on
+    fetchers asking for more only while the queue is not ``full``, so the queue may hold in addition
     what one answer brings.
     """
 
@@ -45,10 +45,14 @@ class ChunkQueue:
             raise ValueError(f"a queue needs room for at least one chunk, not {capacity}")
         self.capacity = capacity
         self.changed = threading.Condition(lock)
-        """Notified, with the lock held, at every change that somebody may wait for."""
+        """Notified, with the lock held, at every change that another thread may wait for."""
         self.on_space: Callable[[], None] | None = None
         """Called after the queue ceased to be full. Written by the fetcher manager."""
         self.closed = False
+        """Nothing more is enqueued. Written by the stream's ``shutdown``, under the lock."""
+        self.current: Chunk | None = None
+        """The chunk that messages are taken from at present. Written by ``take`` and by the
+        iterator, under the lock."""
         self._chunks: deque[Chunk] = deque()
         self._freed = False
 
@@ -65,25 +69,46 @@ class ChunkQueue:
         with self.changed:
             return self._append(chunk)
 
-    def put_when_space(self, chunk: Chunk) -> bool:
-        """Append when there is room; return false once the chunk is not wanted any more."""
+    def offer(self, chunk: Chunk) -> bool:
+        """Append if there is room; return false if there is none and the chunk is still wanted."""
         with self.changed:
-            while self.full and self._wants(chunk):
-                self.changed.wait()
-            return self._append(chunk)
+            if self.full and self._wants(chunk):
+                return False
+            self._append(chunk)
+            return True
+
+    def reset(self, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
+        """Let ``info`` go on at ``offset``, which ``auto.offset.reset`` has chosen.
+
+        The new position reaches the consuming thread behind what was fetched before; without delay
+        if there is nothing, or with ``at_once``. Ignored once ``info`` was stopped or revoked.
+        """
+        chunk = Chunk(info, b"", offset, offset)
+        with self.changed:
+            if not self._wants(chunk):
+                return
+            # While a chunk of it is the current one, the consuming thread writes the consumed
+            # offset once more at the chunk's end, also if all its messages are consumed.
+            idle = self.current is None or self.current.info is not info
+            if at_once or (idle and info.consumed_offset == info.fetched_offset):
+                info.consumed_offset = offset
+            else:
+                info.pending_reset = chunk
+                self._append(chunk)
+            info.fetched_offset = offset
 
     def fence(self) -> None:
         """Return when every put that is under way has seen ``PartitionTopicInfo.stopped``."""
         with self.changed:
-            self.changed.notify_all()
+            pass
 
     def take(self) -> Chunk | None:
-        """Remove the first chunk, if there is one. The caller holds the lock, and calls
-        ``tell_space`` after letting go of it."""
+        """Make the first chunk the current one. The caller holds the lock, and calls
+        ``tell_space`` after releasing it."""
         if not self._chunks:
             return None
         was_full = self.full
-        chunk = self._chunks.popleft()
+        self.current = chunk = self._chunks.popleft()
         self._note_space(was_full)
         return chunk
 
@@ -109,7 +134,6 @@ class ChunkQueue:
     def _note_space(self, was_full: bool) -> None:
         if was_full and not self.full:
             self._freed = True
-            self.changed.notify_all()
 
     def _wants(self, chunk: Chunk) -> bool:
         return not (self.closed or chunk.info.stopped or chunk.info.revoked)

@@ -40,9 +40,9 @@ from zkconsumer.errors import (
 from zkconsumer.journal.files import MemberJournal
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime.arguments import check_topic_counts, checked_offsets
-from zkconsumer.runtime.data_plane import DataPlane
-from zkconsumer.runtime.fetch_events import FetchEvent, FetchEventKind
-from zkconsumer.runtime.fetchers import ConsumerFetcherManager
+from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.loop import MachineT, MemberLoop
@@ -216,6 +216,11 @@ class StreamConnector(ABC, Generic[MachineT]):
         if self._loop is not None:
             raise StreamsAlreadyCreatedError("this connector has its streams already")
 
+    def _when_stopped(
+        self, stopping: Stopping, done: Callable[[dict[TopicPartition, int]], object]
+    ) -> None:
+        self._host.aside(lambda: done(stopping()))
+
     def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
         return KafkaStream(
             self._keys.client_id,
@@ -234,7 +239,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         with self._lock:
             self._check_unused()
             manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event)
-            self._plane = DataPlane(manager, streams, keys.release_wait_ms / 1000, self._host.aside)
+            self._plane = DataPlane(
+                manager, streams, keys.release_wait_ms / 1000, self._when_stopped
+            )
             self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)

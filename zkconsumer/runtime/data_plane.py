@@ -9,12 +9,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Protocol
 
 from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
-from zkconsumer.runtime.fetchers import CLOSE_SECONDS, ConsumerFetcherManager
-from zkconsumer.runtime.metrics import Meter
+from zkconsumer.runtime.metrics import FetchCounts, Meter
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+
+
+class Fetching(Protocol):
+    """What a data plane needs of ``ConsumerFetcherManager``, or of the simulator's."""
+
+    @property
+    def counts(self) -> FetchCounts:
+        """What is sent and received."""
+        ...
+
+    def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
+        """See ``ConsumerFetcherManager.set_brokers``."""
+        ...
+
+    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+        """See ``ConsumerFetcherManager.start``."""
+        ...
+
+    def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """See ``ConsumerFetcherManager.stop``."""
+        ...
+
+    def shutdown(self, timeout: float) -> None:
+        """See ``ConsumerFetcherManager.shutdown``."""
+        ...
+
+
+WhenStopped = Callable[["Stopping", Callable[[dict[TopicPartition, int]], object]], object]
 
 
 class DataPlane:
@@ -25,20 +53,21 @@ class DataPlane:
         streams: topic to its streams by index. Filter subscriptions give the streams that all
             topics share under the topic ``None``.
         release_wait: seconds to wait for messages in the application's hands.
-        aside: runs what waits for the application, beside the loop.
+        when_stopped: waits for a ``Stopping`` without blocking, and calls the function it gets with
+            the final positions.
     """
 
     def __init__(
         self,
-        manager: ConsumerFetcherManager,
+        manager: Fetching,
         streams: Mapping[str | None, Sequence[KafkaStream]],
         release_wait: float,
-        aside: Callable[[Callable[[], object]], object],
+        when_stopped: WhenStopped,
     ) -> None:
         self._manager = manager
         self._streams = streams
         self._release_wait = release_wait
-        self._aside = aside
+        self._when_stopped = when_stopped
         self.brokers: tuple[BrokerEndpoint, ...] = ()
         """The registered brokers; written by the loop's thread."""
         self.fetch_counts = manager.counts
@@ -83,16 +112,11 @@ class DataPlane:
         ``done`` is called with their final positions when no message of them is in the
         application's hands, or the release wait has passed.
         """
-        taken = self._revoke(partitions, keep=True)
+        self._when_stopped(self.stopping(partitions), done)
 
-        # DEVIATION-08: the JVM releases while the application still works on a message.
-        def wait() -> None:
-            deadline = monotonic() + self._release_wait
-            for stream, infos in _by_stream(taken).items():
-                stream.wait_released(infos, deadline)
-            done(_positions(info for info, _ in taken))
-
-        self._aside(wait)
+    def stopping(self, partitions: Iterable[TopicPartition]) -> Stopping:
+        """Deliver nothing more of ``partitions``; the result says when that is over."""
+        return Stopping(self._revoke(partitions, keep=True), self._release_wait)
 
     def let_go_in_this_thread(self) -> None:
         """Do not wait for a message that the calling thread itself has in hand.
@@ -159,11 +183,39 @@ class DataPlane:
         self.messages.rate()
         self.bytes.rate()
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout: float = 2.0) -> None:
         """End fetchers and all streams; wait ``timeout`` seconds at most for their threads."""
         self._manager.shutdown(timeout)
         for stream in self._every_stream:
             stream.shutdown()
+
+
+class Stopping:
+    """Partitions that are delivered no more, of which messages may still be in hand."""
+
+    # DEVIATION-08: the JVM releases while the application still works on a message.
+
+    def __init__(
+        self, taken: Sequence[tuple[PartitionTopicInfo, KafkaStream]], release_wait: float
+    ) -> None:
+        self._infos = [info for info, _ in taken]
+        self._by_stream = _by_stream(taken)
+        self._release_wait = release_wait
+
+    def __call__(self) -> dict[TopicPartition, int]:
+        """Wait until no message is in hand, at most the release wait; return final positions."""
+        deadline = monotonic() + self._release_wait
+        for stream, infos in self._by_stream.items():
+            stream.wait_released(infos, deadline)
+        return _positions(self._infos)
+
+    def poll(self, *, force: bool = False) -> dict[TopicPartition, int] | None:
+        """Return the final positions, or ``None`` while messages are in hand. Never waits.
+
+        With ``force`` they are final: a message still in hand counts as not consumed.
+        """
+        released = [stream.release(infos, force=force) for stream, infos in self._by_stream.items()]
+        return _positions(self._infos) if all(released) else None
 
 
 def _by_stream(

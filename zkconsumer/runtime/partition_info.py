@@ -45,21 +45,22 @@ class PartitionTopicInfo:
         self.partition = partition
         self.topic_partition = TopicPartition(topic, partition)
         self.consumed_offset: int | None = start_offset
-        """Offset of the next message to be consumed; ``None`` until known. Written by the
-        consuming thread, and by the fetcher thread when nothing is under way."""
+        """Offset of the next message to be consumed; ``None`` until known. Written under the
+        stream's lock: by the consuming thread, and by ``ChunkQueue.reset``."""
         self.fetched_offset: int | None = start_offset
-        """Offset to fetch next; ``None`` until known. Written by the fetcher thread."""
+        """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
-        """What the last answer said. Written by the fetcher thread."""
+        """What the last answer said. Written by the partition's fetch worker."""
         self.resets = 0
-        """How often the position came from ``auto.offset.reset``. Written by the fetcher."""
+        """How often the position came from ``auto.offset.reset``. Written by the fetch worker."""
         self.pending_reset: Chunk | None = None
         """The chunk that brings a position chosen by ``auto.offset.reset`` to the consuming thread,
-        behind what was fetched before. Set by the fetcher, taken back by the consuming thread."""
+        behind what was fetched before. Written under the stream's lock: set by
+        ``ChunkQueue.reset``, cleared by the consuming thread."""
         self.revoked = False
         """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
         self.stopped = False
-        """Nothing more is enqueued. Written by ``ConsumerFetcherManager.stop``."""
+        """Nothing more is enqueued. Written by ``FetchTable.remove``."""
 
     @property
     def position(self) -> int | None:

@@ -3,7 +3,10 @@
 One application thread iterates a stream; fetcher threads fill its queue; the connector's thread
 revokes, waits and shuts down. One lock for each stream guards queue and iterator; it is held for
 moments only, never while decoding. Lock order: a stream's lock before the gate's, and none of the
-fetcher manager's inside.
+fetch table's inside.
+
+What blocks is built on what does not: iteration on ``try_next``'s search, ``wait_released`` on
+``release``. A single thread on virtual time uses the latter two.
 
 When a message counts as consumed: in the default profile when the next one is asked for (with
 ``next``, ``has_next`` or ``peek``) or with ``mark_consumed``, so that a commit never covers a
@@ -84,6 +87,14 @@ class KafkaStream:
     def __iter__(self) -> ConsumerIterator:
         return self._iterator
 
+    def try_next(self) -> MessageAndMetadata | None:
+        """Return the next message, or ``None`` if there is none now. Never waits.
+
+        Otherwise like ``next`` on the iterator: it counts the message in hand as consumed, raises
+        the same errors, and ``StopIteration`` after ``shutdown``.
+        """
+        return self._iterator.try_next()
+
     def mark_consumed(self) -> None:
         """Count the message in hand as consumed now, without asking for the next one."""
         self._iterator.mark_consumed()
@@ -119,6 +130,14 @@ class KafkaStream:
             false when the deadline passed.
         """
         return self._iterator.wait_released(set(infos), deadline)
+
+    def release(self, infos: Iterable[PartitionTopicInfo], *, force: bool = False) -> bool:
+        """Return whether the application has no message of ``infos`` in hand. Never waits.
+
+        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final in any case: a
+        message still in hand counts as not consumed.
+        """
+        return self._iterator.release(set(infos), force=force)
 
     @property
     def held_by_caller(self) -> bool:
@@ -165,9 +184,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._decoder = decoder
         self._make = message_maker(*decoders)
         self._timeout = timeout
-        # All below is guarded by the lock. The chunk is what messages are taken from at present;
-        # _info is its partition and outlives it while a message of it is in hand.
-        self._chunk: Chunk | None = None
+        # All below is guarded by the lock. Messages are taken from the queue's current chunk; _info
+        # is its partition and outlives it while a message of it is in hand.
         self._info = PartitionTopicInfo("", 0, None)
         self._lists: Iterator[list[Record]] = iter(())
         self._messages: Iterator[MessageAndMetadata] = iter(())
@@ -198,25 +216,32 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                     self._held = message
                     self._holder = get_ident()
                     return message
-        return self._next_slowly()
+        return self._await(take=True)
 
     def next(self) -> MessageAndMetadata:
         """Return the next message, waiting for it. Raises ``StopIteration`` after shutdown."""
         return self.__next__()
+
+    def try_next(self) -> MessageAndMetadata | None:
+        """See ``KafkaStream.try_next``."""
+        with self._lock:
+            self._begin_search()
+            return self._search(take=True)
 
     def has_next(self) -> bool:
         """Wait for a message and keep it for ``next``; false after shutdown.
 
         Asking counts the message in hand as consumed.
         """
-        return self._await(take=False) is not None
+        try:
+            self._await(take=False)
+        except StopIteration:
+            return False
+        return True
 
     def peek(self) -> MessageAndMetadata:
         """Return the message that ``next`` will return. Raises ``StopIteration`` after shutdown."""
-        message = self._await(take=False)
-        if message is None:
-            raise StopIteration
-        return message
+        return self._await(take=False)
 
     def mark_consumed(self) -> None:
         """See ``KafkaStream.mark_consumed``."""
@@ -229,7 +254,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             for info in infos:
                 info.revoked = True
             self._queue.discard(infos)
-            if self._chunk is not None and self._chunk.info in infos:
+            if self._queue.current is not None and self._queue.current.info in infos:
                 self._drop_chunk()
             self._changed.notify_all()
         self._queue.tell_space()
@@ -237,19 +262,29 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
     def wait_released(self, infos: Set[PartitionTopicInfo], deadline: float) -> bool:
         """See ``KafkaStream.wait_released``."""
         with self._lock:
-            released = True
-            while self._held is not None and self._info in infos:
-                if self._holder == get_ident() or not _is_alive(self._holder):
-                    break
+            while not self._release(infos, force=self._holder_is_past_waiting_for):
                 remaining = deadline - monotonic()
                 if remaining <= 0:
-                    released = False
-                    break
+                    self._release(infos, force=True)
+                    return False
                 self._changed.wait(min(remaining, _LIVENESS_CHECK_S))
-            if self._info in infos:
-                self._given_up = self._held or self._given_up
-                self._held = None
-            return released
+            return True
+
+    def release(self, infos: Set[PartitionTopicInfo], *, force: bool) -> bool:
+        """See ``KafkaStream.release``."""
+        with self._lock:
+            return self._release(infos, force=force)
+
+    def _release(self, infos: Set[PartitionTopicInfo], *, force: bool) -> bool:
+        if self._held is None or self._info not in infos:
+            return True
+        if force:
+            self._given_up, self._held = self._held, None
+        return force
+
+    @property
+    def _holder_is_past_waiting_for(self) -> bool:
+        return self._holder == get_ident() or not _is_alive(self._holder)
 
     @property
     def delivered(self) -> int:
@@ -288,52 +323,59 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._changed.notify_all()
         self._queue.tell_space()
 
-    def _next_slowly(self) -> MessageAndMetadata:
-        message = self._await(take=True)
-        if message is None:
-            raise StopIteration
-        return message
+    def _await(self, take: bool) -> MessageAndMetadata:
+        """Wait for the next message. ``take`` hands it over, else it is kept for the next call.
 
-    def _await(self, take: bool) -> MessageAndMetadata | None:
-        """Find the next message; ``None`` at the end. ``take`` hands it over, else it is kept."""
+        Raises ``StopIteration`` at the end.
+        """
         deadline = None if self._timeout is None else monotonic() + self._timeout
         with self._lock:
-            self._let_go()
-            if self._failure is not None:
-                raise UsageError(
-                    f"this stream has failed and cannot be read on: {self._failure}"
-                ) from self._failure
-            try:
-                while not self._ended and self._fault is None:
-                    if self._peeked is None:
-                        self._peeked = next(self._messages, None)
-                    if (message := self._peeked) is not None:
-                        if self._gate.is_open or self._gate.wait_turn(self._wake):
-                            if take:
-                                self._hand_over(message)
-                            return message
-                        self._wait(deadline)
-                    elif self._chunk is not None:
-                        self._decode_more(self._chunk)
-                    elif (chunk := self._queue.take()) is not None:
-                        self._begin(chunk)
-                    elif self._queue.closed:
-                        self._ended = True
-                    else:
-                        self._wait(deadline)
-                if self._fault is not None:  # also after the end: it did not end as it should
-                    raise self._fault
-            except ConsumerTimeoutError:
-                raise
-            except Exception as exc:
-                self._failure = exc
-                raise
-            return None
+            self._begin_search()
+            while (message := self._search(take)) is None:
+                self._wait(deadline)
+            return message
+
+    def _begin_search(self) -> None:
+        self._let_go()
+        if self._failure is not None:
+            raise UsageError(
+                f"this stream has failed and cannot be read on: {self._failure}"
+            ) from self._failure
+
+    def _search(self, take: bool) -> MessageAndMetadata | None:
+        """Find the next message; ``None`` if there is none now. Releases the lock to decode.
+
+        Raises ``StopIteration`` at the end, and what makes the stream fail.
+        """
+        try:
+            while not self._ended and self._fault is None:
+                if self._peeked is None:
+                    self._peeked = next(self._messages, None)
+                if (message := self._peeked) is not None:
+                    if not (self._gate.is_open or self._gate.wait_turn(self._wake)):
+                        return None
+                    if take:
+                        self._hand_over(message)
+                    return message
+                if self._queue.current is not None:
+                    self._decode_more(self._queue.current)
+                elif (chunk := self._queue.take()) is not None:
+                    self._begin(chunk)
+                elif self._queue.closed:
+                    self._ended = True
+                else:
+                    return None
+            if self._fault is not None:  # also after the end: it did not end as it should
+                raise self._fault
+        except Exception as exc:
+            self._failure = exc
+            raise
+        raise StopIteration
 
     def _begin(self, chunk: Chunk) -> None:
         """Make ``chunk`` the one that messages are taken from."""
         info = chunk.info
-        self._chunk, self._info = chunk, info
+        self._info = info
         self.bytes_begun += len(chunk.data)
         # Normally they are equal. After an offset out of range the log begins anew elsewhere.
         info.consumed_offset = chunk.fetch_offset
@@ -361,7 +403,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             failure = exc
         finally:
             self._lock.acquire()
-        if self._chunk is not chunk:  # revoked or shut down meanwhile
+        if self._queue.current is not chunk:  # revoked or shut down meanwhile
             if failure is not None and not isinstance(failure, Exception):
                 raise failure
             return
@@ -396,7 +438,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     def _drop_chunk(self) -> None:
         self._taken_up -= self._left
-        self._chunk = None
+        self._queue.current = None
         self._lists = iter(())
         self._messages = iter(())
         self._records = iter(())
@@ -440,7 +482,7 @@ class _ScalaConsumerIterator(ConsumerIterator):
     """The iterator as Scala 1.1.1 has it, for the scala profile."""
 
     def __next__(self) -> MessageAndMetadata:
-        return self._next_slowly()
+        return self._await(take=True)
 
     def _hand_over(self, message: MessageAndMetadata) -> None:
         self._peeked = None

@@ -1,0 +1,43 @@
+"""What fetching exchanges with brokers. Data only: a simulated broker can answer with it too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
+
+
+class Want(NamedTuple):
+    """One partition in a fetch request. ``max_bytes`` limits its record bytes."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class Got(NamedTuple):
+    """One partition in a fetch answer."""
+
+    topic: str
+    partition: int
+    error: BrokerError | None
+    """``OffsetOutOfRangeError``, ``LeaderUnavailableError``, or what else the broker reports."""
+    high_watermark: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """What one broker knows about the topics asked for."""
+
+    brokers: Mapping[int, BrokerEndpoint]
+    leaders: Mapping[TopicPartition, int]
+    """Broker id of each partition that has a leader."""
+    errors: Mapping[str, BrokerError]
+    """Topics that the broker reports an error for, such as one that does not exist."""
+    hidden: frozenset[str] = frozenset()
+    """Those of them that may not be described. Brokers before 1.0 say that they do not exist."""

@@ -1,0 +1,110 @@
+"""The one place where fetching meets sockets: ``BrokerPort`` over a connection to one broker.
+
+Belongs to one thread, which blocks in it; any other thread may call ``abort``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetch import BrokerFetcher
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.types import ClusterMetadata, Got
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.runtime.fetch.events import FetchConfig
+from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.metrics import FetchCounts
+
+_T = TypeVar("_T")
+
+
+class BrokerIO:
+    """``BrokerPort`` with real brokers; keeps a connection to the one that was asked last.
+
+    Args:
+        config: the keys in ``FetchConfig``.
+        client_id: sent to brokers.
+        counts: what is sent and received is added here.
+    """
+
+    def __init__(self, config: FetchConfig, client_id: str, counts: FetchCounts) -> None:
+        self._config = config
+        self._client_id = client_id
+        self._counts = counts
+        self._lock = threading.Lock()
+        self._connection: BrokerConnection | None = None
+        """Written by the thread that asks, under the lock; ``abort`` reads it."""
+        self._aborted = False
+
+    def fetch(self, request: FetchRequest) -> Sequence[Got]:
+        """See ``BrokerPort.fetch``."""
+
+        def send(connection: BrokerConnection) -> Sequence[Got]:
+            self._counts.sent()
+            begun = time.monotonic()
+            answer = BrokerFetcher(connection).fetch(
+                request.wanted, request.max_wait_ms, request.min_bytes, request.max_bytes
+            )
+            self._counts.answered(time.monotonic() - begun, sum(len(got.data) for got in answer))
+            return answer
+
+        return self._ask(request.endpoint, send)
+
+    def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int | BrokerError]:
+        """See ``BrokerPort.list_offsets``."""
+        which = EARLIEST if request.earliest else LATEST
+        return self._ask(
+            request.endpoint,
+            lambda connection: list_offsets(connection, request.states.keys(), which),
+        )
+
+    def metadata(self, request: LeadersRequest) -> ClusterMetadata:
+        """See ``BrokerPort.metadata``."""
+        return self._ask(
+            request.endpoint, lambda connection: fetch_metadata(connection, request.topics)
+        )
+
+    def abort(self) -> None:
+        """Wake the thread that asks and refuse all further use. Any thread."""
+        with self._lock:
+            self._aborted = True
+            if self._connection is not None:
+                self._connection.abort()
+
+    def close(self) -> None:
+        """Close the connection. The thread that asks calls it."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _ask(self, endpoint: BrokerEndpoint, send: Callable[[BrokerConnection], _T]) -> _T:
+        """Send; on a connection that was open before try once more after an error."""
+        connection = self._connect(endpoint)
+        used = connection.is_open
+        try:
+            return send(connection)
+        except BrokerUnavailableError:
+            if not used or self._aborted:
+                raise
+        return send(connection)
+
+    def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        connection = self._connection
+        if connection is None or connection.endpoint != endpoint:
+            self.close()
+            connection = BrokerConnection(
+                endpoint,
+                self._client_id,
+                self._config.socket_timeout_ms / 1000,
+                self._config.socket_receive_buffer_bytes,
+            )
+            with self._lock:
+                self._connection = connection
+                if self._aborted:
+                    connection.abort()
+        return connection

@@ -1,0 +1,96 @@
+"""What workers and the leader finder do next: ask a broker something, or wait. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from zkconsumer.broker.types import ClusterMetadata, Got, Want
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.fetch.table import PartitionFetchState
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+
+
+class BrokerPort(Protocol):
+    """The brokers, as one worker or the leader finder uses them. Its calls may block.
+
+    Every call raises ``BrokerUnavailableError`` when there is no connection or it broke, and
+    ``BrokerError`` when the broker refused the request or its answer cannot be read.
+    """
+
+    def fetch(self, request: FetchRequest) -> Sequence[Got]:
+        """Return records of the partitions in ``request``."""
+        ...
+
+    def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int | BrokerError]:
+        """Return the start or end of the log of every partition in ``request``, or an error."""
+        ...
+
+    def metadata(self, request: LeadersRequest) -> ClusterMetadata:
+        """Return the leaders of the topics in ``request``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Fetch records from one broker."""
+
+    endpoint: BrokerEndpoint
+    states: Mapping[tuple[str, int], PartitionFetchState]
+    """The partitions, by topic and number."""
+    wanted: Sequence[Want]
+    max_wait_ms: int
+    """How long the broker may wait for ``min_bytes``."""
+    min_bytes: int
+    max_bytes: int
+    """Limit of the whole answer."""
+
+    def ask(self, broker: BrokerPort) -> Sequence[Got]:
+        """Carry it out."""
+        return broker.fetch(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsRequest:
+    """Ask one broker for the positions that ``auto.offset.reset`` means."""
+
+    endpoint: BrokerEndpoint
+    states: Mapping[TopicPartition, PartitionFetchState]
+    earliest: bool
+    """The start of the log; otherwise its end."""
+
+    def ask(self, broker: BrokerPort) -> Mapping[TopicPartition, int | BrokerError]:
+        """Carry it out."""
+        return broker.list_offsets(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersRequest:
+    """Ask one broker which brokers lead partitions."""
+
+    endpoint: BrokerEndpoint
+    infos: Collection[PartitionTopicInfo]
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics to ask about."""
+        return {info.topic for info in self.infos}
+
+    def ask(self, broker: BrokerPort) -> ClusterMetadata:
+        """Carry it out."""
+        return broker.metadata(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There is nothing to ask now: choose again when woken, or after ``seconds``."""
+
+    seconds: float | None
+    """``None``: only when woken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """The worker has been idle for long: end it, if the table agrees."""

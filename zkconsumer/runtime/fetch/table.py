@@ -1,0 +1,285 @@
+"""The fetch table: which partitions are fetched, from which broker, by which worker (Scala:
+ConsumerFetcherManager's partitionMap and noLeaderPartitionSet, AbstractFetcherThread's
+PartitionFetchState).
+
+Decisions only: no IO, no thread, and no clock (whoever calls passes the time). Any thread may call
+it. Its lock is held for moments, and no lock of a stream or queue is taken inside it.
+
+Every partition is in one place: without a leader (the leader finder looks for one), in the share
+of one worker, or failed (nobody fetches it any more). Whoever gets work by a change is remembered;
+``take_news`` tells the caller whom to wake.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from zkconsumer.core.assign import java_hash
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import ConnectorClosedError, UsageError
+from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+
+
+class WorkerKey(NamedTuple):
+    """Names a worker: the broker that it fetches from, and which of that broker's workers it is."""
+
+    broker_id: int
+    fetcher: int
+
+
+LEADER_FINDER: Final = WorkerKey(-1, -1)
+"""Names the leader finder among those who have news."""
+
+
+class PartitionFetchState:
+    """A partition that is being fetched, and where its chunks go."""
+
+    __slots__ = ("info", "queue", "retry_at", "unresolved", "worker")
+
+    def __init__(self, info: PartitionTopicInfo, queue: ChunkQueue) -> None:
+        self.info = info
+        self.queue = queue
+        self.worker: WorkerKey | None = None
+        """Who fetches it; ``None`` while it has no leader, and once it was stopped or has failed.
+        Written by the table, under its lock."""
+        self.retry_at = 0.0
+        """Without a leader: from when on to look for one. Written by the table, under its lock."""
+        self.unresolved = info.fetched_offset is None
+        """Whether ``auto.offset.reset`` must choose the position first. Written by its worker."""
+
+
+class Work(NamedTuple):
+    """What one worker can fetch now."""
+
+    endpoint: BrokerEndpoint
+    states: Sequence[PartitionFetchState]
+    """In the order to ask for them: those that were served last are at the end."""
+    left_out: int
+    """How many more partitions the worker has, whose queues are full."""
+
+
+class _Share:
+    """The partitions of one worker, guarded by the table's lock."""
+
+    def __init__(self, endpoint: BrokerEndpoint) -> None:
+        self.endpoint = endpoint
+        """Where the broker listens. Written when a partition is assigned: it may have moved."""
+        self.states: dict[PartitionTopicInfo, PartitionFetchState] = {}
+        """In the order to ask for them."""
+
+
+class FetchTable:
+    """The table.
+
+    Args:
+        fetchers: ``num.consumer.fetchers``: how many workers share a broker's partitions.
+    """
+
+    def __init__(self, fetchers: int) -> None:
+        self._fetchers = fetchers
+        self._lock = threading.Lock()
+        # All below is guarded by the lock.
+        self._states: dict[PartitionTopicInfo, PartitionFetchState] = {}
+        self._leaderless: dict[PartitionTopicInfo, PartitionFetchState] = {}
+        self._shares: dict[WorkerKey, _Share] = {}
+        self._brokers: Mapping[int, BrokerEndpoint] = {}
+        self._news: set[WorkerKey] = set()
+        self._closed = False
+
+    # For the data plane.
+
+    def set_brokers(self, brokers: Iterable[BrokerEndpoint]) -> None:
+        """Replace the registered brokers. Leaders are looked for at once where one is missing."""
+        with self._lock:
+            self._brokers = {broker.broker_id: broker for broker in brokers}
+            for state in self._leaderless.values():
+                state.retry_at = 0.0
+                self._news.add(LEADER_FINDER)
+
+    def add(self, queues: Mapping[PartitionTopicInfo, ChunkQueue]) -> None:
+        """Fetch partitions in addition to those already in the table, each into its queue.
+
+        Raises:
+            ConnectorClosedError: after ``close``.
+            UsageError: a partition is in the table or was stopped; a new claim needs a new info.
+        """
+        with self._lock:
+            if self._closed:
+                raise ConnectorClosedError("fetching has been shut down")
+            for info in queues:
+                if info in self._states or info.stopped:
+                    raise UsageError(f"{info!r} has been started before")
+            for info, queue in queues.items():
+                self._states[info] = self._leaderless[info] = PartitionFetchState(info, queue)
+                self._news.add(LEADER_FINDER)
+
+    def remove(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """Stop fetching; once this returns nothing more of ``infos`` is enqueued.
+
+        Waits for no request: late answers are dropped. Unknown partitions are ignored.
+        """
+        wanted = list(infos)
+        for info in wanted:
+            info.stopped = True
+        queues: dict[ChunkQueue, None] = {}
+        with self._lock:
+            for info in wanted:
+                state = self._states.pop(info, None)
+                if state is not None:
+                    queues[state.queue] = None
+                    self._leaderless.pop(info, None)
+                    if state.worker is not None:
+                        self._news.add(state.worker)
+                        self._take_from_worker(state)
+        # A put that looked at ``stopped`` before it was set is over once its queue's lock was ours.
+        for queue in queues:
+            queue.fence()
+
+    def close(self) -> None:
+        """Stop everything; ``add`` raises from now on."""
+        with self._lock:
+            self._closed = True
+            infos = list(self._states)
+        self.remove(infos)
+
+    def queue_has_room(self) -> None:
+        """A queue has ceased to be full: workers may fetch what they had to leave out."""
+        with self._lock:
+            self._news.update(self._shares)
+
+    def requests_to(self, broker: BrokerEndpoint) -> int:
+        """How many workers fetch from this address; each has a request under way."""
+        with self._lock:
+            return sum(
+                bool(share.states)
+                and (share.endpoint.host, share.endpoint.port) == (broker.host, broker.port)
+                for share in self._shares.values()
+            )
+
+    def take_news(self) -> set[WorkerKey]:
+        """Return who has got something to do since the last call: the caller wakes them."""
+        with self._lock:
+            news, self._news = self._news, set()
+            return news
+
+    # For the leader finder.
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerEndpoint]:
+        """The registered brokers, by their ids."""
+        with self._lock:
+            return self._brokers
+
+    def due(self, now: float) -> tuple[Sequence[PartitionTopicInfo], float | None]:
+        """Return the partitions to look for leaders of; if none, also when there will be some.
+
+        ``None`` stands for not before the table changes. Without brokers nothing is due.
+        """
+        with self._lock:
+            if not (self._leaderless and self._brokers):
+                return (), None
+            infos = [info for info, state in self._leaderless.items() if state.retry_at <= now]
+            return infos, min(state.retry_at for state in self._leaderless.values())
+
+    def assign(
+        self, leaders: Mapping[PartitionTopicInfo, BrokerEndpoint]
+    ) -> list[PartitionTopicInfo]:
+        """Assign partitions to the workers of their leaders.
+
+        Returns those that were assigned: some may have been stopped meanwhile.
+        """
+        assigned: list[PartitionTopicInfo] = []
+        with self._lock:
+            for info, endpoint in leaders.items():
+                state = self._leaderless.pop(info, None)
+                if state is None:
+                    continue
+                index = fetcher_index(info.topic, info.partition, self._fetchers)
+                key = state.worker = WorkerKey(endpoint.broker_id, index)
+                share = self._shares.setdefault(key, _Share(endpoint))
+                share.endpoint = endpoint
+                share.states[info] = state
+                self._news.add(key)
+                assigned.append(info)
+        return assigned
+
+    def postpone(self, infos: Iterable[PartitionTopicInfo], until: float) -> None:
+        """Look for the leaders of ``infos`` again at the time ``until``."""
+        with self._lock:
+            for info in infos:
+                state = self._leaderless.get(info)
+                if state is not None:
+                    state.retry_at = until
+
+    # For the workers.
+
+    def work(self, key: WorkerKey, *, also_full: bool) -> Work | None:
+        """Return the partitions that worker ``key`` can fetch; ``None`` when it has none at all.
+
+        Partitions whose queue is full are left out unless ``also_full``.
+        """
+        with self._lock:
+            share = self._shares.get(key)
+            if share is None or not share.states:
+                return None
+            states = [s for s in share.states.values() if also_full or not s.queue.full]
+            return Work(share.endpoint, states, len(share.states) - len(states))
+
+    def served(self, states: Iterable[PartitionFetchState]) -> None:
+        """These have brought something: the others of the same worker come first next time."""
+        with self._lock:
+            for state in states:
+                if state.worker is not None:
+                    share = self._shares[state.worker].states
+                    share[state.info] = share.pop(state.info)
+
+    def mark_failed(
+        self, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
+    ) -> list[PartitionTopicInfo]:
+        """Take partitions from worker ``key``; their leaders are looked for from ``retry_at`` on.
+
+        Returns those that the worker had: some may have been stopped meanwhile.
+        """
+        lost: list[PartitionTopicInfo] = []
+        with self._lock:
+            for state in states:
+                if state.worker == key:
+                    self._take_from_worker(state)
+                    state.retry_at = retry_at
+                    self._leaderless[state.info] = state
+                    self._news.add(LEADER_FINDER)
+                    lost.append(state.info)
+        return lost
+
+    def give_up(self, state: PartitionFetchState) -> None:
+        """Fetch no more of a partition whose stream is about to fail."""
+        with self._lock:
+            if state.worker is not None:
+                self._take_from_worker(state)
+
+    def retire(self, key: WorkerKey) -> bool:
+        """Forget a worker; false when it has got something to do meanwhile."""
+        with self._lock:
+            share = self._shares.get(key)
+            if share is not None and share.states:
+                return False
+            self._shares.pop(key, None)
+            return True
+
+    def _take_from_worker(self, state: PartitionFetchState) -> None:
+        assert state.worker is not None
+        del self._shares[state.worker].states[state.info]
+        state.worker = None
+
+
+def fetcher_index(topic: str, partition: int, fetchers: int) -> int:
+    """Return which of a broker's ``fetchers`` threads fetches a partition (Scala 1.1.1
+    AbstractFetcherManager.getFetcherId): abs(31 * javaHash(topic) + partition) in 32 bits, where
+    abs of the smallest integer is 0."""
+    number = (31 * java_hash(topic) + partition) & 0xFFFFFFFF
+    if number >= 1 << 31:
+        number = (1 << 32) - number
+    return 0 if number == 1 << 31 else number % fetchers

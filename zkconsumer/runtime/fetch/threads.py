@@ -1,0 +1,220 @@
+"""The threads of fetching, and its face to the rest of the member (Scala: ConsumerFetcherManager).
+
+The only module of the package that starts threads and waits: each thread steps one worker, or the
+leader finder, and does its IO. What they share is the table. Any thread may call the manager.
+
+A thread sleeps until its alarm is set. Whoever changes the table, takes the table's news and sets
+the alarms. The alarm is cleared before each ``choose``, so that no news is lost in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.fetch.broker_io import BrokerIO
+from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
+from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.requests import (
+    FetchRequest,
+    LeadersRequest,
+    OffsetsRequest,
+    Retire,
+    Wait,
+)
+from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
+from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.metrics import FetchCounts
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS: Final = 2.0
+"""How long the threads may take to end, unless the caller says so."""
+_AFTER_OWN_ERROR_S: Final = 1.0
+
+
+class ConsumerFetcherManager:
+    """Fetches partitions into the queues of streams until told to stop.
+
+    Args:
+        config: the keys in ``FetchConfig``.
+        client_id: sent to brokers, and part of the threads' names.
+        on_event: called with every ``FetchEvent``.
+    """
+
+    def __init__(
+        self, config: FetchConfig, client_id: str, on_event: OnEvent | None = None
+    ) -> None:
+        self.counts = FetchCounts()
+        self._config = config
+        self._client_id = client_id
+        self._on_event = on_event
+        self._table = FetchTable(config.num_consumer_fetchers)
+        self._lock = threading.Lock()
+        self._threads: dict[WorkerKey, _Thread] = {}
+        """Guarded by the lock, which is held for moments; the table's lock may be taken inside."""
+        self._closed = False
+        """Written under the lock."""
+
+    def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
+        """Tell which brokers are registered. Leaders that are missing are looked for at once."""
+        self._table.set_brokers(brokers)
+        self._wake()
+
+    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+        """Fetch partitions in addition to those already fetched; returns at once.
+
+        Raises:
+            ConnectorClosedError: after ``shutdown``.
+            UsageError: a partition is being fetched or was stopped; a new claim needs a new info.
+        """
+        queues = {info: stream.queue for info, stream in assignments.items()}
+        for queue in queues.values():
+            queue.on_space = self._queue_has_room
+        self._table.add(queues)
+        self._wake()
+
+    def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """Stop fetching; once this returns nothing more of ``infos`` is enqueued.
+
+        Waits for no request: late answers are dropped. Unknown partitions are ignored.
+        """
+        self._table.remove(infos)
+        self._wake()
+
+    def shutdown(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop everything and end the threads. May be repeated; waits ``timeout`` seconds at most
+        for threads that hang in a connection attempt, which can do no harm any more."""
+        self._table.close()
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads.values())
+        for thread in threads:
+            thread.abort()
+        deadline = time.monotonic() + timeout
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def requests_to(self, broker: BrokerEndpoint) -> int:
+        """How many fetchers read from the broker at this address; each has a request under way."""
+        return self._table.requests_to(broker)
+
+    def _queue_has_room(self) -> None:
+        self._table.queue_has_room()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake everybody who has news in the table; start the threads that are missing."""
+        news = self._table.take_news()
+        if not news:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            for key in news:
+                thread = self._threads.get(key)
+                if thread is None:
+                    self._threads[key] = thread = self._make(key)
+                    thread.start()
+                thread.alarm.set()
+
+    def _make(self, key: WorkerKey) -> _Thread:
+        config, clock = self._config, time.monotonic
+        broker = BrokerIO(config, self._client_id, self.counts)
+        if key == LEADER_FINDER:
+            name = f"{self._client_id}-leader-finder-thread"
+            backoff = config.refresh_leader_backoff_ms / 1000
+            finder = LeaderFinder(self._table, backoff, self._report, clock, random.Random())
+            return _Thread(name, self._run, key, finder, broker)
+        name = f"ConsumerFetcherThread-{self._client_id}-{key.fetcher}-{key.broker_id}"
+        worker = FetchWorker(self._table, key, config, self._report, clock)
+        return _Thread(name, self._run, key, worker, broker)
+
+    def _run(self, thread: _Thread) -> None:
+        """Step until shutdown, or until the worker has been idle for long."""
+        try:
+            while True:
+                thread.alarm.clear()
+                if self._closed:
+                    return
+                chosen = thread.choose()
+                if isinstance(chosen, Wait):
+                    thread.alarm.wait(chosen.seconds)
+                elif not isinstance(chosen, Retire):
+                    thread.ask(chosen)
+                    self._wake()
+                elif self._retire(thread.key):
+                    return
+        finally:
+            thread.broker.close()
+
+    def _retire(self, key: WorkerKey) -> bool:
+        with self._lock:  # a partition that arrives now finds no thread and starts one
+            retired = self._table.retire(key)
+            if retired:
+                del self._threads[key]
+            return retired
+
+    def _report(self, event: FetchEvent) -> None:
+        """Log an event and hand it to the connector."""
+        _log.debug("%s: %s", event.kind.value, event.detail)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:  # noqa: BLE001
+                _log.exception("on_event failed for %s", event)
+
+
+class _Thread(threading.Thread):
+    """Steps one worker or the leader finder. No error ends it."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[_Thread], None],
+        key: WorkerKey,
+        worker: FetchWorker | LeaderFinder,
+        broker: BrokerIO,
+    ) -> None:
+        super().__init__(name=name, daemon=True, target=run, args=(self,))
+        self.key = key
+        self.broker = broker
+        self.alarm = threading.Event()
+        """Set by whoever has found news for this worker; cleared by the thread."""
+        self._worker: Any = worker  # its requests fit its answers, which types cannot tell
+        self._aborted = False
+
+    def choose(self) -> FetchRequest | OffsetsRequest | LeadersRequest | Wait | Retire:
+        """Return what to do next."""
+        try:
+            chosen: FetchRequest | Wait = self._worker.choose()
+        except Exception:  # noqa: BLE001
+            _log.exception("%s met an error of its own", self.name)
+            return Wait(_AFTER_OWN_ERROR_S)
+        return chosen
+
+    def ask(self, request: FetchRequest | OffsetsRequest | LeadersRequest) -> None:
+        """Ask the broker and handle what it answers."""
+        try:
+            self._worker.take(request, request.ask(self.broker))
+        except BrokerError as exc:
+            if not self._aborted:
+                self._worker.fail(request, exc)
+        except Exception as exc:  # noqa: BLE001
+            _log.exception("%s met an error of its own", self.name)
+            self._worker.fail(request, BrokerError(f"fetching: {exc!r}"))
+
+    def abort(self) -> None:
+        """End the thread soon, also out of a request. Any thread."""
+        self._aborted = True
+        self.broker.abort()
+        self.alarm.set()

@@ -1,0 +1,235 @@
+"""One broker's fetcher as steps (Scala: ConsumerFetcherThread): choose, ask, take.
+
+``choose`` says what to ask the broker next, or how long to wait; the caller asks, and hands the
+answer to ``take`` or the error to ``fail``. No step blocks. Whatever goes wrong sends partitions to
+the leader finder. One thread at a time.
+
+Back-pressure in the default profile: a partition whose queue is full is left out of the next
+request, so a slow stream holds up no other, and what one answer brings is kept whole. In the scala
+profile the worker asks for nothing more until all chunks of the last answer are enqueued: the JVM's
+thread blocks on the full queue meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, cast
+
+from zkconsumer.broker.records import scan
+from zkconsumer.broker.types import Got, Want
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
+from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent
+from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
+from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
+
+IDLE_S: Final = 30.0
+"""A worker without partitions is ended after this time."""
+PAUSE_S: Final = 0.025
+"""Least time between a request that brought nothing and the same request again."""
+_NO_LIMIT: Final = 0x7FFFFFFF
+
+
+class FetchWorker:
+    """Fetches the partitions that the table assigns to ``key``.
+
+    Args:
+        table: what to fetch.
+        key: the worker's name in the table.
+        config: the keys in ``FetchConfig``.
+        report: called with every ``FetchEvent``, without locks.
+        clock: the present time in seconds, as for ``FetchTable``.
+    """
+
+    def __init__(
+        self,
+        table: FetchTable,
+        key: WorkerKey,
+        config: FetchConfig,
+        report: OnEvent,
+        clock: Callable[[], float],
+    ) -> None:
+        self._table = table
+        self._key = key
+        self._config = config
+        self._scala = config.profile == "scala"
+        self._backoff = config.refresh_leader_backoff_ms / 1000
+        self._report = report
+        self._clock = clock
+        self._idle_since: float | None = None
+        self._asked_at = 0.0
+        self._fruitless: Sequence[PartitionFetchState] | None = None
+        """What the last request asked for, if it brought nothing."""
+        self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
+        """Scala profile: chunks of the last answer that found no room yet, in order."""
+
+    def choose(self) -> FetchRequest | OffsetsRequest | Wait | Retire:
+        """Return what to do next."""
+        now = self._clock()
+        if not self._enqueue_backlog():
+            return Wait(None)  # until a queue has room, or a partition is stopped
+        work = self._table.work(self._key, also_full=self._scala)
+        if work is None:
+            if self._idle_since is None:
+                self._idle_since = now
+            left = self._idle_since + IDLE_S - now
+            return Wait(left) if left > 0 else Retire()
+        self._idle_since = None
+        if not work.states:
+            return Wait(None)
+        pause = self._asked_at + PAUSE_S - now
+        if pause > 0 and work.states == self._fruitless:
+            return Wait(pause)
+        self._asked_at, self._fruitless = now, None
+        unresolved = {s.info.topic_partition: s for s in work.states if s.unresolved}
+        if unresolved:
+            earliest = self._config.auto_offset_reset == "smallest"
+            return OffsetsRequest(work.endpoint, unresolved, earliest)
+        return self._fetch(work)
+
+    def take(
+        self,
+        request: FetchRequest | OffsetsRequest,
+        answer: Sequence[Got] | Mapping[TopicPartition, int | BrokerError],
+    ) -> None:
+        """Handle the answer to ``request``. Partitions that were stopped meanwhile are ignored."""
+        if isinstance(request, FetchRequest):
+            self._take_records(request, cast(Sequence[Got], answer))
+        else:
+            self._take_offsets(request, cast(Mapping[TopicPartition, int | BrokerError], answer))
+
+    def fail(self, request: FetchRequest | OffsetsRequest, error: BrokerError) -> None:
+        """Handle that ``request`` failed as a whole."""
+        broker = request.endpoint.broker_id
+        self._report(FetchEvent(FetchEventKind.BROKER_FAILED, None, broker, str(error)))
+        self._mark_failed(request.states.values(), str(error))
+
+    def _fetch(self, work: Work) -> FetchRequest:
+        limit = self._config.fetch_message_max_bytes
+        wanted: list[Want] = []
+        states: dict[tuple[str, int], PartitionFetchState] = {}
+        for state in work.states:
+            info = state.info
+            assert info.fetched_offset is not None
+            wanted.append(Want(info.topic, info.partition, info.fetched_offset, limit))
+            states[info.topic_partition] = state
+        if self._scala:
+            max_bytes = _NO_LIMIT
+        else:  # what the streams have room for
+            room = sum(queue.capacity - len(queue) for queue in {s.queue for s in work.states})
+            max_bytes = min(self._config.fetch_max_bytes, max(1, room) * limit, _NO_LIMIT)
+        return FetchRequest(
+            work.endpoint,
+            states,
+            wanted,
+            # A partition that was left out is asked for as soon as its queue has room: so the
+            # broker must not hold this request for long.
+            0 if work.left_out else self._config.fetch_wait_max_ms,
+            self._config.fetch_min_bytes,
+            max_bytes,
+        )
+
+    def _take_records(self, request: FetchRequest, answer: Sequence[Got]) -> None:
+        asked = {(want.topic, want.partition): want.offset for want in request.wanted}
+        served: list[PartitionFetchState] = []
+        for got in answer:
+            state = request.states.get((got.topic, got.partition))
+            offset = asked.pop((got.topic, got.partition), None)
+            if state is None or offset is None or not self._has(state):
+                continue
+            if isinstance(got.error, OffsetOutOfRangeError):
+                state.unresolved = True
+                served.append(state)
+            elif got.error is not None:
+                self._mark_failed([state], str(got.error))
+            else:
+                state.info.high_watermark = got.high_watermark
+                if got.data:
+                    served.append(state)
+                    self._take_data(state, offset, got.data)
+        self._table.served(served)
+        if not served:
+            self._fruitless = list(request.states.values())
+
+    def _take_data(self, state: PartitionFetchState, offset: int, data: bytes) -> None:
+        info = state.info
+        next_offset, _, damaged = scan(data)
+        if next_offset is None:  # damaged at once, or (brokers before 0.10.1) one message's head
+            chunk = Chunk(info, data, offset, offset, damaged)
+        elif next_offset <= offset and not damaged:
+            detail = f"{info.topic_partition}: the answer ends below offset {offset}"
+            self._mark_failed([state], detail)
+            return
+        else:
+            chunk = Chunk(info, data, offset, max(offset, next_offset), damaged)
+        if next_offset is None or damaged:
+            self._give_up(state, chunk)
+        info.fetched_offset = chunk.next_offset
+        if self._scala:
+            self._backlog.append((state, chunk))
+            self._enqueue_backlog()
+        else:
+            state.queue.put(chunk)
+
+    def _give_up(self, state: PartitionFetchState, chunk: Chunk) -> None:
+        """Fetch no more of a partition whose iterator is going to fail."""
+        self._table.give_up(state)
+        what = "damaged" if chunk.damaged else "larger than fetch.message.max.bytes"
+        tp = state.info.topic_partition
+        detail = f"{tp}: the message at or after offset {chunk.next_offset} is {what}"
+        self._report(FetchEvent(FetchEventKind.PARTITION_FAILED, tp, self._key.broker_id, detail))
+
+    def _enqueue_backlog(self) -> bool:
+        """Enqueue what the last answer brought; false while there is no room for all of it."""
+        while self._backlog:
+            state, chunk = self._backlog[0]
+            if not state.queue.offer(chunk):
+                return False
+            self._backlog.popleft()
+        return True
+
+    def _take_offsets(
+        self, request: OffsetsRequest, answer: Mapping[TopicPartition, int | BrokerError]
+    ) -> None:
+        for tp, state in request.states.items():
+            if not self._has(state):
+                continue
+            offset = answer[tp]
+            if isinstance(offset, BrokerError):
+                self._mark_failed([state], str(offset))
+            else:
+                self._reset(state, offset)
+
+    def _reset(self, state: PartitionFetchState, offset: int) -> None:
+        info = state.info
+        old = info.fetched_offset
+        state.unresolved = False
+        info.resets += 1
+        state.queue.reset(info, offset, at_once=self._scala)
+        why = "no offset was committed" if old is None else f"{old} is out of range"
+        self._report(
+            FetchEvent(
+                FetchEventKind.OFFSET_RESET,
+                info.topic_partition,
+                self._key.broker_id,
+                f"{info.topic_partition} starts at {offset}: {why}",
+                old,
+            )
+        )
+        if offset == old:
+            # The broker refuses this offset and offers it as well: the log is being truncated or
+            # moved. Asking again at once would bring the same.
+            detail = f"{info.topic_partition} is being truncated or moved"
+            self._mark_failed([state], detail)
+
+    def _mark_failed(self, states: Collection[PartitionFetchState], detail: str) -> None:
+        again = self._clock() + self._backoff
+        broker = self._key.broker_id
+        for info in self._table.mark_failed(self._key, states, again):
+            tp = info.topic_partition
+            self._report(FetchEvent(FetchEventKind.LEADER_LOST, tp, broker, detail))
+
+    def _has(self, state: PartitionFetchState) -> bool:
+        return state.worker == self._key and not state.info.stopped
