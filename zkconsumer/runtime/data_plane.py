@@ -161,6 +161,11 @@ class DataPlane:
         for stream in self._every_stream:
             stream.fail(error)
 
+    def held(self, partition: TopicPartition) -> PartitionTopicInfo:
+        """Return the state of a partition that is started. Raises ``KeyError``."""
+        with self._lock:
+            return self._held[partition][0]
+
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of held partitions and of stopped ones not yet released."""
         with self._lock:

@@ -26,7 +26,7 @@ from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Reti
 from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
 
 IDLE_S: Final = 30.0
-"""A worker without partitions is ended after this time."""
+"""A worker that had no partitions for this time is ended."""
 PAUSE_S: Final = 0.025
 """Least time between a request that brought nothing and the same request again."""
 _NO_LIMIT: Final = 0x7FFFFFFF
@@ -41,6 +41,7 @@ class FetchWorker:
         config: the keys in ``FetchConfig``.
         report: called with every ``FetchEvent``, without locks.
         clock: the present time in seconds, as for ``FetchTable``.
+        idle: seconds without partitions until it retires.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class FetchWorker:
         config: FetchConfig,
         report: OnEvent,
         clock: Callable[[], float],
+        *,
+        idle: float = IDLE_S,
     ) -> None:
         self._table = table
         self._key = key
@@ -58,6 +61,7 @@ class FetchWorker:
         self._backoff = config.refresh_leader_backoff_ms / 1000
         self._report = report
         self._clock = clock
+        self._idle = idle
         self._idle_since: float | None = None
         self._asked_at = 0.0
         self._fruitless: Sequence[PartitionFetchState] | None = None
@@ -74,7 +78,7 @@ class FetchWorker:
         if work is None:
             if self._idle_since is None:
                 self._idle_since = now
-            left = self._idle_since + IDLE_S - now
+            left = self._idle_since + self._idle - now
             return Wait(left) if left > 0 else Retire()
         self._idle_since = None
         if not work.states:

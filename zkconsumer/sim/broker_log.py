@@ -1,0 +1,296 @@
+"""Brokers and their logs on virtual time, behind the port that fetching uses (``BrokerPort``).
+
+Records are encoded as real record batches, so the real decoder reads them. A log is appended to,
+truncated, cut at its start and compacted; leaders move; answers are cut, late, or lost. Single
+thread: the kernel's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from random import Random
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from zkconsumer.broker.types import ClusterMetadata, Got
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    LeaderUnavailableError,
+    OffsetOutOfRangeError,
+)
+from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.sim.kernel import Kernel
+
+STAMP: Final = Struct(">qi")
+"""How the value of every record begins: its offset and its generation."""
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_TIMEOUT_S: Final = 0.6
+
+Request = FetchRequest | OffsetsRequest | LeadersRequest
+Answer = Sequence[Got] | Mapping[TopicPartition, int | BrokerError] | ClusterMetadata
+
+
+class Batch(NamedTuple):
+    """Some consecutive offsets of a log, encoded. Compaction may have removed records."""
+
+    base: int
+    last: int
+    offsets: tuple[int, ...]
+    """Those that still have a record."""
+    size: int
+    """Length of each value."""
+    generation: int
+    """How often the log had been truncated when the batch was appended."""
+    data: bytes
+
+
+class PartitionLog:
+    """The log of one partition. All replicas are the same."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        """The first offset that may be read."""
+        self.end = 0
+        """The offset that the next record gets."""
+        self.generation = 0
+        """How often the log was truncated."""
+        self.largest_batch = 0
+        """Bytes of the largest batch so far."""
+        self._batches: list[Batch] = []
+
+    def append(self, count: int, size: int) -> None:
+        """Append a batch of ``count`` records with values of ``size`` bytes."""
+        base, self.end = self.end, self.end + count
+        batch = _batch(base, self.end - 1, range(base, self.end), size, self.generation)
+        self._batches.append(batch)
+        self.largest_batch = max(self.largest_batch, len(batch.data))
+
+    def truncate(self, offset: int) -> None:
+        """Lose the batch that holds ``offset`` and all after it (an unclean leader election)."""
+        while self._batches and self._batches[-1].last >= offset:
+            self.end = self._batches.pop().base
+        self.end = max(self.end, self.start)
+        self.generation += 1
+
+    def delete_before(self, offset: int) -> None:
+        """Move the start of the log, perhaps into a batch (retention)."""
+        self.start = offset
+        self._batches = [batch for batch in self._batches if batch.last >= offset]
+
+    def compact(self, rng: Random) -> None:
+        """Remove records from a batch, perhaps all; the newest batch is never touched."""
+        if len(self._batches) < 2:
+            return
+        at = rng.randrange(len(self._batches) - 1)
+        old = self._batches[at]
+        kept = [] if rng.random() < 0.4 else [o for o in old.offsets if rng.random() < 0.5]
+        if not kept and rng.random() < 0.5:
+            del self._batches[at]
+        else:
+            self._batches[at] = _batch(old.base, old.last, kept, old.size, old.generation)
+
+    def records(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield offset and generation of the records in ``[first, end)`` that are in the log."""
+        first = max(first, self.start)
+        for batch in self._batches[self._at(first) :]:
+            for offset in batch.offsets:
+                if first <= offset < end:
+                    yield offset, batch.generation
+
+    def read(self, offset: int, limit: int, *, whole: bool, torn: bool) -> bytes:
+        """Return batches from the one that holds ``offset`` on, cut after ``limit`` bytes.
+
+        ``whole``: the first batch is complete although it is larger; otherwise, if it is larger
+        and not ``torn``, there is nothing. Raises OffsetOutOfRangeError.
+        """
+        if not self.start <= offset <= self.end:
+            raise OffsetOutOfRangeError(f"{offset} is not in {self.start}..{self.end}")
+        data: list[bytes] = []
+        size = 0
+        for batch in self._batches[self._at(offset) :]:
+            data.append(batch.data)
+            size += len(batch.data)
+            if size >= limit:
+                break
+        if data and len(data[0]) > limit and not torn:
+            return data[0] if whole else b""
+        return b"".join(data)[:limit]
+
+    def _at(self, offset: int) -> int:
+        return bisect_left(self._batches, offset, key=lambda batch: batch.last)
+
+
+class SimBrokers:
+    """The brokers of a cluster; answers as ``BrokerPort`` at the present moment.
+
+    Args:
+        kernel: time and chance.
+        ids: broker ids.
+        partitions: what they hold; the leaders are chosen at random.
+        old: brokers before 0.10.1, which cut the first batch as well.
+    """
+
+    def __init__(
+        self, kernel: Kernel, ids: Sequence[int], partitions: Sequence[TopicPartition], old: bool
+    ) -> None:
+        self._kernel = kernel
+        self._old = old
+        self.logs = {tp: PartitionLog() for tp in partitions}
+        self.leaders: dict[TopicPartition, int | None] = {
+            tp: kernel.rng.choice(ids) for tp in partitions
+        }
+        self.endpoints = {number: BrokerEndpoint(number, "sim", 9092) for number in ids}
+        """Where each broker listens at present, whether it is up or not."""
+        self.up = set(ids)
+        self.troubled = False
+        """Whether answers get lost or late."""
+        self.refused: set[tuple[TopicPartition, int]] = set()
+        """Offsets that were answered to be out of range."""
+        self._views = {number: dict(self.leaders) for number in ids}
+        """The leaders as each broker knows them."""
+
+    # Troubles.
+
+    def lead(self, tp: TopicPartition, leader: int | None) -> None:
+        """Change the leader. Every broker learns of it after some time of its own."""
+        self.leaders[tp] = leader
+        for view in self._views.values():
+            delay = self._kernel.rng.random() * 0.4
+            self._kernel.schedule(delay, partial(self._learn, view, tp))
+
+    def _learn(self, view: dict[TopicPartition, int | None], tp: TopicPartition) -> None:
+        view[tp] = self.leaders[tp]
+
+    def stop(self, broker: int) -> None:
+        """End a broker; the partitions that it led have no leader."""
+        self.up.discard(broker)
+        for tp, leader in self.leaders.items():
+            if leader == broker:
+                self.lead(tp, None)
+
+    def start(self, broker: int, *, elsewhere: bool) -> None:
+        """Start it again, perhaps on another port."""
+        self.up.add(broker)
+        if elsewhere:
+            old = self.endpoints[broker]
+            self.endpoints[broker] = BrokerEndpoint(broker, old.host, old.port + 1)
+
+    # Requests.
+
+    def ask(self, request: Request, done: Callable[[Answer | BrokerError], object]) -> None:
+        """Send ``request``; call ``done`` with its answer or error later."""
+        rng = self._kernel.rng
+        self._kernel.schedule(0.0002 + rng.random() * 0.002, lambda: self._arrive(request, done))
+
+    def _arrive(
+        self,
+        request: Request,
+        done: Callable[[Answer | BrokerError], object],
+        waited: bool = False,
+    ) -> None:
+        rng = self._kernel.rng
+        back = 0.0002 + rng.random() * 0.002
+        answer: Answer | BrokerError
+        try:
+            answer = request.ask(self)
+        except BrokerError as error:
+            answer = error
+        else:
+            if isinstance(request, FetchRequest) and not waited and request.max_wait_ms:
+                assert isinstance(answer, list)
+                if not any(got.data or got.error for got in answer):
+                    wait = request.max_wait_ms / 1000 * rng.random()
+                    self._kernel.schedule(wait, lambda: self._arrive(request, done, True))
+                    return
+            if self.troubled and rng.random() < 0.06:
+                answer, back = BrokerUnavailableError("did not answer in time"), _TIMEOUT_S
+            elif self.troubled and rng.random() < 0.1:
+                back = rng.random() * _TIMEOUT_S
+        self._kernel.schedule(back, lambda: done(answer))
+
+    def fetch(self, request: FetchRequest) -> list[Got]:
+        """See ``BrokerPort.fetch``."""
+        self._check(request.endpoint)
+        got: list[Got] = []
+        room = request.max_bytes
+        for want in request.wanted:
+            tp = TopicPartition(want.topic, want.partition)
+            log = self.logs[tp]
+            error: BrokerError | None = self._refusal(tp, request.endpoint)
+            data = b""
+            if error is None:
+                # Brokers before 0.10.1 know no limit of the whole answer.
+                limit = want.max_bytes if self._old else max(0, min(want.max_bytes, room))
+                try:
+                    # KIP-74: the first partition that has records gets one batch whole.
+                    whole = room == request.max_bytes
+                    data = log.read(want.offset, limit, whole=whole, torn=self._old)
+                except OffsetOutOfRangeError as out_of_range:
+                    error = out_of_range
+                    self.refused.add((tp, want.offset))
+            room -= len(data)
+            got.append(Got(*tp, error, -1 if error else log.end, data))
+        return got
+
+    def list_offsets(self, request: OffsetsRequest) -> dict[TopicPartition, int | BrokerError]:
+        """See ``BrokerPort.list_offsets``."""
+        self._check(request.endpoint)
+        found: dict[TopicPartition, int | BrokerError] = {}
+        for tp in request.states:
+            log = self.logs[tp]
+            found[tp] = self._refusal(tp, request.endpoint) or (
+                log.start if request.earliest else log.end
+            )
+        return found
+
+    def metadata(self, request: LeadersRequest) -> ClusterMetadata:
+        """See ``BrokerPort.metadata``."""
+        self._check(request.endpoint)
+        view = self._views[request.endpoint.broker_id]
+        leaders = {
+            tp: leader
+            for tp, leader in view.items()
+            if leader is not None and tp.topic in request.topics
+        }
+        return ClusterMetadata({number: self.endpoints[number] for number in self.up}, leaders, {})
+
+    def _check(self, endpoint: BrokerEndpoint) -> None:
+        number = endpoint.broker_id
+        if number not in self.up or self.endpoints[number] != endpoint:
+            raise BrokerUnavailableError(f"broker {number}: Connection refused")
+
+    def _refusal(self, tp: TopicPartition, endpoint: BrokerEndpoint) -> BrokerError | None:
+        if self.leaders[tp] == endpoint.broker_id:
+            return None
+        return LeaderUnavailableError(f"{tp}: NotLeaderForPartition")
+
+
+def _batch(base: int, last: int, offsets: Sequence[int], size: int, generation: int) -> Batch:
+    body = b"".join(_record(offset - base, offset, generation, size) for offset in offsets)
+    length = _HEADER.size - 12 + len(body)
+    fields = (0, last - base, 0, 0, -1, -1, -1, len(offsets))
+    crc = crc32c(_HEADER.pack(base, length, generation, 2, 0, *fields)[21:] + body)
+    data = _HEADER.pack(base, length, generation, 2, crc, *fields) + body
+    return Batch(base, last, tuple(offsets), size, generation, data)
+
+
+def _record(delta: int, offset: int, generation: int, size: int) -> bytes:
+    value = STAMP.pack(offset, generation).ljust(size, b".")
+    inner = b"\0\0" + _varint(delta) + b"\x01" + _varint(len(value)) + value + b"\0"
+    return _varint(len(inner)) + inner
+
+
+def _varint(number: int) -> bytes:
+    number <<= 1  # zigzag of what is not negative
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

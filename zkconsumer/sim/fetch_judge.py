@@ -1,0 +1,191 @@
+"""What must be true of delivery, whatever happens to brokers, logs and claims.
+
+The judge sees only what an application and a group see: messages, commits, reports; and the logs,
+which the simulation owns. It knows nothing of queues, chunks or workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.sim.broker_log import STAMP, PartitionLog, SimBrokers
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule."""
+
+    rule: str
+    at: float
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.at:.6f} {self.rule}: {self.detail}"
+
+
+class Claim:
+    """One claim of a partition, from its start on, as the application sees it."""
+
+    def __init__(
+        self,
+        info: PartitionTopicInfo,
+        stream: int,
+        start: int | None,
+        log: PartitionLog,
+        scala: bool,
+    ) -> None:
+        self.info = info
+        self._scala = scala
+        self.stream = stream
+        self.log = log
+        self.expected = start
+        """The next message has this offset, or a later one if there is none; ``None`` at first."""
+        self.processed = start
+        """Everything below is processed; ``None`` until known."""
+        self.resets: deque[int] = deque()
+        """Positions that ``auto.offset.reset`` has chosen since the last message, in order."""
+        self.generation = log.generation
+        """Of the last message: what was appended since may lie where other records were before."""
+        self.in_hand: int | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log has records that were not delivered."""
+        self.settle()
+        return all(
+            first is None or next(self.log.records(first, self.log.end), None) is not None
+            for first in ((self.expected, *self.resets) if self._scala else self._last)
+        )
+
+    @property
+    def _last(self) -> tuple[int | None]:
+        return (self.resets[-1] if self.resets else self.expected,)
+
+    def settle(self) -> None:
+        """Apply resets that have reached the application.
+
+        In the scala profile, as in the JVM, a position counts at once and what was fetched before
+        is delivered after that: which one is in force shows with the next message only.
+        """
+        while self.resets and self.info.pending_reset is None:
+            if self._scala and self.expected is not None:
+                break
+            self.apply_reset()
+
+    def apply_reset(self) -> None:
+        """The next message is the one at the position that was chosen."""
+        self.expected = self.processed = self.resets.popleft()
+
+    def missed(self, first: int, offset: int, generation: int) -> list[int]:
+        """Return the offsets in ``[first, offset)`` whose records should have been delivered."""
+        return [o for o, g in self.log.records(first, offset) if g <= generation]
+
+
+class Judge:
+    """Follows all claims of one member and notes what is wrong.
+
+    Args:
+        brokers: with the logs.
+        now: the present time, for the notes.
+        scala: a message counts as consumed when it is returned.
+    """
+
+    def __init__(self, brokers: SimBrokers, now: Callable[[], float], scala: bool) -> None:
+        self.violations: list[Violation] = []
+        self.claims: dict[TopicPartition, Claim] = {}
+        """Those that are started and not stopped."""
+        self.deliveries = 0
+        self._brokers = brokers
+        self._now = now
+        self._scala = scala
+        self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=4)
+
+    def broken(self, rule: str, detail: str) -> None:
+        """Note a broken rule."""
+        self.violations.append(Violation(rule, self._now(), detail))
+
+    def reset(self, tp: TopicPartition, replaced: int | None) -> None:
+        """``auto.offset.reset`` has chosen a position for ``tp``, as was reported."""
+        claim = self.claims.get(tp)
+        if claim is None:
+            return
+        if replaced is None:
+            fair = claim.expected is None
+        else:
+            fair = (tp, replaced) in self._brokers.refused
+        if not fair:
+            self.broken("reset_with_reason", f"{tp} at {replaced}")
+        assert claim.info.fetched_offset is not None
+        claim.resets.append(claim.info.fetched_offset)
+        claim.settle()
+
+    def delivered(self, stream: int, message: MessageAndMetadata, *, gate_open: bool) -> None:
+        """``stream`` has returned ``message``."""
+        self.deliveries += 1
+        tp = TopicPartition(message.topic, message.partition)
+        claim = self.claims.get(tp)
+        what = f"{tp} at {message.offset}"
+        if not gate_open:
+            self.broken("gate", what)
+        if claim is None or claim.stream != stream:
+            self.broken("nothing_after_revoke", what)
+            return
+        offset, generation = STAMP.unpack_from(message.value)
+        if offset != message.offset:
+            self.broken("content", f"{what} holds {offset}")
+        claim.settle()
+        while True:
+            first = claim.expected
+            if first is not None and offset >= first:
+                missed = claim.missed(first, offset, generation) if offset > first else []
+                if not missed:
+                    break
+            if not claim.resets:
+                if first is None or offset < first:
+                    self.broken("none_twice", f"{what}, expected {first}")
+                else:
+                    self.broken("none_lost", f"{what}, missed {missed}")
+                break
+            claim.apply_reset()
+        claim.expected = offset + 1
+        claim.generation = generation
+        claim.in_hand = offset
+        if self._scala:
+            self.processed(claim)
+
+    def processed(self, claim: Claim) -> None:
+        """The application is done with the message in hand."""
+        if claim.in_hand is not None:
+            claim.processed = claim.in_hand + 1
+            claim.in_hand = None
+
+    def committed(self, claim: Claim, position: int) -> None:
+        """``position`` is about to be committed for ``claim``."""
+        claim.settle()
+        for first in (claim.processed, *claim.resets):
+            if first is None or position < first:
+                continue
+            # Beyond what is processed there may be a gap, but no record.
+            if position == first or not claim.missed(first, position, claim.generation):
+                return
+        self.broken(
+            "committed_is_processed",
+            f"{claim.info} at {position}, processed {claim.processed}, resets {claim.resets}",
+        )
+
+    def ended(self, claim: Claim, position: int | None) -> None:
+        """``claim`` is over, with this final position."""
+        self._final.append((claim.info, position))
+
+    def check(self) -> None:
+        """Look at what must be true at every moment."""
+        for info, position in self._final:
+            if info.position != position:
+                self.broken("final_is_final", f"{info} was {position}")
+                self._final.remove((info, position))
+                break

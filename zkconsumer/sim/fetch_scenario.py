@@ -1,0 +1,453 @@
+"""One member's data plane through random troubles on virtual time, judged after every event.
+
+The real data plane, fetch table, workers, leader finder, queues and streams run in one thread. A
+run alternates between troubled times, in which anything may fail and partitions come and go, and
+calm ones, in which everything must arrive within ``BOUND_S``. A run is a function of its seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.errors import MessageSizeTooLargeError
+from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.sim.broker_log import SimBrokers
+from zkconsumer.sim.fetch_judge import Claim, Judge, Violation
+from zkconsumer.sim.fetching import SimFetching
+from zkconsumer.sim.kernel import Kernel
+
+BOUND_S = 3.0
+"""In calm times a partition that has a leader delivers all its records within this time."""
+_TROUBLED_S = 0.7
+_ROUNDS = 2
+_RELEASE_WAIT_S = 0.2
+
+
+@dataclass
+class SimConfig:
+    """The keys that fetching uses (``FetchConfig``)."""
+
+    fetch_message_max_bytes: int
+    fetch_max_bytes: int
+    num_consumer_fetchers: int
+    refresh_leader_backoff_ms: int
+    auto_offset_reset: str
+    profile: str
+    fetch_min_bytes: int = 1
+    fetch_wait_max_ms: int = 100
+    socket_timeout_ms: int = 600
+    socket_receive_buffer_bytes: int = 0
+
+
+@dataclass
+class FetchRun:
+    """What one run brought."""
+
+    seed: int
+    violations: list[Violation]
+    troubles: Counter[str]
+    deliveries: int
+    events: Counter[FetchEventKind]
+    history: list[str] = field(default_factory=list)
+    """With ``record``: a line for every event that changes something."""
+
+
+def run(seed: int, *, record: bool = False, old: bool | None = None) -> FetchRun:
+    """Simulate one member. ``old``: with brokers before 0.10.1, by default in one of five runs."""
+    return _Run(seed, record, old).run()
+
+
+class _Run:
+    def __init__(self, seed: int, record: bool, old: bool | None) -> None:
+        self.kernel = kernel = Kernel(seed)
+        rng = self.rng = kernel.rng
+        self.old = rng.random() < 0.2 if old is None else old
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in ("a", "b")[: rng.choice((1, 2))]
+            for number in range(rng.choice((1, 2, 4)))
+        ]
+        self.brokers = SimBrokers(kernel, range(rng.choice((1, 2, 3))), partitions, self.old)
+        self.config = SimConfig(
+            fetch_message_max_bytes=1500 if self.old else rng.choice((150, 400, 20_000)),
+            fetch_max_bytes=rng.choice((300, 50_000_000)),
+            num_consumer_fetchers=rng.choice((1, 1, 2)),
+            refresh_leader_backoff_ms=rng.choice((20, 100)),
+            auto_offset_reset=rng.choice(("smallest", "largest")),
+            profile="scala" if rng.random() < 0.2 else "default",
+        )
+        self.scala = self.config.profile == "scala"
+        self.capacity = rng.choice((1, 2, 4))
+        self.streams = rng.choice((1, 2))
+        self.judge = Judge(self.brokers, lambda: kernel.now, self.scala)
+        self.committed: dict[TopicPartition, int] = {}
+        self.stopping: dict[TopicPartition, tuple[Stopping, Claim, float]] = {}
+        self.troubles: Counter[str] = Counter()
+        self.kinds: Counter[FetchEventKind] = Counter()
+        self.history: list[str] | None = [] if record else None
+        self.calm = False
+        self.depth = 0
+        self.member: _Member
+        self.troublesome: dict[str, Callable[[], object]] = {
+            "leader moves": self._move_leader,
+            "broker stops": self._stop_broker,
+            "truncation": self._truncate,
+            "retention": self._delete,
+            "compaction": self._compact,
+            "large message": self._append_large,
+            "brokers unknown": lambda: self.member.fetching.set_brokers(()),
+            "gate shut": self._shut_gate,
+            "slow application": self._pause,
+            "partition lost": self._drop,
+            "restart": self._restart,
+        }
+
+    def run(self) -> FetchRun:
+        self.member = _Member(self)
+        for log in self.brokers.logs.values():
+            for _ in range(self.rng.randrange(4)):
+                log.append(self.rng.randrange(1, 8), self.rng.choice((12, 40)))
+        self._every(0.012, self._produce)
+        self._every(0.01, self._control)
+        self._every(0.03, self._commit)
+        self._every(0.025, self._trouble)
+        for _ in range(_ROUNDS):
+            self.calm = False
+            self.brokers.troubled = self.rng.random() < 0.8
+            self._until(self.kernel.now + _TROUBLED_S, lambda: False)
+            self._calm_down()
+            deadline = self.kernel.now + BOUND_S
+            if not self._until(deadline, self._all_delivered):
+                for claim in filter(lambda claim: claim.behind, self.judge.claims.values()):
+                    detail = f"{claim.info} expects {claim.expected} of {claim.log.end}"
+                    self.judge.broken("no_silent_partition", detail)
+        return FetchRun(
+            self.kernel.seed,
+            self.judge.violations,
+            self.troubles,
+            self.judge.deliveries,
+            self.kinds,
+            self.history or [],
+        )
+
+    def note(self, line: str) -> None:
+        """Write a line of history."""
+        if self.history is not None:
+            self.history.append(f"{self.kernel.now:.6f} {line}")
+
+    def interrupt(self) -> None:
+        """Here a real thread may be suspended while others run: let some events happen."""
+        if self.depth < 2 and self.rng.random() < 0.1:
+            self.depth += 1
+            for _ in range(self.rng.choice((1, 3, 10))):
+                self.kernel.step()
+                self._check()
+            self.depth -= 1
+
+    def _until(self, deadline: float, done: Callable[[], bool]) -> bool:
+        """Run events until ``done`` or ``deadline``; judge after each; return ``done``'s word."""
+        while self.kernel.now < deadline and not self.judge.violations:
+            for _ in range(10):
+                self.kernel.step()
+                self._check()
+            if done():
+                return True
+        return False
+
+    def _check(self) -> None:
+        self.judge.check()
+        for number, stream in enumerate(self.member.streams):
+            chunks = len(stream.queue)
+            if chunks > self.capacity:
+                # A partition is asked for while there is room for one chunk, and gets one.
+                claims = sum(c.stream == number for c in self.judge.claims.values())
+                if self.scala or chunks > self.capacity - 1 + claims:
+                    self.judge.broken("queue_bound", f"{chunks} chunks in stream {number}")
+
+    def _every(self, period: float, action: Callable[[], object]) -> None:
+        def again() -> None:
+            self.kernel.schedule(period * 2 * self.rng.random(), again)
+            action()
+
+        again()
+
+    # The world.
+
+    def _produce(self) -> None:
+        if self.calm and self.rng.random() < 0.9:
+            return
+        log = self.rng.choice(list(self.brokers.logs.values()))
+        log.append(self.rng.choice((1, 1, 3, 8)), self.rng.choice((12, 12, 60)))
+
+    def _trouble(self) -> None:
+        if not self.calm:
+            name = self.rng.choice(list(self.troublesome))
+            if self.troublesome[name]() is not False:
+                self.troubles[name] += 1
+                self.note(name)
+
+    def _some_log(self) -> TopicPartition:
+        return self.rng.choice(list(self.brokers.logs))
+
+    def _move_leader(self) -> None:
+        tp = self._some_log()
+        self.brokers.lead(tp, self.rng.choice([None, *self.brokers.up]))
+
+    def _stop_broker(self) -> bool:
+        number = self.rng.choice(list(self.brokers.endpoints))
+        if number not in self.brokers.up:
+            return False
+        self.brokers.stop(number)
+        self.kernel.schedule(self.rng.random() * 0.3, lambda: self._start_broker(number))
+        self.kernel.schedule(self.rng.random() * 0.1, self._tell_brokers)
+        return True
+
+    def _start_broker(self, number: int) -> None:
+        if number not in self.brokers.up:
+            self.brokers.start(number, elsewhere=self.rng.random() < 0.5)
+            self.kernel.schedule(self.rng.random() * 0.1, self._tell_brokers)
+            for tp, leader in self.brokers.leaders.items():
+                if leader is None and self.rng.random() < 0.7:
+                    self.brokers.lead(tp, number)
+
+    def _tell_brokers(self) -> None:
+        up = sorted(self.brokers.up)
+        self.member.plane.set_brokers(tuple(self.brokers.endpoints[number] for number in up))
+
+    def _truncate(self) -> None:
+        log = self.brokers.logs[self._some_log()]
+        log.truncate(max(log.start, log.end - self.rng.randrange(1, 30)))
+
+    def _delete(self) -> None:
+        log = self.brokers.logs[self._some_log()]
+        log.delete_before(self.rng.randint(log.start, log.end))
+
+    def _compact(self) -> None:
+        self.brokers.logs[self._some_log()].compact(self.rng)
+
+    def _append_large(self) -> bool:
+        if self.old and self.rng.random() < 0.8:  # each one ends a stream there
+            return False
+        self.brokers.logs[self._some_log()].append(1, self.config.fetch_message_max_bytes * 2)
+        return True
+
+    def _shut_gate(self) -> None:
+        gate = self.member.gate
+        gate.close()  # stays open in the scala profile
+        self.kernel.schedule(self.rng.random() * 0.1, lambda: gate.extend(math.inf))
+
+    def _pause(self) -> None:
+        self.rng.choice(self.member.applications).pause = self.rng.random() * 0.4
+
+    def _restart(self) -> bool:
+        if self.rng.random() < 0.7:
+            return False
+        self.restart()
+        return True
+
+    def restart(self) -> None:
+        """Close the data plane, as at the end of a program, and begin with a new one."""
+        self.member.close()
+        self.judge.claims.clear()
+        self.stopping.clear()
+        self.member = _Member(self)
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        self.note("calm")
+        self.brokers.troubled = False
+        for number in list(self.brokers.endpoints):
+            self._start_broker(number)
+        for tp, leader in list(self.brokers.leaders.items()):
+            if leader is None:
+                self.brokers.lead(tp, self.rng.choice(sorted(self.brokers.up)))
+        self.kernel.schedule(0.1, self._tell_brokers)
+
+    def _all_delivered(self) -> bool:
+        claims = self.judge.claims
+        return len(claims) == len(self.brokers.logs) and not any(
+            claim.behind for claim in claims.values()
+        )
+
+    # The group: who owns what, and what is committed.
+
+    def _control(self) -> None:
+        for tp, (stopping, claim, deadline) in list(self.stopping.items()):
+            final = stopping.poll(force=self.kernel.now >= deadline)
+            if final is not None:
+                del self.stopping[tp]
+                self._end(tp, claim, final)
+        tp = self._some_log()
+        if self.calm:
+            free = [t for t in self.brokers.logs if t not in self.judge.claims]
+            if not free:
+                return
+            tp = free[0]
+        if tp in self.stopping:
+            return
+        if tp not in self.judge.claims:
+            self._claim(tp)
+        elif self.rng.random() < 0.2:
+            self.note(f"stop {tp}")
+            claim = self.judge.claims.pop(tp)
+            stopping = self.member.plane.stopping([tp])
+            self.stopping[tp] = stopping, claim, self.kernel.now + _RELEASE_WAIT_S
+
+    def _claim(self, tp: TopicPartition) -> None:
+        stream = self.rng.randrange(self.streams)
+        start = self.committed.get(tp)
+        self.note(f"start {tp} at {start} in stream {stream}")
+        plane = self.member.plane
+        plane.start({tp: (ConsumerThreadId("m", stream), start)})
+        info = plane.held(tp)
+        self.judge.claims[tp] = Claim(info, stream, start, self.brokers.logs[tp], self.scala)
+
+    def _end(self, tp: TopicPartition, claim: Claim, final: dict[TopicPartition, int]) -> None:
+        self.judge.ended(claim, final.get(tp))
+        if tp in final:
+            self.judge.committed(claim, final[tp])
+            self.committed[tp] = final[tp]
+            self.note(f"final {tp} {final[tp]}")
+        self.member.plane.forget([tp])
+
+    def _drop(self) -> bool:
+        held = list(self.judge.claims)
+        if not held:
+            return False
+        tp = self.rng.choice(held)
+        del self.judge.claims[tp]
+        self.member.plane.drop([tp])
+        return True
+
+    def _commit(self) -> None:
+        for tp, position in self.member.plane.positions().items():
+            claim = self.judge.claims.get(tp)
+            if claim is None:
+                claim = self.stopping[tp][1]
+            self.judge.committed(claim, position)
+            self.committed[tp] = position
+
+
+class _Member:
+    """One life of a member: a data plane, its fetching, and applications that iterate streams."""
+
+    def __init__(self, run: _Run) -> None:
+        self.run = run
+        self.gate = DeliveryGate(always_open=run.scala)
+        self.gate.extend(math.inf)
+        self.streams = [
+            KafkaStream(
+                "sim",
+                self.gate,
+                queue_capacity=run.capacity,
+                decoder=_Interrupted(run.interrupt),
+                scala=run.scala,
+            )
+            for _ in range(run.streams)
+        ]
+        self.fetching = SimFetching(
+            run.kernel, run.brokers, run.config, self._reported, run.judge.broken
+        )
+        self.plane = DataPlane(
+            self.fetching, {None: self.streams}, _RELEASE_WAIT_S, lambda stopping, done: None
+        )
+        self.applications = [_Application(run, self, i) for i in range(run.streams)]
+        run.kernel.schedule(0.01, run._tell_brokers)
+
+    def close(self) -> None:
+        """End it."""
+        self.plane.close()
+
+    def _reported(self, event: FetchEvent) -> None:
+        run = self.run
+        if run.member is not self:
+            return
+        run.kinds[event.kind] += 1
+        run.note(f"{event.kind.value}: {event.partition} {event.broker} {event.detail}")
+        if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
+            run.judge.reset(event.partition, event.replaced)
+        run.interrupt()
+
+
+class _Application:
+    """Takes message after message from one stream, and is busy with each for a while."""
+
+    def __init__(self, run: _Run, member: _Member, number: int) -> None:
+        self.run = run
+        self.member = member
+        self.number = number
+        self.pause = 0.0
+        """How long to be busy once; set from outside."""
+        self.claim: Claim | None = None
+        """Of the message in hand."""
+        run.kernel.schedule(0.001, self._ask)
+
+    def _ask(self) -> None:
+        run = self.run
+        if run.member is not self.member:
+            return
+        stream = self.member.streams[self.number]
+        claim, self.claim = self.claim, None
+        if claim is not None and not self._taken_away(claim):
+            run.judge.processed(claim)
+            if run.rng.random() < 0.1:
+                stream.mark_consumed()
+        try:
+            message = stream.try_next()
+        except StopIteration:
+            if run.member is self.member:
+                run.judge.broken("goes_on", f"stream {self.number} has ended")
+            return
+        except MessageSizeTooLargeError as error:
+            limit = run.config.fetch_message_max_bytes
+            if not run.old or all(log.largest_batch <= limit for log in run.brokers.logs.values()):
+                run.judge.broken("stream_works", str(error))
+            run.note(f"stream {self.number}: {error}")
+            run.config.fetch_message_max_bytes = 2 * limit + 200
+            run.restart()
+            return
+        except Exception as error:  # noqa: BLE001
+            run.judge.broken("stream_works", repr(error))
+            return
+        if run.member is self.member:  # there was no restart in between
+            run.kernel.schedule(self._seconds(message), self._ask)
+
+    def _seconds(self, message: MessageAndMetadata | None) -> float:
+        """Note what was delivered; return how long it takes the application to handle it."""
+        run = self.run
+        busy, self.pause = self.pause, 0.0
+        if message is None:
+            return busy or 0.002 + 0.016 * run.rng.random()
+        run.note(f"stream {self.number} gives {message.topic}-{message.partition} {message.offset}")
+        run.judge.delivered(self.number, message, gate_open=self.member.gate.is_open)
+        self.claim = run.judge.claims.get(TopicPartition(message.topic, message.partition))
+        return busy or 0.001 * run.rng.random()
+
+    def _taken_away(self, claim: Claim) -> bool:
+        """Whether the message in hand was declared not consumed."""
+        info = claim.info
+        return info.revoked and not any(claim is one[1] for one in self.run.stopping.values())
+
+
+class _Interrupted:
+    """The real decoder, with other threads' steps in between."""
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._decoder = PythonDecoder()
+
+    def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
+        """See ``Decoder.decode``."""
+        for records in self._decoder.decode(data, topic, partition, start):
+            self._interrupt()
+            yield records
+        self._interrupt()

@@ -1,0 +1,163 @@
+"""Fetching on virtual time: the real table, workers and leader finder, stepped by the kernel.
+
+Stands in for ``ConsumerFetcherManager``, of which it lacks the threads only. A worker is never
+stepped while its request is under way, nor inside a step of its own; others may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
+from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
+from zkconsumer.runtime.fetch.table import LEADER_FINDER, FetchTable, WorkerKey
+from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.metrics import FetchCounts
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.sim.broker_log import Answer, Request, SimBrokers
+from zkconsumer.sim.kernel import Handle, Kernel
+
+_IDLE_S = 0.1
+_SWITCH_S = 0.0005
+"""At most this long after its alarm a thread runs."""
+
+
+class _Thread:
+    """What a thread would be: a worker, and when it is stepped next."""
+
+    def __init__(self, worker: FetchWorker | LeaderFinder) -> None:
+        self.worker = worker
+        self.busy = False
+        """A request is under way, or a step."""
+        self.next: Handle | None = None
+
+
+class SimFetching:
+    """``ConsumerFetcherManager`` without threads.
+
+    Args:
+        kernel: time and chance.
+        brokers: what is asked.
+        config: the keys in ``FetchConfig``.
+        on_event: called with every ``FetchEvent``.
+        on_rule: called with the name of a broken rule and a line about it.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        brokers: SimBrokers,
+        config: FetchConfig,
+        on_event: Callable[[FetchEvent], None],
+        on_rule: Callable[[str, str], None],
+    ) -> None:
+        self.counts = FetchCounts()
+        self._kernel = kernel
+        self._brokers = brokers
+        self._config = config
+        self._on_event = on_event
+        self._on_rule = on_rule
+        self._table = FetchTable(config.num_consumer_fetchers)
+        self._threads: dict[WorkerKey, _Thread] = {}
+        self._asked: set[PartitionTopicInfo] = set()
+        """Partitions in a request that is under way."""
+        self._closed = False
+
+    def set_brokers(self, brokers: Sequence[BrokerEndpoint]) -> None:
+        """See ``ConsumerFetcherManager.set_brokers``."""
+        self._table.set_brokers(brokers)
+        self._wake()
+
+    def start(self, assignments: Mapping[PartitionTopicInfo, KafkaStream]) -> None:
+        """See ``ConsumerFetcherManager.start``."""
+        queues = {info: stream.queue for info, stream in assignments.items()}
+        for queue in queues.values():
+            queue.on_space = self._queue_has_room
+        self._table.add(queues)
+        self._wake()
+
+    def stop(self, infos: Iterable[PartitionTopicInfo]) -> None:
+        """See ``ConsumerFetcherManager.stop``."""
+        self._table.remove(infos)
+        self._wake()
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """See ``ConsumerFetcherManager.shutdown``. Answers that are under way still arrive."""
+        self._closed = True
+        self._table.close()
+
+    def _queue_has_room(self) -> None:
+        self._table.queue_has_room()
+        self._wake()
+
+    def _wake(self) -> None:
+        for key in sorted(self._table.take_news()):
+            if self._closed:
+                return
+            thread = self._threads.get(key)
+            if thread is None:
+                self._threads[key] = thread = _Thread(self._make(key))
+            if not thread.busy:
+                self._step_in(self._kernel.rng.random() * _SWITCH_S, key, thread)
+
+    def _make(self, key: WorkerKey) -> FetchWorker | LeaderFinder:
+        def clock() -> float:
+            return self._kernel.now
+
+        if key != LEADER_FINDER:
+            return FetchWorker(self._table, key, self._config, self._on_event, clock, idle=_IDLE_S)
+        backoff = self._config.refresh_leader_backoff_ms / 1000
+        return LeaderFinder(self._table, backoff, self._on_event, clock, self._kernel.rng)
+
+    def _step_in(self, delay: float, key: WorkerKey, thread: _Thread) -> None:
+        if thread.next is not None:
+            self._kernel.cancel(thread.next)
+        thread.next = self._kernel.schedule(delay, lambda: self._step(key, thread))
+
+    def _step(self, key: WorkerKey, thread: _Thread) -> None:
+        if self._closed:
+            return
+        chosen = thread.worker.choose()
+        if isinstance(chosen, Wait):
+            if chosen.seconds is not None:
+                self._step_in(chosen.seconds + 1e-6, key, thread)
+        elif isinstance(chosen, Retire):
+            if self._table.retire(key):
+                del self._threads[key]
+            else:
+                self._step_in(0, key, thread)
+        else:
+            thread.busy = True
+            asked = self._check(chosen)
+            self._brokers.ask(chosen, lambda answer: self._answered(key, thread, chosen, answer))
+            self._asked |= asked
+
+    def _check(self, request: Request) -> set[PartitionTopicInfo]:
+        if not isinstance(request, FetchRequest | OffsetsRequest):
+            return set()
+        infos = {state.info for state in request.states.values()}
+        for info in infos:
+            if info.stopped:
+                self._on_rule("stopped_is_not_asked_for", f"{info}")
+            if info in self._asked:
+                self._on_rule("asked_by_one_worker", f"{info} by {request.endpoint.broker_id}")
+        return infos
+
+    def _answered(
+        self, key: WorkerKey, thread: _Thread, request: Request, answer: Answer | BrokerError
+    ) -> None:
+        if isinstance(request, FetchRequest | OffsetsRequest):
+            self._asked -= {state.info for state in request.states.values()}
+        worker = thread.worker
+        if isinstance(answer, BrokerError):
+            worker.fail(request, answer)  # type: ignore[arg-type]
+        else:
+            worker.take(request, answer)  # type: ignore[arg-type]
+        thread.busy = False
+        self._wake()
+        if not self._closed:
+            self._step_in(0.0001, key, thread)
