@@ -80,6 +80,7 @@ class Claim:
     def apply_reset(self) -> None:
         """The next message is the one at the position that was chosen."""
         self.expected = self.processed = self.resets.popleft()
+        self.generation = self.log.generation
 
     def missed(self, first: int, offset: int, generation: int) -> list[int]:
         """Return the offsets in ``[first, offset)`` whose records should have been delivered."""
@@ -168,11 +169,13 @@ class Judge:
         """``position`` is about to be committed for ``claim``."""
         claim.settle()
         for first in (claim.processed, *claim.resets):
-            if first is None or position < first:
-                continue
-            # Beyond what is processed there may be a gap, but no record.
-            if position == first or not claim.missed(first, position, claim.generation):
+            if position == first:
                 return
+            # Beyond what is processed there may be a gap, but no record, now or later.
+            if first is not None and position > first:
+                in_log = position <= claim.log.end or claim.log.generation > claim.generation
+                if in_log and not claim.missed(first, position, claim.generation):
+                    return
         self.broken(
             "committed_is_processed",
             f"{claim.info} at {position}, processed {claim.processed}, resets {claim.resets}",
@@ -183,9 +186,11 @@ class Judge:
         self._final.append((claim.info, position))
 
     def check(self) -> None:
-        """Look at what must be true at every moment."""
+        """Look at what must be true at every moment: a commit may come now."""
+        for claim in self.claims.values():
+            position = claim.info.position
+            if position != claim.processed and position is not None:
+                self.committed(claim, position)
         for info, position in self._final:
             if info.position != position:
                 self.broken("final_is_final", f"{info} was {position}")
-                self._final.remove((info, position))
-                break

@@ -96,6 +96,9 @@ class _Run:
         self.history: list[str] | None = [] if record else None
         self.calm = False
         self.depth = 0
+        """How many threads are suspended in ``interrupt``."""
+        self.target: TopicPartition | None = None
+        """The partition that is troubled next, if not any."""
         self.member: _Member
         self.troublesome: dict[str, Callable[[], object]] = {
             "leader moves": self._move_leader,
@@ -126,7 +129,7 @@ class _Run:
             self._until(self.kernel.now + _TROUBLED_S, lambda: False)
             self._calm_down()
             deadline = self.kernel.now + BOUND_S
-            if not self._until(deadline, self._all_delivered):
+            if not self._until(deadline, self._all_delivered) and not self.judge.violations:
                 for claim in filter(lambda claim: claim.behind, self.judge.claims.values()):
                     detail = f"{claim.info} expects {claim.expected} of {claim.log.end}"
                     self.judge.broken("no_silent_partition", detail)
@@ -144,11 +147,18 @@ class _Run:
         if self.history is not None:
             self.history.append(f"{self.kernel.now:.6f} {line}")
 
-    def interrupt(self) -> None:
-        """Here a real thread may be suspended while others run: let some events happen."""
+    def interrupt(self, tp: TopicPartition | None) -> None:
+        """Here a real thread may be suspended while others run: let some events happen.
+
+        Often it is a trouble of ``tp``, with which the thread is busy.
+        """
         if self.depth < 2 and self.rng.random() < 0.1:
             self.depth += 1
-            for _ in range(self.rng.choice((1, 3, 10))):
+            self.target = tp
+            if self.rng.random() < 0.3:
+                self._trouble()
+            self.target = None
+            for _ in range(self.rng.choice((1, 5) if self.calm else (1, 5, 40, 200))):
                 self.kernel.step()
                 self._check()
             self.depth -= 1
@@ -196,7 +206,7 @@ class _Run:
                 self.note(name)
 
     def _some_log(self) -> TopicPartition:
-        return self.rng.choice(list(self.brokers.logs))
+        return self.target or self.rng.choice(list(self.brokers.logs))
 
     def _move_leader(self) -> None:
         tp = self._some_log()
@@ -375,7 +385,7 @@ class _Member:
         run.note(f"{event.kind.value}: {event.partition} {event.broker} {event.detail}")
         if event.kind is FetchEventKind.OFFSET_RESET and event.partition is not None:
             run.judge.reset(event.partition, event.replaced)
-        run.interrupt()
+        run.interrupt(event.partition)
 
 
 class _Application:
@@ -441,13 +451,13 @@ class _Application:
 class _Interrupted:
     """The real decoder, with other threads' steps in between."""
 
-    def __init__(self, interrupt: Callable[[], None]) -> None:
+    def __init__(self, interrupt: Callable[[TopicPartition], None]) -> None:
         self._interrupt = interrupt
         self._decoder = PythonDecoder()
 
     def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
         """See ``Decoder.decode``."""
         for records in self._decoder.decode(data, topic, partition, start):
-            self._interrupt()
+            self._interrupt(TopicPartition(topic, partition))
             yield records
-        self._interrupt()
+        self._interrupt(TopicPartition(topic, partition))

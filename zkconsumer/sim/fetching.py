@@ -7,6 +7,7 @@ stepped while its request is under way, nor inside a step of its own; others may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from zkconsumer.core.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
@@ -121,7 +122,11 @@ class SimFetching:
     def _step(self, key: WorkerKey, thread: _Thread) -> None:
         if self._closed:
             return
-        chosen = thread.worker.choose()
+        try:
+            chosen = thread.worker.choose()
+        except Exception as error:  # noqa: BLE001
+            self._on_rule("no_error_of_its_own", f"{key}: {error!r}")
+            return
         if isinstance(chosen, Wait):
             if chosen.seconds is not None:
                 self._step_in(chosen.seconds + 1e-6, key, thread)
@@ -152,11 +157,14 @@ class SimFetching:
     ) -> None:
         if isinstance(request, FetchRequest | OffsetsRequest):
             self._asked -= {state.info for state in request.states.values()}
-        worker = thread.worker
-        if isinstance(answer, BrokerError):
-            worker.fail(request, answer)  # type: ignore[arg-type]
-        else:
-            worker.take(request, answer)  # type: ignore[arg-type]
+        worker: Any = thread.worker  # its requests fit its answers, which types cannot tell
+        try:
+            if isinstance(answer, BrokerError):
+                worker.fail(request, answer)
+            else:
+                worker.take(request, answer)
+        except Exception as error:  # noqa: BLE001
+            self._on_rule("no_error_of_its_own", f"{key}: {error!r}")
         thread.busy = False
         self._wake()
         if not self._closed:

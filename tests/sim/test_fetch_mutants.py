@@ -1,0 +1,477 @@
+"""The data plane's simulation finds planted bugs: each breaks an invariant within few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from typing import Any
+
+import pytest
+
+from zkconsumer.broker.records import PythonDecoder, Record, Scan, scan
+from zkconsumer.broker.types import ClusterMetadata
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetch import worker as worker_module
+from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.requests import LeadersRequest
+from zkconsumer.runtime.fetch.table import FetchTable, PartitionFetchState, Work, WorkerKey
+from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.messages import MessageAndMetadata
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import ConsumerIterator
+from zkconsumer.sim.fetch_scenario import run
+
+Patch = pytest.MonkeyPatch
+Infos = Set[PartitionTopicInfo]
+
+
+def found_within(seeds: int, rule: str) -> bool:
+    """Whether one of the runs breaks the rule."""
+    return any(
+        violation.rule == rule for seed in range(seeds) for violation in run(seed).violations
+    )
+
+
+# The table.
+
+
+def forgets_to_wake(patch: Patch, method: str) -> None:
+    """A change of the table gives work to somebody who is not woken."""
+    right: Callable[..., object] = getattr(FetchTable, method)
+
+    def silently(self: FetchTable, *args: object) -> object:
+        news = set(self._news)
+        result = right(self, *args)
+        self._news = news
+        return result
+
+    patch.setattr(FetchTable, method, silently)
+
+
+def assigns_without_waking(patch: Patch) -> None:
+    """A worker that waits does not learn of a partition that it has been assigned."""
+    forgets_to_wake(patch, "assign")
+
+
+def loses_leaders_without_waking(patch: Patch) -> None:
+    """The leader finder does not learn that a partition needs a leader."""
+    forgets_to_wake(patch, "mark_failed")
+
+
+def learns_brokers_without_waking(patch: Patch) -> None:
+    """Partitions that were started without brokers are never looked for."""
+    forgets_to_wake(patch, "set_brokers")
+
+
+def has_room_without_waking(patch: Patch) -> None:
+    """Workers do not learn that a queue has room again."""
+    forgets_to_wake(patch, "queue_has_room")
+
+
+def keeps_failed_partitions(patch: Patch) -> None:
+    """A partition whose leader was lost stays with its old worker as well."""
+
+    def take_from_worker(self: FetchTable, state: PartitionFetchState) -> None:
+        state.worker = None
+
+    patch.setattr(FetchTable, "_take_from_worker", take_from_worker)
+
+
+def forgets_failed_partitions(patch: Patch) -> None:
+    """A partition whose leader was lost belongs to nobody."""
+    right = FetchTable.mark_failed
+
+    def mark_failed(
+        self: FetchTable, key: WorkerKey, states: Collection[PartitionFetchState], retry_at: float
+    ) -> list[PartitionTopicInfo]:
+        lost = right(self, key, states, retry_at)
+        for info in lost:
+            self._leaderless.pop(info, None)
+        return lost
+
+    patch.setattr(FetchTable, "mark_failed", mark_failed)
+
+
+def keeps_old_addresses(patch: Patch) -> None:
+    """A broker that listens elsewhere is asked at its old address."""
+    right = FetchTable.assign
+
+    def assign(
+        self: FetchTable, leaders: Mapping[PartitionTopicInfo, BrokerEndpoint]
+    ) -> list[PartitionTopicInfo]:
+        old = {share: share.endpoint for share in self._shares.values()}
+        result = right(self, leaders)
+        for share, endpoint in old.items():
+            share.endpoint = endpoint
+        return result
+
+    patch.setattr(FetchTable, "assign", assign)
+
+
+def ignores_full_queues(patch: Patch) -> None:
+    """A partition is asked for although its queue is full."""
+    right = FetchTable.work
+
+    def work(self: FetchTable, key: WorkerKey, *, also_full: bool) -> Work | None:
+        return right(self, key, also_full=True)
+
+    patch.setattr(FetchTable, "work", work)
+
+
+def retries_never(patch: Patch) -> None:
+    """A partition that had no leader once is never looked for again."""
+    right = FetchTable.postpone
+
+    def postpone(self: FetchTable, infos: Iterable[PartitionTopicInfo], until: float) -> None:
+        right(self, infos, 1e9)
+
+    patch.setattr(FetchTable, "postpone", postpone)
+
+
+def removes_from_the_list_only(patch: Patch) -> None:
+    """A stopped partition stays in its worker's share."""
+    right = FetchTable.remove
+
+    def remove(self: FetchTable, infos: Iterable[PartitionTopicInfo]) -> None:
+        infos = list(infos)
+        kept = {s: (s.states.get(i), i) for s in self._shares.values() for i in infos}
+        right(self, infos)
+        for share, (state, info) in kept.items():
+            if state is not None:
+                share.states[info] = state
+
+    patch.setattr(FetchTable, "remove", remove)
+
+
+# The worker.
+
+
+def plants_scan(patch: Patch, change: Callable[[bytes, Scan], int | None]) -> None:
+    """The next offset is read wrongly from the bytes of an answer."""
+
+    def wrong(data: bytes) -> Scan:
+        found = scan(data)
+        return (
+            found if found.next_offset is None else found._replace(next_offset=change(data, found))
+        )
+
+    patch.setattr(worker_module, "scan", wrong)
+
+
+def asks_for_the_last_record_again(patch: Patch) -> None:
+    """The next request begins with the last record of this one."""
+    plants_scan(patch, lambda _, found: (found.next_offset or 0) - 1)
+
+
+def skips_a_record(patch: Patch) -> None:
+    """The next request begins one record too late."""
+    plants_scan(patch, lambda _, found: (found.next_offset or 0) + 1)
+
+
+def counts_the_torn_batch(patch: Patch) -> None:
+    """A batch that is cut off counts as received."""
+
+    def change(data: bytes, found: Scan) -> int | None:
+        whole = scan(data.ljust(len(data) + 100_000, b"\0"))
+        torn = found.valid_bytes + 17 <= len(data)
+        return whole.next_offset if torn and whole.next_offset else found.next_offset
+
+    plants_scan(patch, change)
+
+
+def never_resets(patch: Patch) -> None:
+    """An offset out of range is asked for again and again."""
+    patch.setattr(worker_module, "OffsetOutOfRangeError", InterruptedError)
+
+
+def resets_again_and_again(patch: Patch) -> None:
+    """A position that was chosen is chosen again."""
+    right = FetchWorker._reset
+
+    def reset(self: FetchWorker, state: PartitionFetchState, offset: int) -> None:
+        first = state.info.resets == 0
+        right(self, state, offset)
+        state.unresolved = first
+
+    patch.setattr(FetchWorker, "_reset", reset)
+
+
+def stays_with_a_failed_broker(patch: Patch) -> None:
+    """Whatever goes wrong, the worker keeps its partitions."""
+    patch.setattr(FetchWorker, "_mark_failed", lambda self, states, detail: None)
+
+
+def drops_the_backlog(patch: Patch) -> None:
+    """Scala profile: a chunk that finds no room is lost."""
+    right = FetchWorker._enqueue_backlog
+
+    def enqueue_backlog(self: FetchWorker) -> bool:
+        right(self)
+        self._backlog.clear()
+        return True
+
+    patch.setattr(FetchWorker, "_enqueue_backlog", enqueue_backlog)
+
+
+def asks_with_a_backlog(patch: Patch) -> None:
+    """Scala profile: more is asked for although the last answer is not enqueued yet."""
+    right = FetchWorker._enqueue_backlog
+    patch.setattr(FetchWorker, "_enqueue_backlog", lambda self: right(self) or True)
+    patch.setattr(ChunkQueue, "offer", ChunkQueue.put)
+
+
+# The leader finder.
+
+
+def remembers_leaders(patch: Patch) -> None:
+    """What the first broker has said counts for ever."""
+    right = LeaderFinder.take
+    first: dict[LeaderFinder, ClusterMetadata] = {}
+
+    def take(self: LeaderFinder, request: LeadersRequest, answer: ClusterMetadata) -> None:
+        known = first.setdefault(self, answer)
+        right(self, request, known if known.leaders else answer)
+
+    patch.setattr(LeaderFinder, "take", take)
+
+
+def forgets_the_leaderless(patch: Patch) -> None:
+    """When all brokers have failed, nobody is asked again."""
+
+    def fail(self: LeaderFinder, request: LeadersRequest, error: object) -> None:
+        self._table.postpone(request.infos, 1e9)
+
+    patch.setattr(LeaderFinder, "fail", fail)
+
+
+# Streams and queues.
+
+
+def consumes_early(patch: Patch) -> None:
+    """A message counts as consumed when it is returned."""
+    right = ConsumerIterator._hand_over
+
+    def hand_over(self: ConsumerIterator, message: MessageAndMetadata) -> None:
+        right(self, message)
+        self._info.consumed_offset = message.offset + 1
+
+    patch.setattr(ConsumerIterator, "_hand_over", hand_over)
+
+
+def revokes_queued_chunks_only(patch: Patch) -> None:
+    """The rest of the current chunk is delivered after the revoke."""
+
+    def revoke(self: ConsumerIterator, infos: Infos) -> None:
+        with self._lock:
+            for info in infos:
+                info.revoked = True
+            self._queue.discard(infos)
+        self._queue.tell_space()
+
+    patch.setattr(ConsumerIterator, "revoke", revoke)
+
+
+def revokes_the_current_chunk_only(patch: Patch) -> None:
+    """Chunks in the queue are delivered after the revoke."""
+    patch.setattr(ChunkQueue, "discard", lambda self, infos: None)
+
+
+def decodes_past_a_revoke(patch: Patch) -> None:
+    """What was decoded while the revoke came is delivered."""
+    right = ConsumerIterator._decode_more
+
+    def decode_more(self: ConsumerIterator, chunk: Chunk) -> None:
+        lists = self._lists
+        self._lock.release()
+        try:
+            records = next(lists, None)
+        finally:
+            self._lock.acquire()
+        self._lists = iter([] if records is None else [records])
+        self._queue.current = chunk
+        right(self, chunk)
+        if self._queue.current is chunk:
+            self._lists = lists
+
+    patch.setattr(ConsumerIterator, "_decode_more", decode_more)
+
+
+def releases_what_is_in_hand(patch: Patch) -> None:
+    """A message in hand does not hold up the release of its partition."""
+    patch.setattr(ConsumerIterator, "_release", lambda self, infos, force: True)
+
+
+def forgets_the_deadline(patch: Patch) -> None:
+    """A message that is in hand beyond the release wait counts as consumed later."""
+
+    def release(self: ConsumerIterator, infos: Infos, *, force: bool) -> bool:
+        return force or self._held is None or self._info not in infos
+
+    patch.setattr(ConsumerIterator, "_release", release)
+
+
+def passes_the_gate(patch: Patch) -> None:
+    """Messages are delivered while the session is in doubt."""
+    patch.setattr(DeliveryGate, "wait_turn", lambda self, wake: True)
+
+
+def delivers_below_the_position(patch: Patch) -> None:
+    """Records of a batch that begins before the position are delivered as well."""
+    right = PythonDecoder.decode
+
+    def decode(
+        self: PythonDecoder, data: bytes, topic: str, partition: int, start: int
+    ) -> Iterator[list[Record]]:
+        return right(self, data, topic, partition, 0)
+
+    patch.setattr(PythonDecoder, "decode", decode)
+
+
+def keeps_the_position_at_a_reset(patch: Patch) -> None:
+    """A reset that reaches the consumer does not move its position."""
+    right = ConsumerIterator._begin
+
+    def begin(self: ConsumerIterator, chunk: Chunk) -> None:
+        old = chunk.info.consumed_offset
+        right(self, chunk)
+        if not chunk.data:
+            chunk.info.consumed_offset = old
+
+    patch.setattr(ConsumerIterator, "_begin", begin)
+
+
+def resets_while_a_chunk_ends(patch: Patch) -> None:
+    """A reset is written while the consuming thread is about to end a chunk."""
+    right = ChunkQueue.reset
+
+    def reset(self: ChunkQueue, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
+        current, self.current = self.current, None
+        right(self, info, offset, at_once=at_once)
+        self.current = current
+
+    patch.setattr(ChunkQueue, "reset", reset)
+
+
+def resets_what_was_stopped(patch: Patch) -> None:
+    """A late answer moves the final position of a partition that was stopped."""
+    right = ChunkQueue.reset
+
+    def reset(self: ChunkQueue, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
+        if info.stopped:
+            info.consumed_offset = offset
+        right(self, info, offset, at_once=at_once)
+
+    patch.setattr(ChunkQueue, "reset", reset)
+    patch.setattr(FetchWorker, "_has", lambda self, state: True)
+
+
+def overtakes_with_a_reset(patch: Patch) -> None:
+    """A reset takes effect before what was fetched earlier is delivered."""
+    right = ChunkQueue.reset
+
+    def at_once(self: ChunkQueue, info: PartitionTopicInfo, offset: int, **_: bool) -> None:
+        right(self, info, offset, at_once=True)
+
+    patch.setattr(ChunkQueue, "reset", at_once)
+
+
+def enqueues_what_was_stopped(patch: Patch) -> None:
+    """A late answer is enqueued although its partition was stopped."""
+    patch.setattr(ChunkQueue, "_wants", lambda self, chunk: True)
+    patch.setattr(FetchWorker, "_has", lambda self, state: True)
+
+
+def never_tells_of_room(patch: Patch) -> None:
+    """Nobody learns that a queue has ceased to be full."""
+    patch.setattr(ChunkQueue, "tell_space", lambda self: None)
+
+
+def takes_the_newest(patch: Patch) -> None:
+    """The last chunk in the queue is taken first."""
+    right = ChunkQueue.take
+
+    def take(self: ChunkQueue) -> Chunk | None:
+        self._chunks.rotate(1)
+        return right(self)
+
+    patch.setattr(ChunkQueue, "take", take)
+
+
+def discards_everything(patch: Patch) -> None:
+    """A revoke drops the chunks of other partitions as well."""
+
+    def discard(self: ChunkQueue, infos: Infos) -> None:
+        self.clear()
+
+    patch.setattr(ChunkQueue, "discard", discard)
+
+
+def fetches_on_after_a_stop(patch: Patch) -> None:
+    """The data plane revokes partitions but does not stop fetching them."""
+    right = DataPlane._revoke
+
+    def revoke(self: DataPlane, partitions: Any, keep: bool) -> Any:
+        manager: Any = self._manager
+        stop, manager.stop = manager.stop, lambda infos: None
+        try:
+            return right(self, partitions, keep)
+        finally:
+            manager.stop = stop
+
+    patch.setattr(DataPlane, "_revoke", revoke)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seeds", "rule"),
+    [
+        (assigns_without_waking, 100, "no_silent_partition"),
+        (loses_leaders_without_waking, 100, "no_silent_partition"),
+        (learns_brokers_without_waking, 100, "no_silent_partition"),
+        (has_room_without_waking, 100, "no_silent_partition"),
+        (keeps_failed_partitions, 100, "stopped_is_not_asked_for"),
+        (forgets_failed_partitions, 100, "no_silent_partition"),
+        (keeps_old_addresses, 100, "no_silent_partition"),
+        (ignores_full_queues, 100, "queue_bound"),
+        (retries_never, 100, "no_silent_partition"),
+        (removes_from_the_list_only, 100, "stopped_is_not_asked_for"),
+        (asks_for_the_last_record_again, 100, "none_twice"),
+        (skips_a_record, 100, "none_lost"),
+        (counts_the_torn_batch, 100, "none_lost"),
+        (never_resets, 100, "no_silent_partition"),
+        (resets_again_and_again, 100, "reset_with_reason"),
+        (stays_with_a_failed_broker, 100, "no_silent_partition"),
+        (drops_the_backlog, 100, "none_lost"),
+        (asks_with_a_backlog, 100, "queue_bound"),
+        (remembers_leaders, 100, "no_silent_partition"),
+        (forgets_the_leaderless, 100, "no_silent_partition"),
+        (consumes_early, 100, "committed_is_processed"),
+        (revokes_queued_chunks_only, 100, "nothing_after_revoke"),
+        (revokes_the_current_chunk_only, 100, "nothing_after_revoke"),
+        (decodes_past_a_revoke, 100, "nothing_after_revoke"),
+        (releases_what_is_in_hand, 100, "final_is_final"),
+        (forgets_the_deadline, 100, "final_is_final"),
+        (passes_the_gate, 100, "gate"),
+        (delivers_below_the_position, 100, "none_twice"),
+        (keeps_the_position_at_a_reset, 100, "committed_is_processed"),
+        (resets_while_a_chunk_ends, 100, "committed_is_processed"),
+        (resets_what_was_stopped, 100, "final_is_final"),
+        (overtakes_with_a_reset, 100, "none_twice"),
+        (enqueues_what_was_stopped, 100, "nothing_after_revoke"),
+        (never_tells_of_room, 100, "no_silent_partition"),
+        (takes_the_newest, 100, "none_twice"),
+        (discards_everything, 100, "none_lost"),
+        (fetches_on_after_a_stop, 100, "no_silent_partition"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    seeds: int,
+    rule: str,
+) -> None:
+    """Each of these bugs, alone, breaks the invariant that is there to catch it."""
+    plant(monkeypatch)
+    assert found_within(seeds, rule)
