@@ -1,0 +1,177 @@
+"""One fetch worker, step by step: what it asks for, and how long it waits."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer.broker.types import Got
+from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
+from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Retire, Wait
+from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
+from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.sim.fetch_scenario import SimConfig
+
+HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
+KEY = WorkerKey(7, 0)
+
+
+def batch(first: int) -> bytes:
+    """One record."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    builder.append(0, 1, None, b"v", [])
+    return struct.pack(">q", first) + bytes(builder.build())[8:]
+
+
+class Bench:
+    """A table with one worker, partitions that it fetches, and a clock."""
+
+    def __init__(self, profile: str = "default", partitions: int = 1, capacity: int = 2) -> None:
+        self.now = 100.0
+        self.events: list[FetchEvent] = []
+        self.table = FetchTable(1)
+        self.table.set_brokers([HERE])
+        self.queues = [ChunkQueue(capacity, threading.Lock()) for _ in range(partitions)]
+        self.infos = [PartitionTopicInfo("t", i, 0) for i in range(partitions)]
+        config = SimConfig(1000, 10_000, 1, 200, "smallest", profile)
+        self.worker = FetchWorker(self.table, KEY, config, self.events.append, lambda: self.now)
+        self.table.add(dict(zip(self.infos, self.queues, strict=True)))
+        self.table.assign(dict.fromkeys(self.infos, HERE))
+
+    def choose(self) -> FetchRequest:
+        """The next step, which is a fetch."""
+        chosen = self.worker.choose()
+        assert isinstance(chosen, FetchRequest)
+        return chosen
+
+    def answer(self, request: FetchRequest, partitions: Iterable[int]) -> None:
+        """Answer with one record for each of ``partitions``, and with nothing for the others."""
+        served = set(partitions)
+        got: Sequence[Got] = [
+            Got("t", w.partition, None, 99, batch(w.offset) if w.partition in served else b"")
+            for w in request.wanted
+        ]
+        self.worker.take(request, got)
+
+
+def test_partitions_take_turns() -> None:
+    """What was served comes last in the next request: a broker fills its answer from the front."""
+    bench = Bench(partitions=3)
+    order = []
+    for _ in range(4):
+        request = bench.choose()
+        order.append([want.partition for want in request.wanted])
+        bench.answer(request, order[-1][:1])
+    assert order == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+
+
+def test_an_empty_answer_is_not_asked_for_again_at_once() -> None:
+    """25 ms pass between a request that brought nothing and the same one, not before another."""
+    bench = Bench(partitions=2)
+    bench.answer(bench.choose(), [])
+    bench.now += 0.005
+    chosen = bench.worker.choose()
+    assert isinstance(chosen, Wait)
+    assert chosen.seconds == pytest.approx(0.02)
+    bench.table.remove([bench.infos[0]])
+    assert [want.partition for want in bench.choose().wanted] == [1]
+
+
+def test_a_full_queue_is_left_out_and_delays_no_other() -> None:
+    """Its partition is not asked for, and the broker does not hold the request for the others; with
+    every queue full the worker waits to be woken."""
+    bench = Bench(partitions=2, capacity=1)
+    request = bench.choose()
+    assert request.max_wait_ms == 100
+    bench.answer(request, [0])
+    request = bench.choose()
+    assert [want.partition for want in request.wanted] == [1]
+    assert request.max_wait_ms == 0
+    bench.answer(request, [1])
+    assert bench.worker.choose() == Wait(None)
+    bench.queues[0].take()
+    assert [want.partition for want in bench.choose().wanted] == [0]
+
+
+@pytest.mark.parametrize("how", ["room", "stop", "shutdown"])
+def test_the_scala_profile_asks_for_nothing_while_a_chunk_finds_no_room(how: str) -> None:
+    """As the JVM's thread, which blocks; until there is room or nobody wants the chunk."""
+    bench = Bench("scala", partitions=2, capacity=1)
+    bench.answer(bench.choose(), [0, 1])
+    bench.answer(bench.choose(), [0])
+    assert bench.worker.choose() == Wait(None)
+    bench.table.take_news()
+    if how == "room":
+        bench.queues[0].take()
+    elif how == "stop":
+        bench.table.remove([bench.infos[0]])
+        assert bench.table.take_news() == {KEY}
+    else:
+        bench.queues[0].closed = True
+    asked = [want.partition for want in bench.choose().wanted]
+    assert 1 in asked
+    assert len(bench.queues[0]) == 1
+
+
+def test_out_of_range_asks_for_the_reset_position_and_reports_it() -> None:
+    """The next step asks where the log begins; the one after fetches from there."""
+    bench = Bench()
+    request = bench.choose()
+    bench.worker.take(request, [Got("t", 0, OffsetOutOfRangeError("0"), -1, b"")])
+    lookup = bench.worker.choose()
+    assert isinstance(lookup, OffsetsRequest)
+    assert lookup.earliest
+    bench.worker.take(lookup, dict.fromkeys(lookup.states, 40))
+    assert bench.choose().wanted[0].offset == 40
+    (event,) = bench.events
+    assert (event.kind, event.replaced) == (FetchEventKind.OFFSET_RESET, 0)
+
+
+def refuse_offsets(bench: Bench, request: FetchRequest) -> None:
+    """The broker has no leader's role."""
+    bench.worker.take(request, [Got("t", 0, BrokerError("no leader"), -1, b"")])
+
+
+def fail_as_a_whole(bench: Bench, request: FetchRequest) -> None:
+    """The connection breaks."""
+    bench.worker.fail(request, BrokerError("broken"))
+
+
+@pytest.mark.parametrize("fault", [refuse_offsets, fail_as_a_whole])
+def test_faults_hand_partitions_to_the_leader_finder(
+    fault: Callable[[Bench, FetchRequest], None],
+) -> None:
+    """After the backoff, and the worker is idle; it retires when that lasts."""
+    bench = Bench()
+    fault(bench, bench.choose())
+    assert FetchEventKind.LEADER_LOST in [event.kind for event in bench.events]
+    assert bench.table.due(bench.now) == ([], pytest.approx(100.2))
+    assert bench.table.due(bench.now + 0.2)[0] == bench.infos
+    assert bench.worker.choose() == Wait(30.0)
+    bench.now += 30
+    assert bench.worker.choose() == Retire()
+    assert bench.table.retire(KEY)
+
+
+def test_a_worker_that_got_a_partition_does_not_retire() -> None:
+    """The table has the last word."""
+    assert not Bench().table.retire(KEY)
+
+
+def test_answers_for_stopped_partitions_change_nothing() -> None:
+    """Neither records nor positions of a claim that has ended."""
+    bench = Bench(partitions=2)
+    request = bench.choose()
+    bench.table.remove(bench.infos)
+    bench.answer(request, [0, 1])
+    assert [info.fetched_offset for info in bench.infos] == [0, 0]
+    assert [len(queue) for queue in bench.queues] == [0, 0]
+    assert bench.events == []
