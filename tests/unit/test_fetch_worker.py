@@ -41,8 +41,10 @@ class Bench:
         self.table.set_brokers([HERE])
         self.queues = [ChunkQueue(capacity, threading.Lock()) for _ in range(partitions)]
         self.infos = [PartitionTopicInfo("t", i, 0) for i in range(partitions)]
-        config = SimConfig(1000, 10_000, 1, 200, "smallest", profile)
-        self.worker = FetchWorker(self.table, KEY, config, self.events.append, lambda: self.now)
+        self.config = SimConfig(1000, 10_000, 1, 200, "smallest", profile)
+        self.worker = FetchWorker(
+            self.table, KEY, self.config, self.events.append, lambda: self.now
+        )
         self.table.add(dict(zip(self.infos, self.queues, strict=True)))
         self.table.assign(dict.fromkeys(self.infos, HERE))
 
@@ -71,6 +73,16 @@ def test_partitions_take_turns() -> None:
         order.append([want.partition for want in request.wanted])
         bench.answer(request, order[-1][:1])
     assert order == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(("profile", "limit"), [("default", 1500), ("scala", 0x7FFFFFFF)])
+def test_fetch_max_bytes_limits_an_answer(profile: str, limit: int) -> None:
+    """The key is sent, except in the scala profile; queues with less room limit it more."""
+    bench = Bench(profile)
+    bench.config.fetch_max_bytes = 1500
+    assert bench.choose().max_bytes == limit
+    bench.answer(bench.choose(), [0])
+    assert bench.choose().max_bytes == min(limit, 1000 if profile == "default" else limit)
 
 
 def test_an_empty_answer_is_not_asked_for_again_at_once() -> None:
