@@ -1,0 +1,138 @@
+"""The threads of fetching, with brokers that answer at once."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from zkconsumer.broker.types import ClusterMetadata, Got
+from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.runtime.fetch import threads
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
+from zkconsumer.runtime.fetch.worker import FetchWorker
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.sim.fetch_scenario import SimConfig
+from zkconsumer.testing import wait_until
+
+HERE = BrokerEndpoint(7, "127.0.0.1", 1)
+
+
+class Broker:
+    """Leads every partition and has one record at every offset."""
+
+    faults: ClassVar[list[Exception]] = []
+    """Raised by the next fetches, one each."""
+
+    def __init__(self, *_: object) -> None:
+        self.aborted = threading.Event()
+
+    def metadata(self, request: LeadersRequest) -> ClusterMetadata:
+        leaders = {TopicPartition(topic, n): 7 for topic in request.topics for n in range(4)}
+        return ClusterMetadata({7: HERE}, leaders, {})
+
+    def list_offsets(self, request: OffsetsRequest) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(request.states, 0)
+
+    def fetch(self, request: FetchRequest) -> list[Got]:
+        if self.aborted.is_set():
+            raise BrokerUnavailableError("aborted")
+        if self.faults:
+            raise self.faults.pop()
+        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+        builder.append(0, 1, None, b"v", [])
+        data = bytes(builder.build())[8:]
+        return [Got(*w[:2], None, 99, struct.pack(">q", w.offset) + data) for w in request.wanted]
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def events() -> list[FetchEvent]:
+    """What is reported."""
+    return []
+
+
+@pytest.fixture
+def manager(
+    monkeypatch: pytest.MonkeyPatch, events: list[FetchEvent]
+) -> Iterator[ConsumerFetcherManager]:
+    """A manager that knows one broker; its workers retire as soon as they are idle."""
+    monkeypatch.setattr(threads, "BrokerIO", Broker)
+    monkeypatch.setattr(threads, "FetchWorker", partial(FetchWorker, idle=0.0))
+    monkeypatch.setattr(Broker, "faults", [])
+    config: Any = SimConfig(1000, 10_000, 1, 10, "smallest", "default")
+    made = ConsumerFetcherManager(config, "me", events.append)
+    made.set_brokers([HERE])
+    yield made
+    made.shutdown()
+
+
+def stream() -> KafkaStream:
+    """A stream that is always open."""
+    return KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=10_000)
+
+
+def running() -> set[str]:
+    """The names of the threads of fetching."""
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if name.startswith(("me-", "ConsumerFetcherThread-me-"))}
+
+
+def test_threads_are_the_jvm_s_and_end(manager: ConsumerFetcherManager) -> None:
+    """None before there is something to fetch; then the leader finder and one for the broker; the
+    latter ends when it has nothing to do, comes back with the next partition, and all end at
+    shutdown."""
+    assert running() == set()
+    finder, fetcher = "me-leader-finder-thread", "ConsumerFetcherThread-me-0-7"
+    for _ in range(3):
+        info, target = PartitionTopicInfo("t", 0, 0), stream()
+        manager.start({info: target})
+        assert [next(iter(target)).offset for _ in range(20)] == list(range(20))
+        assert running() == {finder, fetcher}
+        assert manager.requests_to(HERE) == 1
+        manager.stop([info])
+        assert manager.requests_to(HERE) == 0
+        wait_until(lambda: running() == {finder}, 10, "the idle worker ends")
+    manager.shutdown()
+    assert running() == set()
+
+
+@pytest.mark.parametrize("fault", [BrokerUnavailableError("broken"), ValueError("our own bug")])
+def test_no_fault_ends_a_thread(
+    manager: ConsumerFetcherManager, events: list[FetchEvent], fault: Exception
+) -> None:
+    """Whatever a step raises, the partition is looked for and fetched again."""
+    Broker.faults.append(fault)
+    target = stream()
+    manager.start({PartitionTopicInfo("t", 0, None): target})
+    assert next(iter(target)).offset == 0
+    kinds = [event.kind for event in events]
+    assert kinds.count(FetchEventKind.BROKER_FAILED) == 1
+    assert kinds.count(FetchEventKind.LEADER_FOUND) == 2
+
+
+def test_partitions_that_come_and_go_beside_a_retiring_worker(
+    manager: ConsumerFetcherManager,
+) -> None:
+    """However a start meets the end of an idle worker, the partition is fetched."""
+    for number in range(300):
+        info, target = PartitionTopicInfo("t", number % 4, 0), stream()
+        manager.start({info: target})
+        assert next(iter(target)).offset == 0
+        manager.stop([info])
+        target.shutdown()
