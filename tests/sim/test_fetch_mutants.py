@@ -38,7 +38,7 @@ def found_within(seeds: int, rule: str) -> bool:
 
 
 def forgets_to_wake(patch: Patch, method: str) -> None:
-    """A change of the table gives work to somebody who is not woken."""
+    """A change of the table gives work to a thread that is not woken."""
     right: Callable[..., object] = getattr(FetchTable, method)
 
     def silently(self: FetchTable, *args: object) -> object:
@@ -80,7 +80,7 @@ def keeps_failed_partitions(patch: Patch) -> None:
 
 
 def forgets_failed_partitions(patch: Patch) -> None:
-    """A partition whose leader was lost belongs to nobody."""
+    """A partition whose leader was lost is in no worker's share, and no leader is looked for."""
     right = FetchTable.mark_failed
 
     def mark_failed(
@@ -226,7 +226,7 @@ def asks_with_a_backlog(patch: Patch) -> None:
 
 
 def remembers_leaders(patch: Patch) -> None:
-    """What the first broker has said counts for ever."""
+    """What the first broker has answered is used from then on."""
     right = LeaderFinder.take
     first: dict[LeaderFinder, ClusterMetadata] = {}
 
@@ -238,7 +238,7 @@ def remembers_leaders(patch: Patch) -> None:
 
 
 def forgets_the_leaderless(patch: Patch) -> None:
-    """When all brokers have failed, nobody is asked again."""
+    """When all brokers have failed, none is asked again."""
 
     def fail(self: LeaderFinder, request: LeadersRequest, error: object) -> None:
         self._table.postpone(request.infos, 1e9)
@@ -384,7 +384,7 @@ def enqueues_what_was_stopped(patch: Patch) -> None:
 
 
 def never_tells_of_room(patch: Patch) -> None:
-    """Nobody learns that a queue has ceased to be full."""
+    """No worker learns that a queue has ceased to be full."""
     patch.setattr(ChunkQueue, "tell_space", lambda self: None)
 
 

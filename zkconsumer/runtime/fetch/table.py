@@ -2,12 +2,12 @@
 ConsumerFetcherManager's partitionMap and noLeaderPartitionSet, AbstractFetcherThread's
 PartitionFetchState).
 
-Decisions only: no IO, no thread, and no clock (whoever calls passes the time). Any thread may call
-it. Its lock is held for moments, and no lock of a stream or queue is taken inside it.
+Decisions only: no IO, no thread, and no clock (the caller passes the time). Any thread may call it.
+Its lock is held for moments, and no lock of a stream or queue is taken inside it.
 
 Every partition is in one place: without a leader (the leader finder looks for one), in the share
-of one worker, or failed (nobody fetches it any more). Whoever gets work by a change is remembered;
-``take_news`` tells the caller whom to wake.
+of one worker, or failed (not fetched any more). The table remembers which workers get work by a
+change; ``take_news`` returns them to the caller, which wakes their threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WorkerKey(NamedTuple):
 
 
 LEADER_FINDER: Final = WorkerKey(-1, -1)
-"""Names the leader finder among those who have news."""
+"""Names the leader finder among those that have news."""
 
 
 class PartitionFetchState:
@@ -160,7 +160,7 @@ class FetchTable:
             )
 
     def take_news(self) -> set[WorkerKey]:
-        """Return who has got something to do since the last call: the caller wakes them."""
+        """Return who has got work since the last call: the caller wakes their threads."""
         with self._lock:
             news, self._news = self._news, set()
             return news

@@ -3,8 +3,9 @@
 The only module of the package that starts threads and waits: each thread steps one worker, or the
 leader finder, and does its IO. What they share is the table. Any thread may call the manager.
 
-A thread sleeps until its alarm is set. Whoever changes the table, takes the table's news and sets
-the alarms. The alarm is cleared before each ``choose``, so that no news is lost in between.
+A thread sleeps until its alarm is set. After every change of the table, the thread that made it
+takes the table's news and sets the alarms. An alarm is cleared before each ``choose``, so that no
+news is lost in between.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class ConsumerFetcherManager:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake everybody who has news in the table; start the threads that are missing."""
+        """Wake the threads of all that have news in the table; start those that are missing."""
         news = self._table.take_news()
         if not news:
             return
@@ -189,7 +190,7 @@ class _Thread(threading.Thread):
         self.key = key
         self.broker = broker
         self.alarm = threading.Event()
-        """Set by whoever has found news for this worker; cleared by the thread."""
+        """Set by any thread that finds news for this worker; cleared by this thread."""
         self._worker: Any = worker  # its requests fit its answers, which types cannot tell
         self._aborted = False
 

@@ -1,8 +1,8 @@
 """One broker's fetcher as steps (Scala: ConsumerFetcherThread): choose, ask, take.
 
 ``choose`` says what to ask the broker next, or how long to wait; the caller asks, and hands the
-answer to ``take`` or the error to ``fail``. No step blocks. Whatever goes wrong sends partitions to
-the leader finder. One thread at a time.
+answer to ``take`` or the error to ``fail``. No step blocks. After any error the partitions
+concerned go to the leader finder. One thread at a time.
 
 Back-pressure in the default profile: a partition whose queue is full is left out of the next
 request, so a slow stream holds up no other, and what one answer brings is kept whole. In the scala
