@@ -115,7 +115,7 @@ def test_a_full_queue_is_left_out_and_delays_no_other() -> None:
 
 @pytest.mark.parametrize("how", ["room", "stop", "shutdown"])
 def test_the_scala_profile_asks_for_nothing_while_a_chunk_finds_no_room(how: str) -> None:
-    """As the JVM's thread, which blocks; until there is room or the chunk is not wanted any more."""
+    """As the JVM's thread, which blocks, until there is room or the chunk is not wanted."""
     bench = Bench("scala", partitions=2, capacity=1)
     bench.answer(bench.choose(), [0, 1])
     bench.answer(bench.choose(), [0])
