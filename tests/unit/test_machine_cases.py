@@ -261,7 +261,7 @@ def test_a_member_that_never_registered_does_not_deregister() -> None:
     stop = only(orders.StopFetching, member.on(facts.CloseRequested()))
     release = only(orders.Release, member.on(facts.FetchingStopped(stop.token, {})))
     assert release.claims == {}
-    assert member.on(facts.Released(release.token)) == [orders.CloseSession(())]
+    assert member.on(facts.Released(release.token)) == [orders.Close(())]
     assert member.state is State.CLOSED
 
 
