@@ -102,7 +102,8 @@ class Summary:
     @property
     def status(self) -> int:
         """The exit status."""
-        return 1 if self.unlisted or set(self.verdicts) - {Verdict.READY} else 0
+        good = {Verdict.READY, Verdict.MOVED}
+        return 1 if self.unlisted or set(self.verdicts) - good else 0
 
 
 def _cells(problem: Problem, how: How) -> tuple[str, str, str]:

@@ -22,7 +22,8 @@ from zkconsumer.cli.tables import (
     print_notes,
     print_rows,
 )
-from zkmigrate import offset_csv, plan_file, verify
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate import offset_csv, plan_file, tombstone, verify
 from zkmigrate.command_files import (
     given_offsets,
     offsets_in_kafka,
@@ -104,7 +105,7 @@ def _plans(
             name, problem = found
             plan = GroupPlan(name, (problem,))
         yield plan
-        progress.group(plan.group, plan.verdict is Verdict.READY)
+        progress.group(plan.group, not plan.problems)
 
 
 @cli.command()
@@ -294,42 +295,52 @@ def rollback(
 @server_options
 @format_options
 def verify_(plan: str, servers: Servers, how: How) -> None:
-    """Read every partition of PLAN back from the target and compare it.
+    """Read both stores back and compare them with PLAN.
 
-    Offsets that the plan does not know are differences too, in either store. Exit status 0 only
-    when all groups of the plan are there and every offset is as planned.
+    Differences: the target lacks an offset or is behind, or the source store has changed since the
+    move. Where the target is further than planned, its consumers have made progress. Exit status 0
+    only when all groups of the plan are moved and there is no difference.
     """
     loaded = plan_file.load(plan)
     differences: list[verify.Difference] = []
     stays: list[verify.Difference] = []
-    unread: list[tuple[object, ...]] = []
+    unread: list[verify.Difference] = []
     groups = compared = 0
     with (
         Progress("comparing", len(loaded.groups), "differ") as progress,
         _open(servers, progress) as stores,
     ):
-        planned = (group for group in loaded.groups if group.verdict is Verdict.READY)
+        planned = (group for group in loaded.groups if not group.problems)
         for group, held in stores.offsets(planned):
-            before = len(differences) + len(unread)
+            found: list[verify.Difference] = []
             if isinstance(held, Problem):
-                what = f"{held.kind.value}: {held.what}"
-                unread.append((group.group, None, None, None, None, what))
-            else:
-                differences += verify.compare(group, loaded.direction, held)
-                stays += verify.stays_behind(group, loaded.direction, held)
-                groups += 1
-                compared += len(group.entries)
-            progress.group(group.group, len(differences) + len(unread) == before)
+                unread.append(verify.unreadable(group, f"{held.kind.value}: {held.what}"))
+                progress.group(group.group, good=False)
+                continue
+            try:
+                marker = stores.zk.run(tombstone.read(group.group))
+            except ZnodeFormatError as fault:
+                found.append(verify.unreadable(group, str(fault)))
+                marker = None
+            found += verify.compare(group, loaded.direction, held, marker)
+            stays += verify.stays_behind(group, loaded.direction, held)
+            differences += found
+            groups += 1
+            compared += len(group.entries)
+            progress.group(group.group, all(one.kind == verify.PROGRESS for one in found))
     print_rows(verify.Difference._fields, [*unread, *differences, *stays], how)
     skipped = len(loaded.groups) - groups - len(unread)
+    further = sum(one.kind == verify.PROGRESS for one in differences)
+    differ = len(differences) - further
     click.echo(
-        f"{compared} partitions of {groups} groups compared, {len(differences)} differ"
+        f"{compared} partitions of {groups} groups compared, {differ} differ"
+        + (f", {further} are further than planned" if further else "")
         + (f"; {len(unread)} groups could not be read" if unread else "")
         + (f"; {len(stays)} offsets stay behind" if stays else "")
         + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
         err=True,
     )
-    click.get_current_context().exit(1 if differences or unread or skipped else 0)
+    click.get_current_context().exit(1 if differ or unread or skipped else 0)
 
 
 @cli.command()

@@ -120,10 +120,11 @@ class TopicState:
 class Tombstone:
     """What ``/consumers/GROUP/migration`` says: where the group's offsets were moved to, and when.
 
-    ``values``: the offsets that the store which was left held then.
+    ``values``: the offsets that the store which was left held then. ``moved_to`` is ``None`` after
+    a rollback, which ended ``at_ms``.
     """
 
-    moved_to: Store
+    moved_to: Store | None
     at_ms: int
     values: Mapping[TopicPartition, int]
     version: int
@@ -209,6 +210,7 @@ class Verdict(Enum):
     """What an assessment says of a group."""
 
     READY = "ready"
+    MOVED = "moved"
     DECIDE = "needs a decision"
     REFUSED = "refused"
 
@@ -227,6 +229,7 @@ class Kind(Enum):
     NOTHING = "nothing-stored"
     HIDDEN = "hidden-offsets"
     CONFLICT = "conflict"
+    WOULD_LOWER = "would-lower"
     OUT_OF_RANGE = "out-of-range"
     TOPIC_MISSING = "topic-missing"
     PARTITION_MISSING = "partition-missing"
@@ -244,6 +247,7 @@ _DECIDABLE = frozenset(
     {
         Kind.HIDDEN,
         Kind.CONFLICT,
+        Kind.WOULD_LOWER,
         Kind.OUT_OF_RANGE,
         Kind.TOPIC_MISSING,
         Kind.PARTITION_MISSING,
@@ -347,6 +351,8 @@ class GroupPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
     stays: tuple[StaysBehind, ...] = ()
+    moved: bool = False
+    """Whether the group was moved to the target before, and nothing is left to write."""
 
     @property
     def verdict(self) -> Verdict:
@@ -354,4 +360,6 @@ class GroupPlan:
         verdicts = {problem.kind.verdict for problem in self.problems}
         if Verdict.REFUSED in verdicts:
             return Verdict.REFUSED
-        return Verdict.DECIDE if verdicts else Verdict.READY
+        if verdicts:
+            return Verdict.DECIDE
+        return Verdict.MOVED if self.moved else Verdict.READY

@@ -2,8 +2,9 @@
 
 Used from one thread. Each group goes through the same steps, and the journal names each before it
 begins: ``claim`` (take the group over), ``write`` (change the target), ``mark`` (tombstone and
-giving back), ``done``; on the way back ``undo-claim`` and so on. A run that finds a group
-begun goes through all steps again: each may find its work done already.
+giving back), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the source store is
+read once more, and again by each later run. A run that finds a group begun goes through all steps
+again: each may find its work done already.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Mover:
         begun = _begun(records if journal is None else journal.records)
 
         def one(group: GroupPlan) -> Result:
+            if group.verdict is Verdict.MOVED:
+                return Result(group.group, Outcome.NOTHING, 0, "was moved before the plan was made")
             if group.verdict is not Verdict.READY:
                 problem = group.problems[0]
                 return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}")
@@ -71,6 +74,7 @@ class Mover:
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
             if last == "done":
+                self._see_unchanged_since(work)
                 return Result(group.group, Outcome.WAS_DONE, 0)
             if last.startswith("undo"):
                 raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
@@ -148,7 +152,9 @@ class Mover:
             written = self._write(work, hold)
             self._read_back(work)
             journal.write(group=work.group, step=f"{prefix}mark")
-            stone = ownership.write_tombstone(hold, work.before, work.after)
+            checked = not self._force
+            found = work.between | {work.before}
+            stone = ownership.write_tombstone(hold, found, work.after, checked)
             zk.run(ownership.counted(stone, self._effect))
         except ZkUnavailableError:
             raise  # the claims end with the session
@@ -156,13 +162,49 @@ class Mover:
             self._give_back_after(error, hold)
             raise
         others = zk.run(ownership.counted(ownership.give_back(hold), self._effect))
-        journal.write(group=work.group, step=f"{prefix}done")
         if others and work.target is Store.KAFKA and not undo:
             raise GroupRefusedError(
                 f"group {work.group} is moved, but {shown(others)} registered in ZooKeeper "
-                "meanwhile and will go on from the old offsets: stop these members"
+                "meanwhile and will go on from the old offsets: stop these members, then apply "
+                "again"
             )
+        journal.write(group=work.group, step=f"{prefix}done")
+        if not undo:
+            self._see_source(work)
         return Result(work.group, Outcome.DONE, written)
+
+    def _see_unchanged_since(self, work: Work) -> None:
+        """See that nobody has used the source store since a move that is the group's last one."""
+        (stone,) = self._stores.zk.run(read_many([tombstone.path(work.group)]))
+        if stone is not None and stone.data == work.after:
+            self._see_source(work)
+
+    def _see_source(self, work: Work) -> None:
+        """See that the source store still holds what was moved. Raises GroupRefusedError.
+
+        An offset that is gone is no newer offset: nothing stays behind.
+        """
+        if work.leaves is Store.KAFKA:
+            before = work.kafka
+            now = {tp: number(found) for tp, found in self._kafka(work).items()}
+        else:
+            before, now = work.zk, self._in_zookeeper(work)
+        for tp, found in sorted(now.items()):
+            moved = number(before.get(tp))
+            if found is not None and found != moved and not work.leaves_out(tp):
+                raise _refused(
+                    work.group,
+                    f"{tp}: {work.leaves.value} holds {show(found)}, not {show(moved)}, since the "
+                    "group was moved: a consumer is or was alive; stop it, then plan again",
+                )
+
+    def _in_zookeeper(self, work: Work) -> dict[TopicPartition, int | None]:
+        """Return a group's offsets in ZooKeeper that are not left out. Raises ZnodeFormatError."""
+        found = self._stores.zk.run(offset_partitions(work.group))
+        there = [tp for tp in found if not work.leaves_out(tp)]
+        paths = list(map(GroupPaths(work.group).offset, there))
+        nodes = self._stores.zk.run(read_many(paths))
+        return {tp: _offset(node, path) for tp, path, node in zip(there, paths, nodes, strict=True)}
 
     def _give_back_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
         """Give the group back after a failure, as far as ZooKeeper can be reached."""
@@ -212,7 +254,7 @@ class Mover:
             raise _refused(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
         (stone,) = self._stores.zk.run(read_many([tombstone.path(group)]))
         content = None if stone is None else stone.data
-        if content != work.before and not (resumed and content == work.after):
+        if content != work.before and not (resumed and content in work.between):
             raise _refused(group, f"{tombstone.path(group)} changed since the plan: plan again")
 
     def _look_at_offsets(self, work: Work, resumed: bool) -> None:

@@ -1,16 +1,19 @@
 """Takes a group over as a member would, so that nobody can start or commit underneath.
 
-The mover registers under a name of its own, then claims every partition with the same multi as a
-member: the owner znode is created and the offset rewritten unchanged, which makes every commit that
-an earlier owner still has under way fail. All changes are made in multis that check the mover's
-registration, so they happen in the session that holds the claims or not at all. Scripts; any
-thread.
+The migrator registers under a name of its own, then claims every partition: a multi creates the
+owner znode and checks the version of the offset znode. It does not rewrite the offset as a member's
+claim does, so the offset znode keeps the time and the version of the last commit. No claim keeps
+out a JVM consumer that writes without a version. Therefore the migration marker is written in a
+multi that checks the version of every claimed offset znode. All changes are made in multis that
+check the migrator's registration, so they happen in the session that holds the claims or not at
+all. Scripts; any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.text import printable
@@ -31,7 +34,16 @@ from zkconsumer.core.ops import (
     Stat,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import Script, T, attempt, packets, path_of, read, read_many
+from zkconsumer.core.scripts.common import (
+    Script,
+    T,
+    attempt,
+    op_bytes,
+    packets,
+    path_of,
+    read,
+    read_many,
+)
 from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.znodes import GroupPaths, encode_offset, encode_registration
 from zkmigrate import tombstone
@@ -39,6 +51,8 @@ from zkmigrate.errors import GroupRefusedError
 from zkmigrate.journal import Effect
 from zkmigrate.plan import shown
 
+_MAX_REQUEST: Final = 960 * 1024
+"""Bytes of one multi; a ZooKeeper server refuses 1 MiB by default."""
 _MAY_HAVE_WORKED = (Code.CONNECTION_LOSS, Code.NO_NODE)
 
 Accept = Callable[[TopicPartition, Node | None], str | None]
@@ -160,7 +174,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
                 continue
             ops: list[MultiOp] = [Create(paths.owner(tp), f"{hold.name}-0".encode(), True)]
             if offset is not None:
-                ops.append(SetData(paths.offset(tp), offset.data, offset.stat.version))
+                ops.append(Check(paths.offset(tp), offset.stat.version))
             seen[tp] = offset
             prepared.append((tp, tuple(ops)))
         # What is not known to be claimed is read again, and so is a partition without an offset:
@@ -170,7 +184,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             reply = yield from _submit(hold, packet)
             todo += [tp for tp in packet if isinstance(reply, Failed) or seen[tp] is None]
             if isinstance(reply, Ok):
-                _note_claims(hold, packet, seen, reply)
+                hold.nodes |= {tp: seen[tp] for tp in packet if seen[tp] is not None}
 
 
 def _submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
@@ -180,22 +194,6 @@ def _submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Scrip
     if isinstance(reply, Failed):
         _still_there(hold, reply)
     return reply
-
-
-def _note_claims(
-    hold: Hold,
-    packet: Mapping[TopicPartition, list[MultiOp]],
-    seen: Mapping[TopicPartition, Node | None],
-    reply: Ok,
-) -> None:
-    """Remember the new versions that a claim's answer tells."""
-    assert isinstance(reply.value, tuple)
-    position = 0  # of the check
-    for tp, ops in packet.items():
-        position += len(ops)
-        before, stat = seen[tp], reply.value[position]
-        if before is not None and isinstance(stat, Stat):
-            hold.nodes[tp] = Node(before.data, stat)
 
 
 def _still_there(hold: Hold, reply: Failed) -> None:
@@ -252,17 +250,22 @@ def _encoded(offset: int | None) -> bytes | None:
     return b"-1" if offset < 0 else encode_offset(offset)
 
 
-def write_tombstone(hold: Hold, before: bytes | None, after: bytes | None) -> Script[None]:
-    """Bring the tombstone from ``before`` to ``after``; either may be what is there already.
+def write_tombstone(
+    hold: Hold, before: Set[bytes | None], after: bytes | None, checked: bool = True
+) -> Script[None]:
+    """Bring the migration marker from one of ``before`` to ``after``; it may hold that already.
 
-    Raises GroupRefusedError.
+    With ``checked`` the same multi checks the versions of the claimed offset znodes, as many as one
+    request takes (the caller reads the offsets again after it, which also covers the others and
+    partitions without an offset). Raises GroupRefusedError, and then nothing is written.
     """
     path = tombstone.path(hold.group)
+    guards = _guards(hold, len(after or b"")) if checked else {}
     while True:
         (node,) = yield from read_many([path])
         if _data(node) == after:
             return
-        if _data(node) != before:
+        if _data(node) not in before:
             raise _refused(hold, f"{path} was changed since the plan was made: plan again")
         op: MultiOp
         if after is None:
@@ -270,9 +273,31 @@ def write_tombstone(hold: Hold, before: bytes | None, after: bytes | None) -> Sc
             op = Delete(path, node.stat.version)
         else:
             op = Create(path, after) if node is None else SetData(path, after, node.stat.version)
-        reply = yield from attempt(Multi((hold.check, op)))
+        reply = yield from attempt(Multi((hold.check, *guards.values(), op)))
         if isinstance(reply, Failed):
             _still_there(hold, reply)
+            index = reply.index or 0
+            if reply.code in (Code.NO_NODE, Code.BAD_VERSION) and 0 < index <= len(guards):
+                tp = list(guards)[index - 1]
+                raise _refused(
+                    hold,
+                    f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
+                    "still alive; stop it, then plan again",
+                )
+
+
+def _guards(hold: Hold, taken: int) -> dict[TopicPartition, Check]:
+    """Return the checks of claimed offset znodes that fit into one request beside ``taken``."""
+    guards: dict[TopicPartition, Check] = {}
+    for tp, node in sorted(hold.nodes.items()):
+        if node is None:
+            continue
+        guard = Check(hold.paths.offset(tp), node.stat.version)
+        taken += op_bytes(guard)
+        if taken > _MAX_REQUEST:
+            break
+        guards[tp] = guard
+    return guards
 
 
 def give_back(hold: Hold) -> Script[list[str]]:

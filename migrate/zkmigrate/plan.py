@@ -32,6 +32,8 @@ from zkmigrate.model import shown as shown
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3
+CLOCKS_MS: Final = 60_000
+"""How far the clocks of ZooKeeper and brokers may differ where a rollback set both times."""
 _SKIPPED: Final = "skipped"
 _BY_PARTITION: Final = (Kind.UNREADABLE, Kind.PARTITION_MISSING)
 _SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.TOPIC_MISSING, *_BY_PARTITION)
@@ -45,6 +47,8 @@ _ADVICE: Final = {
     Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
     Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or leave it out with",
     Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
+    Kind.WOULD_LOWER: "the group was moved to the target before, so --on-conflict does not lower "
+    "what the target holds: choose max, or give the offsets that are meant with --from-file",
     Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
     Kind.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
     Kind.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
@@ -113,13 +117,15 @@ class _Planner:
         self._collect()
         stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
         held = stored if state.given is None else state.given
-        if not held and not state.slipped and not state.faults:
+        moved = self._is_moved(entries)
+        if not held and not state.slipped and not state.faults and not moved:
             self._refuse(
                 Kind.NOTHING,
                 f"{self.direction.source.value} holds no offset of the group",
                 "check group, chroot and --direction",
             )
-        self._idle()
+        if not moved:
+            self._idle()
         unseen = {
             topic
             for topic in state.hidden - INTERNAL_TOPICS
@@ -140,6 +146,7 @@ class _Planner:
             },
             self.skipped | self.missing,
             tuple(sorted(self.stays)),
+            moved,
         )
 
     def _stays_behind(self, tp: TopicPartition) -> bool:
@@ -180,6 +187,30 @@ class _Planner:
             if tp.partition not in topic.partitions:
                 return Kind.PARTITION_MISSING.value
         return None
+
+    def _is_moved(self, entries: Iterable[Entry]) -> bool:
+        """Whether an earlier move to the target still holds, so that nothing is left to do.
+
+        Then the target's own consumers may run, and are not in the way.
+        """
+        stone = self.state.tombstone
+        if (
+            stone is None
+            or stone.moved_to is not self.direction.target
+            or self.state.given is not None
+            or self.found
+            or any(entry.write for entry in entries)
+        ):
+            return False
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        for entry in entries:
+            committed = entry.kafka.offset if entry.kafka else None
+            held = entry.zk if to_kafka else committed
+            if held is not None and held != stone.values.get(entry.tp):
+                return False  # the source store was used since: a new marker has to say so
+        own = {Kind.COORDINATOR_MEMBER} if to_kafka else {Kind.LIVE_MEMBER, Kind.OWNED}
+        self.problems = [problem for problem in self.problems if problem.kind not in own]
+        return True
 
     def _unstored(self) -> Iterable[TopicPartition]:
         """Partitions that neither store has an offset of, in topics that one has some of."""
@@ -261,6 +292,10 @@ class _Planner:
         if znode is not None and znode.fault:
             self._found(Kind.UNREADABLE, tp, f": {znode.fault}")
             return None
+        committed = kafka.offset if kafka else None
+        done = self._moved_before(tp, zk, committed)
+        if done is not None:
+            return Entry(tp, zk, version, kafka, *done)
         source_zk = zk
         slip = state.slipped.get(tp)
         if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
@@ -269,7 +304,6 @@ class _Planner:
                 return None
             if self.options.slipped is Slipped.USE:
                 source_zk = slip
-        committed = kafka.offset if kafka else None
         if state.given is not None:
             value, reason = self._given(tp, zk, committed)
             stays = tp not in state.given
@@ -297,6 +331,27 @@ class _Planner:
             return self.state.given[tp], "from the file"
         return target, "not in the file: it stays"
 
+    def _moved_before(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int, bool, str] | None:
+        """Return the rest of the entry of a partition that an earlier move to the target settles.
+
+        That is so while the source store has not changed since: its offset is not a conflict.
+        """
+        stone = self.state.tombstone
+        source, target = self.direction.source, self.direction.target
+        held, stays = (zk, kafka) if source is Store.ZOOKEEPER else (kafka, zk)
+        if (
+            stone is None
+            or stone.moved_to is not target
+            or self.state.given is not None
+            or stays is None
+            or held is None
+            or stone.values.get(tp) != held
+        ):
+            return None
+        return stays, False, f"{source.value} has not changed since the move to {target.value}"
+
     def _choose(
         self, tp: TopicPartition, zk: int | None, kafka: int | None
     ) -> tuple[int | None, str]:
@@ -319,9 +374,14 @@ class _Planner:
             and stone.values.get(tp) == target
         ):
             return source, f"{to_name} has not changed since the group was moved to {from_name}"
+        moved_here = stone is not None and stone.moved_to is self.direction.target
+        both = f": zookeeper {zk}, kafka {kafka}"
+        if stone is not None and moved_here:
+            then = show(stone.values.get(tp)) if stone.values else "not known"
+            both += f" ({from_name} at the move: {then})"
         match self.options.on_conflict:
             case OnConflict.REFUSE:
-                self._found(Kind.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}")
+                self._found(Kind.CONFLICT, tp, both)
                 return target, "conflict"
             case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
                 chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
@@ -331,6 +391,9 @@ class _Planner:
                 chosen = self._newest(tp, zk, kafka)
                 if chosen is None:
                     return target, "conflict"
+        if moved_here and chosen is not None and chosen < target:
+            self._found(Kind.WOULD_LOWER, tp, both)
+            return target, "conflict"
         other = kafka if chosen == zk else zk
         side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
         rule_name = self.options.on_conflict.value
@@ -343,6 +406,16 @@ class _Planner:
                 Kind.CONFLICT,
                 tp,
                 f": zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
+            )
+            return None
+        stone = self.state.tombstone
+        newer = max(znode.mtime_ms, committed.commit_ms)
+        if stone is not None and stone.moved_to is None and newer <= stone.at_ms + CLOCKS_MS:
+            self._found(
+                Kind.CONFLICT,
+                tp,
+                f": zookeeper {zk}, kafka {kafka}, and their times do not count, since a "
+                f"rollback restored offsets on {day(stone.at_ms)}",
             )
             return None
         if znode.mtime_ms == committed.commit_ms:
@@ -416,7 +489,8 @@ class _Planner:
             self.notes.append(Note(f"stays behind in {source}: ", left))
         stone = self.state.tombstone
         if stone is not None:
-            self.notes.append(f"was moved to {stone.moved_to.value} on {day(stone.at_ms)}")
+            where = f"moved to {stone.moved_to.value}" if stone.moved_to else "rolled back"
+            self.notes.append(f"was {where} on {day(stone.at_ms)}")
         if self.direction is Direction.ZK_TO_KAFKA and self.retention is not None:
             days = self.retention.minutes / 1440
             note = f"without a commit the broker forgets what is moved today on {self.expiry()}"

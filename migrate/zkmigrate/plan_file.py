@@ -27,6 +27,7 @@ from zkmigrate.model import (
     Kind,
     Problem,
     StaysBehind,
+    Verdict,
     covers,
 )
 
@@ -268,7 +269,12 @@ class _Reader:
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
-        plan = GroupPlan(group, found, said, tuple(entries), tombstone, created, without, left)
+        moved = line.get("verdict") == Verdict.MOVED.value
+        if moved and (tombstone is None or any(entry.write for entry in entries)):
+            self.refuse(f"group {group!a} is not moved: it has no tombstone, or offsets to write")
+        plan = GroupPlan(
+            group, found, said, tuple(entries), tombstone, created, without, left, moved
+        )
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:

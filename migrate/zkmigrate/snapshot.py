@@ -309,7 +309,7 @@ class Stores:
         if snapshot.moved is not None:
             where, node = tombstone.path(snapshot.group), snapshot.moved
             try:
-                stone = tombstone.decode(where, node.data, node.stat.version)
+                stone = tombstone.decode(where, node.data, node.stat.version, node.stat.mtime_ms)
             except ZnodeFormatError as fault:
                 faults.append(str(fault))
         names = {tp.topic for tp in (*kafka, *(given or ()))}

@@ -1,7 +1,9 @@
 """``/consumers/GROUP/migration``: tells later tools that a group's offsets were moved. Pure.
 
 Content: JSON with the store that the group was moved to, the moment of the plan, and the offsets
-that the store which was left held then. A later move back tells from them what changed since.
+that the store which was left held then. A later move back tells from them what changed since. After
+a rollback of the first move the znode is empty: its own time tells when offsets were restored,
+which gave them new times.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from zkconsumer.admin.snapshot import MOVED
+from zkconsumer.core.scripts.common import Script, read_many
 from zkconsumer.core.types import TopicPartition
 from zkconsumer.core.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
@@ -19,6 +22,8 @@ from zkmigrate.model import Store, Tombstone
 FORMAT: Final = 1
 MAX_BYTES: Final = 900 * 1024
 """ZooKeeper takes 1 MiB in one request; a longer list of offsets is left out."""
+ROLLED_BACK: Final = b""
+"""Content after a rollback of the group's first move."""
 _INT64: Final = 2**63 - 1
 
 
@@ -40,8 +45,10 @@ def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) ->
     return data
 
 
-def decode(where: str, data: bytes, version: int) -> Tombstone:
+def decode(where: str, data: bytes, version: int, mtime_ms: int = 0) -> Tombstone:
     """Return what a tombstone says. Raises ZnodeFormatError."""
+    if data == ROLLED_BACK:
+        return Tombstone(None, mtime_ms, {}, version, data)
     try:
         found = json.loads(data.decode())
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
@@ -57,3 +64,10 @@ def decode(where: str, data: bytes, version: int) -> Tombstone:
         raise ZnodeFormatError(
             where, "is no tombstone of zkmigrate; delete it if nothing else needs it"
         ) from None
+
+
+def read(group: str) -> Script[Tombstone | None]:
+    """Return a group's migration marker, if there is one. Raises ZnodeFormatError."""
+    where = path(group)
+    (node,) = yield from read_many([where])
+    return None if node is None else decode(where, node.data, node.stat.version, node.stat.mtime_ms)

@@ -1,45 +1,74 @@
-"""Compares what a plan's target holds with what the plan says. Pure."""
+"""Compares what both stores hold now with a plan and with the migration marker. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from zkmigrate.model import Direction, GroupPlan, HeldNow, covers
-from zkmigrate.plan import show
+from zkconsumer.core.types import TopicPartition
+from zkmigrate.model import Direction, GroupPlan, HeldNow, Tombstone, covers
+from zkmigrate.work import left_by
+
+DIFFERENCE = "difference"
+"""Something is wrong: the target lacks an offset or is behind, or the source store was used."""
+PROGRESS = "progress"
+"""The target is further than the plan says, as consumers leave it that use it since the move."""
+STAYS = "stays-behind"
+"""The plan leaves the offset out, and only the source store holds it."""
 
 
 class Difference(NamedTuple):
-    """One partition whose offset is not what was planned; ``None``: no offset."""
+    """One partition whose offset is not what was planned, or was in the source store.
+
+    ``planned``: what the store was to hold; ``None``: no offset. ``kind``: ``DIFFERENCE``,
+    ``PROGRESS`` or ``STAYS``.
+    """
 
     group: str
-    topic: str
-    partition: int
+    topic: str | None
+    partition: int | None
     planned: int | None
     found: int | None
+    kind: str
     what: str
 
 
-def compare(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
-    """Yield every partition that the target does not hold as planned.
+def compare(
+    plan: GroupPlan, direction: Direction, held: HeldNow, marker: Tombstone | None = None
+) -> Iterator[Difference]:
+    """Yield every partition where a store does not hold what it held right after the move.
 
-    Offsets that the plan does not know are differences too, in either store: they came later, and
-    those in the store that was left did not move.
+    The source store is compared with the ``marker``; where there is none of a move to the target,
+    or it has no offsets, with the plan. An offset that is gone from the source store is not
+    a difference: nothing stays behind.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
-    target, left = held[direction.target], held[direction.source]
-    for tp in sorted({*planned, *target, *left}):
+    before = left_by(plan, direction)
+    if marker is not None and marker.moved_to is direction.target and marker.values:
+        before = dict(marker.values)
+    source, target = _offsets(held[direction.source]), _offsets(held[direction.target])
+    for tp in sorted({*planned, *target, *source}):
+        if covers(plan.skipped, tp):
+            continue
+        was, now = before.get(tp), source.get(tp)
+        if now not in (None, was):
+            what = f"{direction.source.value} has changed since the move: stop the old consumers"
+            if tp not in planned:
+                what = f"in {direction.source.value}, not in the plan"
+            yield Difference(plan.group, *tp, was, now, DIFFERENCE, what)
         to, found = planned.get(tp), target.get(tp)
-        if tp not in planned:
-            what = "not in the plan"
-            if found is None:
-                found, what = left.get(tp), f"only in {direction.source.value}, {what}"
-        elif to is None or found is None:
-            what = "missing" if found is None else "was to have no offset"
+        if to == found:
+            continue
+        kind = DIFFERENCE
+        if found is None:
+            what = "missing"
+        elif to is None:
+            kind, what = PROGRESS, "was to have no offset" if tp in planned else "not in the plan"
+        elif found > to:
+            kind, what = PROGRESS, f"{found - to} further"
         else:
-            what = f"{found - to} further" if found > to else f"{to - found} behind"
-        if to != found and not covers(plan.skipped, tp):
-            yield Difference(plan.group, *tp, to, found, what)
+            what = f"{to - found} behind"
+        yield Difference(plan.group, *tp, to, found, kind, what)
 
 
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
@@ -48,12 +77,14 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
     for tp, offset in sorted(source.items()):
         if offset is not None and offset != target.get(tp) and covers(plan.skipped, tp):
             what = f"stays behind in {direction.source.value}: skipped"
-            yield Difference(plan.group, *tp, None, offset, what)
+            yield Difference(plan.group, *tp, None, offset, STAYS, what)
 
 
-def text(difference: Difference) -> str:
-    """Return a difference for people."""
-    return (
-        f"{difference.topic}-{difference.partition}: planned {show(difference.planned)}, "
-        f"found {show(difference.found)} ({difference.what})"
-    )
+def unreadable(plan: GroupPlan, fault: str) -> Difference:
+    """Return the difference that stands for what cannot be read of a group."""
+    return Difference(plan.group, None, None, None, None, DIFFERENCE, fault)
+
+
+def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+    """Return what a store holds, without the numbers that mean no offset."""
+    return {tp: offset for tp, offset in held.items() if offset is not None and offset >= 0}

@@ -9,7 +9,7 @@ from typing import Any
 from zkconsumer.core.types import TopicPartition
 from zkmigrate import tombstone
 from zkmigrate.errors import JournalError
-from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Store, covers
+from zkmigrate.model import Direction, GroupPlan, KafkaOffset, Store, covers
 from zkmigrate.plan_file import PlanFile
 
 Held = Mapping[TopicPartition, KafkaOffset | None]
@@ -24,7 +24,8 @@ class Work:
     that the plan does not know. ``skipped``: patterns of the offsets that the plan leaves
     as they are.
     ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
-    ``before`` and ``after``: the tombstone's content. ``topics``: when the topics were created (a
+    ``before`` and ``after``: the tombstone's content; ``between``: what else it may be where an
+    earlier run was cut off. ``topics``: when the topics were created (a
     zxid) whose logs must hold the offsets of ``to``; what is restored needs not fit.
     """
 
@@ -36,6 +37,7 @@ class Work:
     versions: Mapping[TopicPartition, int | None] | None
     before: bytes | None
     after: bytes | None
+    between: frozenset[bytes | None]
     topics: Mapping[str, int]
     leaves: Store
     skipped: frozenset[str]
@@ -43,6 +45,10 @@ class Work:
     def knows(self, tp: TopicPartition) -> bool:
         """Whether the plan has decided about a partition, if only to leave it as it is."""
         return tp in self.zk or covers(self.skipped, tp)
+
+    def leaves_out(self, tp: TopicPartition) -> bool:
+        """Whether the plan leaves a partition as it is in both stores."""
+        return self.knows(tp) and tp not in self.zk
 
     def expected(self, store: Store, tp: TopicPartition, resumed: bool) -> set[int | None]:
         """Return the offsets that a store may hold of a partition before the change."""
@@ -60,8 +66,8 @@ def number(stored: KafkaOffset | None) -> int | None:
 
 def forward(plan: PlanFile, group: GroupPlan) -> Work:
     """Return the work of a planned group."""
-    left = {entry.tp: _left(plan.direction, entry) for entry in group.entries}
-    values = {tp: held for tp, held in left.items() if held is not None}
+    values = left_by(group, plan.direction)
+    after = tombstone.encode(plan.direction.target, plan.made_ms, values)
     return Work(
         group.group,
         plan.direction.target,
@@ -70,16 +76,21 @@ def forward(plan: PlanFile, group: GroupPlan) -> Work:
         {entry.tp: _plain(entry.to) for entry in group.entries if entry.write},
         {entry.tp: entry.zk_version for entry in group.entries},
         group.tombstone,
-        tombstone.encode(plan.direction.target, plan.made_ms, values),
+        after,
+        frozenset({after}),
         group.topics,
         plan.direction.source,
         group.skipped,
     )
 
 
-def _left(direction: Direction, entry: Entry) -> int | None:
-    """What the store that is left holds."""
-    return entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
+def left_by(group: GroupPlan, direction: Direction) -> dict[TopicPartition, int]:
+    """Return what the source store of a plan holds, which the migration marker records."""
+    held = {
+        entry.tp: entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
+        for entry in group.entries
+    }
+    return {tp: offset for tp, offset in held.items() if offset is not None}
 
 
 def _plain(offset: int | None) -> KafkaOffset | None:
@@ -130,6 +141,7 @@ def back(done: Work, rows: object) -> Work:
     ):
         raise JournalError(f"group {done.group}: the journal does not agree with the plan")
     after = {**held, **done.to}
+    marker = tombstone.ROLLED_BACK if done.before is None else done.before
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
     return Work(
         done.group,
@@ -139,7 +151,8 @@ def back(done: Work, rows: object) -> Work:
         restored,
         None,
         done.after,
-        done.before,
+        marker,
+        frozenset({marker, done.before}),
         {},
         done.target,
         done.skipped,

@@ -74,6 +74,8 @@ def test_a_tombstone_is_read_or_refused() -> None:
     assert (found.moved_to, found.at_ms, found.values) == (Store.KAFKA, 17, values)
     many = {TopicPartition("t" * 200, number): 2**62 for number in range(100_000)}
     assert len(tombstone.encode(Store.KAFKA, 17, many)) < tombstone.MAX_BYTES
-    for bad in (b"", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):
+    rolled_back = tombstone.decode("path", b"", 4, 17)
+    assert (rolled_back.moved_to, rolled_back.at_ms, rolled_back.values) == (None, 17, {})
+    for bad in (b" ", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):
         with pytest.raises(ZnodeFormatError, match=r"^/consumers/g/migration: "):
             tombstone.decode("/consumers/g/migration", bad, 0)

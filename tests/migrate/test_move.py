@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from zkmigrate.journal import Journal
-from zkmigrate.model import Direction, OnConflict, Options, Verdict
+from zkmigrate.model import Direction, Kind, OnConflict, Options, Skip, Verdict
 from zkmigrate.mover import Mover
 from zkmigrate.outcome import Outcome
 
@@ -167,6 +167,22 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
     assert "was rolled back" in bench.apply(plan, journal)[0].why
 
 
+def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str) -> None:
+    """An unreadable offset of a topic that is skipped does not fail the move, the second apply, or
+    the move back."""
+    bench.topic(topic, 1)
+    bench.topic(f"{topic}-bad", 1)
+    bench.set_zk(group, topic, {0: 3})
+    bench.set_zk(group, f"{topic}-bad", {0: b"x"})
+    options = Options(skips=(Skip(group, f"{topic}-bad"),), max_idle_days=10**6)
+    plan, journal = bench.plan([group], options=options)
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    bench.set_zk(group, f"{topic}-bad", {0: b"y"})
+    assert bench.apply(plan, journal)[0].outcome is Outcome.WAS_DONE
+    back, second = bench.plan([group], Direction.KAFKA_TO_ZK, options)
+    assert bench.apply(back, second)[0].outcome is Outcome.DONE
+
+
 @pytest.mark.parametrize("where", ["zookeeper", "kafka"])
 def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, topic: str) -> None:
     """What either store has got since the plan was made stops the group before any change."""
@@ -223,3 +239,45 @@ def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic:
     plan, _ = any_bench.plan([group], options=options)
     assert plan.groups[0].verdict is Verdict.READY, plan.groups[0].problems
     assert [(entry.to, entry.write) for entry in plan.groups[0].entries] == [(5, False), (4, True)]
+
+
+@pytest.mark.parametrize("way", list(Direction))
+def test_newest_does_not_follow_the_migrator(
+    bench: Bench, group: str, topic: str, way: Direction
+) -> None:
+    """What the migrator writes is no commit: after a move that was killed once it had claimed the
+    group, the newest offset is the same as before; after a rollback, which sets new times,
+    ``newest`` is refused by name until a consumer commits."""
+    bench.topic(topic, 1)
+    to_kafka = way is Direction.ZK_TO_KAFKA
+    old, new = (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
+    old(group, topic, {0: 3})
+    moment = time.time()
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    new(group, topic, {0: 9})
+    newest = Options(OnConflict.NEWEST, max_idle_days=10**6)
+
+    def planned() -> tuple[int | None, bool]:
+        plan, journal = bench.plan([group], way, newest)
+        assert plan.groups[0].verdict is Verdict.READY, plan.groups[0].problems
+
+        def kill(what: str) -> None:
+            if what.startswith("after zookeeper multi"):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            bench.apply(plan, journal, kill)
+        (entry,) = plan.groups[0].entries
+        return entry.to, entry.write
+
+    assert planned() == (9, False)
+    assert planned() == (9, False)
+    rule = OnConflict.ZOOKEEPER if to_kafka else OnConflict.KAFKA
+    plan, journal = bench.plan([group], way, Options(rule, max_idle_days=10**6))
+    assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
+    assert bench.rollback(plan, journal)[0].outcome is Outcome.DONE
+    for direction in Direction:
+        plan, _ = bench.plan([group], direction, newest)
+        (problem,) = plan.groups[0].problems
+        assert problem.kind is Kind.CONFLICT
+        assert "a rollback restored offsets" in problem.what

@@ -140,6 +140,20 @@ def test_newest_compares_times_and_never_guesses(committed: int | None, to: int 
         assert (plan.verdict, plan.entries[0].to) == (Verdict.READY, to)
 
 
+def test_newest_counts_again_after_a_rollback_once_somebody_commits() -> None:
+    """Times that a rollback set do not count; those of later commits do."""
+    rolled_back = Tombstone(None, NOW, {}, 0, b"")
+    for after_ms, verdict in ((-1, Verdict.DECIDE), (999, Verdict.DECIDE), (DAY_MS, Verdict.READY)):
+        found = replace(
+            state(3, 7),
+            kafka={TP: KafkaOffset(7, commit_ms=NOW + after_ms)},
+            tombstone=rolled_back,
+        )
+        plan = made(found, on_conflict=OnConflict.NEWEST)
+        assert plan.verdict is verdict
+        assert any("was rolled back on" in note for note in plan.notes)
+
+
 @pytest.mark.parametrize(("value", "bound"), [(1, 2), (11, 10), (2**63 - 1, 10)])
 def test_offsets_outside_the_log(value: int, bound: int) -> None:
     """They are refused, or clamped to the nearest end, and the clamp is told; never unasked."""
@@ -234,6 +248,67 @@ def test_a_tombstone_tells_which_store_is_stale() -> None:
         assert plan.verdict is verdict
         if to is not None:
             assert (plan.entries[0].to, plan.entries[0].write) == (to, True)
+
+
+@pytest.mark.parametrize("policy", list(OnConflict))
+@pytest.mark.parametrize("direction", [FORTH, BACK])
+@pytest.mark.parametrize("left", [3, 9, 2**63 - 1], ids=["behind", "ahead", "clamped"])
+def test_a_moved_group_is_no_conflict(direction: Direction, policy: OnConflict, left: int) -> None:
+    """While the store that a group was moved from has not changed, the group is ``moved`` whatever
+    its own consumers do since and whether they run, and no policy writes anything."""
+    zk, kafka = (left, 7) if direction is FORTH else (7, left)
+    found = replace(
+        state(zk, kafka),
+        zk={TP: ZkOffset(zk, 3, 20, NOW - 400 * DAY_MS)},
+        kafka={TP: KafkaOffset(kafka, commit_ms=NOW - 500 * DAY_MS)},
+        tombstone=Tombstone(direction.target, NOW, {TP: left}, 0, b"{}"),
+        coordinator_members=("app at h (m)",) if direction is FORTH else (),
+        members=("g_host-1",) if direction is BACK else (),
+    )
+    plan = made(found, direction, on_conflict=policy)
+    assert (plan.verdict, kinds(plan)) == (Verdict.MOVED, [])
+    assert [(entry.to, entry.write) for entry in plan.entries] == [(7, False)]
+
+
+@pytest.mark.parametrize("policy", list(OnConflict))
+@pytest.mark.parametrize("direction", [FORTH, BACK])
+def test_no_policy_lowers_what_a_group_was_moved_to(
+    direction: Direction, policy: OnConflict
+) -> None:
+    """When the store that a group was moved from has changed since, that is a conflict, but one
+    that no policy settles with an offset below that of the store which counts since the move."""
+    old, live = 5, 7
+    zk, kafka = (old, live) if direction is FORTH else (live, old)
+    at = {direction.source: NOW, direction.target: NOW - 1}
+    found = replace(
+        state(zk, kafka),
+        zk={TP: ZkOffset(zk, 3, 20, at[Store.ZOOKEEPER])},
+        kafka={TP: KafkaOffset(kafka, commit_ms=at[Store.KAFKA])},
+        tombstone=Tombstone(direction.target, NOW, {TP: 3}, 0, b"{}"),
+    )
+    plan = made(found, direction, on_conflict=policy)
+    assert [(entry.to, entry.write) for entry in plan.entries] == [(live, False)]
+    keeps = policy is OnConflict.MAX or policy.value == direction.target.value
+    assert plan.verdict is (Verdict.READY if keeps else Verdict.DECIDE)
+    kind = Kind.CONFLICT if policy is OnConflict.REFUSE else Kind.WOULD_LOWER
+    assert kinds(plan) == ([] if keeps else [kind])
+    if not keeps:
+        assert f"{direction.source.value} at the move: 3" in plan.problems[0].what
+
+
+def test_a_moved_group_with_something_new_is_not_done() -> None:
+    """An offset of another partition that only the source has is still to be moved."""
+    other = TopicPartition("orders", 1)
+    found = replace(
+        state(3, 7),
+        zk={TP: ZkOffset(3, 3, 20, NOW), other: ZkOffset(2, 0, 21, NOW)},
+        ranges={TP: LogRange(0, 10), other: LogRange(0, 10)},
+        topics={"orders": TopicState(10, (0, 1))},
+        tombstone=Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"{}"),
+    )
+    plan = made(found)
+    assert plan.verdict is Verdict.READY
+    assert [(entry.to, entry.write) for entry in plan.entries] == [(7, False), (2, True)]
 
 
 def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:

@@ -70,20 +70,67 @@ def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topi
 
 
 def test_a_zombies_commit_is_fenced(filled: Bench, group: str, topic: str) -> None:
-    """A commit that an earlier owner had under way fails once the mover holds the group."""
+    """A commit that a member of this library still has under way checks the member's registration,
+    so it fails when its session has ended, and the move is not disturbed."""
     path = f"/consumers/{group}/offsets/{topic}/0"
+    member = f"/consumers/{group}/ids/zombie"
+    filled.client.create(member, b"{}", makepath=True)
     version = filled.client.get(path)[1].version
+    filled.client.delete(member)
     plan, journal = filled.plan([group])
     failures: list[str] = []
 
     def commit() -> None:
         transaction = filled.client.transaction()
+        transaction.check(member, 0)
         transaction.set_data(path, b"9", version)
         failures.extend(type(one).__name__ for one in transaction.commit())
 
     assert filled.apply(plan, journal, at("before kafka commit", commit))[0].outcome.good
-    assert failures == ["BadVersionError"]
+    assert failures == ["NoNodeError", "RuntimeInconsistency"]
     assert filled.client.get(path)[0] == b"3"
+
+
+def test_a_claim_leaves_no_trace_in_the_offset(filled: Bench, group: str, topic: str) -> None:
+    """Claiming a group, whether the move ends well, fails or is killed, changes neither time nor
+    version of an offset znode, so that ``newest`` still sees when consumers committed."""
+    paths = [f"/consumers/{group}/offsets/{topic}/{partition}" for partition in range(2)]
+    before = [filled.client.exists(path) for path in paths]
+
+    def fail() -> None:
+        filled.client.create(f"/consumers/{group}/ids/late", b"{}", makepath=True)
+
+    plan, journal = filled.plan([group])
+    with pytest.raises(KilledError):
+        filled.apply(plan, journal, at("after zookeeper multi", kill))
+    assert [filled.client.exists(path) for path in paths] == before
+    (failed,) = filled.apply(plan, journal, at("before zookeeper create", fail))
+    assert failed.outcome is Outcome.FAILED
+    filled.client.delete(f"/consumers/{group}/ids/late")
+    assert [filled.client.exists(path) for path in paths] == before
+    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
+    assert [filled.client.exists(path) for path in paths] == before
+
+
+def test_a_member_that_registers_during_the_move_is_not_forgotten(
+    filled: Bench, group: str, topic: str
+) -> None:
+    """A move during which a member registered is not done: each further apply names the member
+    until it is gone, and ends well then."""
+    plan, journal = filled.plan([group])
+    path = f"/consumers/{group}/ids/late"
+
+    def register() -> None:
+        filled.client.create(path, b"{}", makepath=True)
+
+    (first,) = filled.apply(plan, journal, at("before kafka commit", register))
+    assert "late registered in ZooKeeper meanwhile" in first.why
+    (second,) = filled.apply(plan, journal)
+    assert second.outcome is Outcome.FAILED
+    assert "late registered in ZooKeeper" in second.why
+    filled.client.delete(path)
+    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
+    assert filled.apply(plan, journal)[0].outcome is Outcome.WAS_DONE
 
 
 def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, topic: str) -> None:
@@ -165,11 +212,12 @@ def test_an_offset_that_comes_after_the_plan(
     assert held[way.target][TopicPartition(left, 0)] == 1
     assert list(compare(again.groups[0], way, held)) == []
     assert [one[1:] for one in compare(plan.groups[0], way, held)] == [
-        (*late, None, 7, "not in the plan")
+        (*late, None, 7, "difference", f"in {way.source.value}, not in the plan"),
+        (*late, None, 7, "progress", "not in the plan"),
     ]
     assert bench.rollback(again, third)[0].outcome is Outcome.DONE
     found = next(one for one in compare(plan.groups[0], way, stored(plan)) if not one.planned)
-    assert found[1:] == (*late, None, 7, f"only in {way.source.value}, not in the plan")
+    assert found[1:] == (*late, None, 7, "difference", f"in {way.source.value}, not in the plan")
 
 
 @pytest.mark.parametrize("way", list(Direction))

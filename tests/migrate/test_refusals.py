@@ -193,7 +193,8 @@ def test_04_no_zookeeper_is_an_error_in_one_line(
 def test_05_verify_compares_every_value(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One offset that differs, and one that the plan does not name, are each found."""
+    """An offset that is behind, one that is missing, and one that an old consumer stored since the
+    move are each found; progress of the new consumers is told and is not a difference."""
     zookeeper = ("--zookeeper", filled.cluster.zookeeper)
     plan = str(tmp_path / "plan")
     assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
@@ -201,12 +202,24 @@ def test_05_verify_compares_every_value(
     assert filled.committed(group, {topic: 2}) == {}, "a dry run wrote"
     assert said(capsys, "apply", plan, "--execute", *zookeeper)[0] == 0
     assert said(capsys, "verify", plan, *zookeeper)[0] == 0
+
+    def verified() -> tuple[int, list[tuple[object, ...]], str]:
+        status, out, err = said(capsys, "verify", plan, "--json", *zookeeper)
+        names = ("partition", "planned", "found", "kind")
+        return status, [tuple(row[name] for name in names) for row in json.loads(out)], err
+
     filled.set_kafka(group, topic, {1: 5})
-    status, out, _ = said(capsys, "verify", plan, "--json", *zookeeper)
-    assert status == 1
-    assert [(row["partition"], row["planned"], row["found"]) for row in json.loads(out)] == [
-        (1, 4, 5)
-    ]
+    status, rows, err = verified()
+    assert (status, rows) == (0, [(1, 4, 5, "progress")])
+    assert "0 differ, 1 are further than planned" in err
+    filled.set_kafka(group, topic, {1: 2})
+    assert verified()[:2] == (1, [(1, 4, 2, "difference")])
+    filled.set_kafka(group, topic, {1: 4})
+    filled.set_zk(group, topic, {0: 6})
+    assert verified()[:2] == (1, [(0, 3, 6, "difference")])
+    (again,) = json.loads(said(capsys, "apply", plan, "--execute", "--json", *zookeeper)[1])
+    assert again["outcome"] == "failed"
+    assert f"{topic}-0: zookeeper holds 6, not 3, since the group was moved" in again["why"]
 
 
 def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:
@@ -217,6 +230,29 @@ def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> Non
     filled.apply(plan, journal)
     held = filled.committed(group, {topic: 2})
     assert sorted(stored.offset for stored in held.values()) == [3, 4]  # type: ignore[attr-defined]
+
+
+def test_06_a_move_is_not_undone(
+    filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A moved group that has read on is ``moved`` for assess and for each further plan: none writes
+    the old offsets back, whatever --on-conflict says, and verify takes such a plan too."""
+    filled.set_zk(group, topic, {1: 2**63 - 1})
+    plan, journal = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
+    assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
+    filled.set_kafka(group, topic, {0: 10})
+    zookeeper = ("--zookeeper", filled.cluster.zookeeper)
+    one = ("--group", group)
+    status, out, _ = said(capsys, "assess", *one, "--json", *zookeeper)
+    assert (status, json.loads(out)[0]["verdict"]) == (0, "moved")
+    for rule in OnConflict:
+        file = str(tmp_path / rule.value)
+        asked = ("--on-conflict", rule.value, "--out", file)
+        assert said(capsys, "plan", *one, *asked, *zookeeper)[0] == 0
+        assert said(capsys, "apply", file, "--execute", *zookeeper)[0] == 0
+        assert said(capsys, "verify", file, *zookeeper)[0] == 0
+    held = filled.committed(group, {topic: 2})
+    assert sorted(stored.offset for stored in held.values()) == [10, 20]  # type: ignore[attr-defined]
 
 
 def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
@@ -413,13 +449,16 @@ def test_13_a_wrong_chroot_is_no_success(
 
 
 def test_14_znodes_of_another_principal(filled: Bench, group: str, topic: str) -> None:
-    """An offset that the mover may not write fails its group before Kafka is changed, and the
-    group is given back; the next group is moved."""
+    """A partition that the migrator may not own fails its group before Kafka is changed, and the
+    group is given back; the next group is moved, though the migrator may not write its offsets: it
+    does not need to."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 3})
     plan, journal = filled.plan([group, other])
-    path = f"/consumers/{group}/offsets/{topic}/1"
-    filled.client.set_acls(path, [make_acl("world", "anyone", read=True)])
+    path = f"/consumers/{group}/owners/{topic}"
+    filled.client.ensure_path(path)
+    for closed in (path, f"/consumers/{other}/offsets/{topic}/0"):
+        filled.client.set_acls(closed, [make_acl("world", "anyone", read=True)])
     held: list[str] = []
 
     def effect(what: str) -> None:

@@ -1,0 +1,314 @@
+"""A consumer that nobody stopped writes to the source store while its group is being moved.
+
+The JVM's consumer writes offsets without a version, so no claim keeps its commits out: each must be
+noticed. ``JVM_MOMENTS=20`` also lets real JVM members wake up at that many moments (minutes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.client import KazooClient
+from zkmigrate import ownership
+from zkmigrate.cli import run
+from zkmigrate.model import Direction
+from zkmigrate.outcome import Outcome
+from zkmigrate.plan_file import PlanFile, render
+
+from zkconsumer.core.ops import Check, Create, Multi, Node, Ok, Stat
+from zkconsumer.core.types import TopicPartition
+from zkconsumer.testing import wait_until
+from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.testing.waiting import stands_still
+
+if TYPE_CHECKING:
+    from conftest import Bench  # type: ignore[import-not-found]
+
+MOMENTS = 20
+JVM_MOMENTS = int(os.environ.get("JVM_MOMENTS", "0"))
+SESSION_MS = 6000
+STEPS = 20
+"""Step boundaries of a move of one group."""
+
+
+def seeded() -> random.Random:
+    """A random source whose seed is printed, and read from ``LATE_SEED``."""
+    seed = int(os.environ.get("LATE_SEED", str(random.randrange(10**6))))
+    print(f"LATE_SEED={seed}")  # noqa: T201
+    return random.Random(seed)
+
+
+class Steps:
+    """Counts the step boundaries of each group of a plan; acts once in each, at a chosen one."""
+
+    def __init__(self, act: Callable[[int], object], at: Callable[[int], int | None]) -> None:
+        self.names: list[list[str]] = []
+        self._act = act
+        self._at = at
+
+    def __call__(self, what: str) -> None:
+        if what == "before journal claim":
+            self.names.append([])
+        if not self.names:
+            return  # the journal itself
+        number = len(self.names) - 1
+        self.names[number].append(what)
+        if self._at(number) == len(self.names[number]) - 1:
+            self._act(number)
+
+
+def command(capsys: pytest.CaptureFixture[str], bench: Bench, *words: str) -> tuple[int, str]:
+    """Run a command of zkmigrate against the bench's servers; return its status and output."""
+    capsys.readouterr()
+    status = run([*words, "--zookeeper", bench.cluster.zookeeper])
+    return status, capsys.readouterr().out
+
+
+def filed(folder: Path, plan: PlanFile) -> str:
+    """Write a plan to a file; return its path."""
+    file = folder / f"{plan.digest[:12]}.plan"
+    file.write_text("".join(render(plan.direction, plan.made_ms, plan.groups)))
+    return str(file)
+
+
+@pytest.mark.parametrize("way", list(Direction))
+@pytest.mark.parametrize("new", [False, True], ids=["newer offset", "first offset"])
+def test_a_commit_to_the_source_at_any_step_is_noticed(
+    bench: Bench,
+    group: str,
+    topic: str,
+    way: Direction,
+    new: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever step a move is at when a consumer commits to the source store, the move is not
+    called done: it names the partition, and so do a second apply and verify."""
+    bench.topic(topic, 2)
+    to_kafka = way is Direction.ZK_TO_KAFKA
+    source = bench.set_zk if to_kafka else bench.set_kafka  # set_zk writes with version -1
+    offsets = {0: 3} if new else {0: 3, 1: 4}
+
+    source(f"{group}-count", topic, offsets)
+    count = Steps(lambda _number: None, lambda _number: None)
+    plan, journal = bench.plan([f"{group}-count"], way)
+    assert bench.apply(plan, journal, count)[0].outcome is Outcome.DONE
+    boundaries = len(count.names[0])
+    assert boundaries >= 20
+
+    groups = [f"{group}-{number:02}" for number in range(boundaries)]
+    for name in groups:
+        source(name, topic, offsets)
+    plan, journal = bench.plan(groups, way)
+    late = Steps(lambda number: source(groups[number], topic, {1: 9}), lambda number: number)
+    first = bench.apply(plan, journal, late)
+    second = bench.apply(plan, journal)
+    assert len(late.names) == boundaries
+    for number, results in enumerate(zip(first, second, strict=True)):
+        for result in results:
+            assert not result.outcome.good, (count.names[0][number], result)
+            assert f"{TopicPartition(topic, 1)}" in result.why, (count.names[0][number], result)
+    status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
+    assert status == 1
+    found = {row["group"] for row in json.loads(out) if row["found"] == 9}
+    assert found == set(groups)
+
+
+def test_a_commit_at_a_random_moment_is_noticed(
+    bench: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 20 random moments of a move another session writes offsets as the JVM does: with the
+    write before its end apply fails by name, and a later one is what verify finds."""
+    chance = seeded()
+    bench.topic(topic, 2)
+    writer = KazooClient(bench.cluster.zookeeper)
+    writer.start(timeout=15)
+    took = 0.3
+    noticed = {"apply": 0, "verify": 0}
+    try:
+        for number in range(MOMENTS):
+            name = f"{group}-{number}"
+            bench.set_zk(name, topic, {0: 3, 1: 4})
+            plan, journal = bench.plan([name])
+            written: list[float] = []
+            ended: list[float] = []
+
+            def write(name: str = name, written: list[float] = written) -> None:
+                writer.set(f"/consumers/{name}/offsets/{topic}/0", b"9")
+                written.append(time.monotonic())
+
+            def effect(what: str, ended: list[float] = ended) -> None:
+                if what == "after journal done":
+                    ended.append(time.monotonic())
+
+            timer = threading.Timer(chance.uniform(0, took), write)
+            began = time.monotonic()
+            timer.start()
+            (result,) = bench.apply(plan, journal, effect)
+            took = max(0.1, time.monotonic() - began)
+            timer.join()
+            status, out = command(capsys, bench, "verify", filed(tmp_path, plan), "--json")
+            assert status == 1
+            assert (0, 9) in {(row["partition"], row["found"]) for row in json.loads(out)}
+            if result.outcome.good:
+                assert ended
+                assert ended[0] < written[0]
+                noticed["verify"] += 1
+            else:
+                assert f"{TopicPartition(topic, 0)}" in result.why
+                noticed["apply"] += 1
+    finally:
+        writer.stop()
+        writer.close()
+    print(noticed)  # noqa: T201
+    assert noticed["apply"]
+
+
+@pytest.mark.parametrize(("partitions", "marker"), [(100, 1000), (5000, 1000), (5000, 900 * 1024)])
+def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marker: int) -> None:
+    """The multi that writes the migration marker checks the registration and every claimed offset
+    znode, and stays below the 1 MiB that ZooKeeper takes, whatever the names' lengths."""
+    tps = [TopicPartition("t" * 249, number) for number in range(partitions)]
+    hold = ownership.Hold("g" * 249, "name", 0)
+    hold.nodes = {tp: Node(b"1", Stat(1, 1, 7, 0)) for tp in tps}
+    script = ownership.write_tombstone(hold, {None}, b"x" * marker)
+    next(script)
+    multi = script.send(Ok((None,)))
+    assert isinstance(multi, Multi)
+    assert sum(len(op.path) + len(getattr(op, "data", b"")) + 30 for op in multi.ops) < 2**20
+    first, *checks, last = multi.ops
+    assert first == hold.check
+    assert isinstance(last, Create)
+    assert checks == [Check(hold.paths.offset(tp), 7) for tp in tps[: len(checks)]]
+    assert len(checks) == partitions or partitions == 5000
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[JvmMembers]:
+    """A JVM for members of the original consumer."""
+    with JvmMembers("1.1") as running:
+        yield running
+
+
+@pytest.mark.skipif(not JVM_MOMENTS, reason="takes minutes; JVM_MOMENTS=20 runs it")
+@pytest.mark.timeout(3000)
+def test_an_original_consumer_that_wakes_up_is_noticed(
+    bench: Bench,
+    jvm: JvmMembers,
+    group: str,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The JVM's consumer is stopped beyond its session and wakes up at a random step of a move,
+    with messages read and not committed. When it commits before the end of the move, apply fails
+    and names a partition; a later commit is what verify finds. It is never passed over."""
+    chance = seeded()
+    noticed = {"apply": 0, "verify": 0, "nothing to notice": 0}
+    for number in range(JVM_MOMENTS):
+        names = f"{group}-{number}", f"{topic}-{number}"
+        noticed[_woken(bench, jvm, *names, chance, tmp_path, capsys)] += 1
+    with capsys.disabled():
+        print(f"noticed by {noticed}")  # noqa: T201
+    assert noticed["apply"]
+
+
+def _woken(
+    bench: Bench,
+    jvm: JvmMembers,
+    name: str,
+    topic: str,
+    chance: random.Random,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """One move during which a member of the original consumer wakes up; return who noticed."""
+    bench.topic(topic, 2, 0)
+    config = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "group.id": name,
+        "consumer.id": "sleeper",
+        "auto.commit.enable": "false",
+        "auto.offset.reset": "smallest",
+        "zookeeper.session.timeout.ms": SESSION_MS,
+    }
+    member = JvmMember(jvm, config, {topic: 1})
+    member.wait_joined()
+
+    def read(count: int) -> None:
+        already = len(member.deliveries)
+        for partition in range(2):
+            bench.produce(topic, partition, count)
+        wait_until(lambda: len(member.deliveries) >= already + 2 * count, 30, "it has read")
+
+    read(10)
+    member.commit()
+    read(5)
+    process = jvm._process.pid
+    os.kill(process, signal.SIGSTOP)
+    wait_until(lambda: stands_still(process), 10, "it is stopped")
+    committed: list[float] = []
+    ended: list[float] = []
+    offset = f"/consumers/{name}/offsets/{topic}/0"
+    before = bench.client.get(offset)[0]
+
+    def commit() -> None:
+        member.commit(120.0)
+        committed.append(time.monotonic())
+
+    thread = threading.Thread(target=commit)
+    thread.start()  # it will commit as soon as it wakes up, before it sees that its session ended
+
+    def act(_number: int) -> None:
+        os.kill(process, signal.SIGCONT)
+        if chance.random() < 0.75:  # a step that takes its time, as when a coordinator moves
+            wait_until(lambda: committed, 60, "it has committed")
+
+    try:
+        ids = f"/consumers/{name}/ids"
+        wait_until(lambda: not bench.client.get_children(ids), 60, "its session has ended")
+        owners = f"/consumers/{name}/owners/{topic}"
+        wait_until(lambda: not bench.client.get_children(owners), 60, "it owns nothing")
+        plan, journal = bench.plan([name])
+        assert not plan.groups[0].problems
+        at = chance.randrange(STEPS)
+        steps = Steps(act, lambda _number: at)
+
+        def effect(what: str) -> None:
+            steps(what)
+            if what == "after journal done":
+                ended.append(time.monotonic())
+
+        (result,) = bench.apply(plan, journal, effect)
+    finally:
+        os.kill(process, signal.SIGCONT)
+        thread.join(130)
+    assert committed
+    status, out = command(capsys, bench, "verify", filed(folder, plan), "--json")
+    kafka = [stored.offset for stored in bench.committed(name, {topic: 2}).values()]  # type: ignore[attr-defined]
+    zookeeper = [int(bench.client.get(f"{offset[:-1]}{one}")[0]) for one in range(2)]
+    reached = steps.names[0][at : at + 1] if steps.names else []
+    where = " ".join(reached[0].split()[:3]) if reached else "never reached"
+    with capsys.disabled():
+        told = f"step {at} ({where}): {result.outcome.value}, verify {status}"
+        print(f"{told}, zookeeper {zookeeper}, kafka {kafka}; ...{result.why[-90:]}")  # noqa: T201
+    member.leave()
+    if bench.client.get(offset)[0] == before:  # its session's end was faster
+        assert status == (not result.outcome.good)
+        return "nothing to notice"
+    assert status == 1
+    assert (0, 15) in {(row["partition"], row["found"]) for row in json.loads(out)}
+    if not result.outcome.good:
+        assert topic in result.why or "sleeper registered" in result.why
+        return "apply"
+    assert not ended or ended[0] < committed[0]
+    return "verify"
