@@ -23,7 +23,7 @@ KINDS = {
     "unit": "pure code, milliseconds",
     "property": "random inputs from a printed seed",
     "model": "bounded models of the protocols, searched through",
-    "sim": "the decision core on virtual time",
+    "sim": "the decision core and the data plane on virtual time",
     "integration": "real servers",
     "faults": "real servers that are killed, paused and cut off",
     "interop": "the JVM's own consumer beside ours",

@@ -1,1 +1,1 @@
-"""The same core on virtual time: a fake ZooKeeper, simulated members and their histories."""
+"""Core and data plane on virtual time: fake ZooKeeper and brokers, members, their histories."""

@@ -1,6 +1,6 @@
 """What must be true of delivery, whatever happens to brokers, logs and claims.
 
-The judge sees only what an application and a group see: messages, commits, reports; and the logs,
+The judge sees what an application and a group see: messages, positions, reports; and the logs,
 which the simulation owns. It knows nothing of queues, chunks or workers.
 """
 
@@ -57,14 +57,11 @@ class Claim:
     def behind(self) -> bool:
         """Whether the log has records that were not delivered."""
         self.settle()
+        positions = [self.expected, *self.resets]
         return all(
             first is None or next(self.log.records(first, self.log.end), None) is not None
-            for first in ((self.expected, *self.resets) if self._scala else self._last)
+            for first in (positions if self._scala else positions[-1:])
         )
-
-    @property
-    def _last(self) -> tuple[int | None]:
-        return (self.resets[-1] if self.resets else self.expected,)
 
     def settle(self) -> None:
         """Apply resets that have reached the application.
