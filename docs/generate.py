@@ -18,8 +18,8 @@ from zkmigrate.commands import cli as migrate_cli
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.config.render import coordinator_markdown
-from zkconsumer.core import machine, states
-from zkconsumer.core.states import ANSWERS, ANYWHERE, State
+from zkconsumer.core.zookeeper import machine, states
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
 from zkconsumer.prometheus import LABELS, PREFIX
@@ -118,7 +118,9 @@ def states_page() -> str:
     """The states of a member's rebalance, and the ways between them."""
     rows = []
     for state in State:
-        answers = ", ".join(f"`{fact.__name__}`" for fact in ANSWERS.get(state, {}))
+        answers = ", ".join(
+            f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANSWERS.get(state, {})
+        )
         commits = "yes" if state in states.COMMIT_STATES else "no"
         rows.append(f"| `{state.name}` | {state.value} | {answers or '-'} | {commits} |")
     arrows = [
@@ -126,15 +128,15 @@ def states_page() -> str:
         for source, fact, target in _transitions()
         if source != target
     ]
-    anywhere = ", ".join(f"`{fact.__name__}`" for fact in ANYWHERE)
+    anywhere = ", ".join(f"`{fact.__name__}`" for fact in machine.RebalanceMachine.ANYWHERE)
     return "\n".join(
         [
             "# States of a member",
             "",
             NOTE,
-            "A member's rebalance is a machine (`zkconsumer/core/machine.py`): facts go in, orders",
-            "come out. In each state it waits for the answer to one order. An answer that nobody",
-            "waits for is dropped and counted.",
+            "A member's rebalance is a machine (`zkconsumer/core/zookeeper/machine.py`):",
+            "events go in, commands come out. In each state it waits for the answer to one command.",
+            "Other answers are dropped and counted.",
             "",
             "| State | Meaning | Waits for | Commits run beside it |",
             "|---|---|---|---|",
@@ -146,7 +148,7 @@ def states_page() -> str:
             "",
             "## Ways between states",
             "",
-            "Read from the handlers' code: an arrow is a way the handler of that fact may take.",
+            "Read from the handlers' code: an arrow is a way the handler of that event may take.",
             "Left out: `SessionLost` leads to `SESSIONLESS` and `CloseRequested` to `CLOSING_STOP`",
             "(or `CLOSED`, without a session) from everywhere.",
             "",
@@ -169,9 +171,9 @@ def _transitions() -> list[tuple[str, str, str]]:
         if isinstance(node, ast.FunctionDef)
     }
     found = []
-    for state, answers in ANSWERS.items():
+    for state, answers in machine.RebalanceMachine.ANSWERS.items():
         for fact, handler in answers.items():
-            found += [(state.name, fact.__name__, t) for t in _targets(methods, handler)]
+            found += [(state.name, fact.__name__, t) for t in _targets(methods, handler.__name__)]
     opened = _targets(methods, "_session_opened")
     found += [(name, "SessionOpened", t) for name in ("NEW", "SESSIONLESS") for t in opened]
     found += [("BACKING_OFF", "TimerFired", t) for t in _targets(methods, "_view")]

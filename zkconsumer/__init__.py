@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
-    from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
-    from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+    from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
+    from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
     from zkconsumer.errors import (
         BrokerError,
         BrokerUnavailableError,
@@ -115,8 +115,8 @@ _HOMES = {
     "zkconsumer.config": ("ConsumerConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
-    "zkconsumer.core.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
-    "zkconsumer.core.types": ("ConsumerThreadId", "TopicPartition"),
+    "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
+    "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
     "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.messages": (
         "MessageAndMetadata",

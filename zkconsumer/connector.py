@@ -12,13 +12,13 @@ from os import PathLike
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core import facts
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
-from zkconsumer.core.types import Subscription
-from zkconsumer.core.view import Assignor, MemberSpec
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.types import Subscription
+from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
@@ -42,7 +42,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     Args:
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
-        journal: takes an entry for each fact, order and ZooKeeper operation of this member
+        journal: takes an entry for each event, order and ZooKeeper operation of this member
             (``zkconsumer.journal.JournalWriter`` writes them to a file). The first line of a
             journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
@@ -86,7 +86,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         super()._on_fetch_event(event)
         loop, partition = self._loop, event.partition
         if event.kind is FetchEventKind.OFFSET_RESET and partition is not None and loop is not None:
-            loop.post(facts.OffsetReset(partition, event.replaced))
+            loop.post(events.OffsetReset(partition, event.replaced))
 
     def _make_loop(
         self,

@@ -15,17 +15,17 @@ from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.config.coordinator import CoordinatorConfig
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import ENDED, State
-from zkconsumer.core.membership.strategies import (
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.types import BrokerEndpoint, Subscription
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
-from zkconsumer.core.types import BrokerEndpoint, Subscription
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime import snapshot
@@ -47,7 +47,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         config: a ``CoordinatorConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file. Needs ``bootstrap.servers`` and ``group.id``; takes the legacy
             consumer's keys and the newer consumer's.
-        journal: takes an entry for each fact, order and request of this member; see
+        journal: takes an entry for each event, order and request of this member; see
             ``ZookeeperConsumerConnector``.
         on_exchange: called with broker, request and answer of each request to the coordinator, on
             the member's threads; for traces.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.states import State
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import print_notes
-from zkconsumer.core.topic_filter import INTERNAL_TOPICS
+from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import (
     ConfigError,
     OffsetsFileError,

@@ -10,9 +10,9 @@ from typing import Final
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.core.scripts.common import read_many
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.znodes import decode_topic, is_legal_topic, topic_path
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import read_many
+from zkconsumer.core.zookeeper.znodes import decode_topic, is_legal_topic, topic_path
 from zkconsumer.errors import BrokerError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.model import LogRange, TopicState

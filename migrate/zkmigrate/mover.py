@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from zkconsumer.admin.text import printable
 from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import read_many
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import GroupPaths, decode_offset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkmigrate import ownership, tombstone
 from zkmigrate.errors import GroupRefusedError, JournalError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from zkconsumer.admin import offset_files
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.core.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import OffsetsFileError
 
 FORMATS: Final = ("csv", "jvm", "json")

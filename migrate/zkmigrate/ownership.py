@@ -17,7 +17,8 @@ from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.text import printable
-from zkconsumer.core.ops import (
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
@@ -34,7 +35,7 @@ from zkconsumer.core.ops import (
     Stat,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import (
+from zkconsumer.core.zookeeper.scripts.common import (
     Script,
     T,
     attempt,
@@ -44,8 +45,7 @@ from zkconsumer.core.scripts.common import (
     read,
     read_many,
 )
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.znodes import GroupPaths, encode_offset, encode_registration
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_registration
 from zkmigrate import tombstone
 from zkmigrate.errors import GroupRefusedError
 from zkmigrate.journal import Effect

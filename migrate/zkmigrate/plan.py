@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from zkconsumer.admin.text import printable
-from zkconsumer.core.topic_filter import INTERNAL_TOPICS
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
+from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import (
     Direction,
     Entry,
@@ -27,8 +27,8 @@ from zkmigrate.model import (
     StaysBehind,
     Store,
     covers,
+    shown as shown,
 )
-from zkmigrate.model import shown as shown
 
 DAY_MS: Final = 86_400_000
 SOON_DAYS: Final = 3

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Protocol
 
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import is_legal_topic
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkmigrate.errors import PlanFileError
 from zkmigrate.model import (
     Direction,

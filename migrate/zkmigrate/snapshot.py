@@ -20,15 +20,14 @@ from zkconsumer.admin.snapshot import (
 )
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.topics import read_brokers, read_topic
-from zkconsumer.admin.verify import Kind as Finding
-from zkconsumer.admin.verify import verify
+from zkconsumer.admin.verify import Kind as Finding, verify
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script, read_many
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.znodes import (
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     GroupPaths,

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from zkconsumer.admin.snapshot import MOVED
-from zkconsumer.core.scripts.common import Script, read_many
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.model import Store, Tombstone
 

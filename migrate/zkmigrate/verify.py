@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupPlan, HeldNow, Tombstone, covers
 from zkmigrate.work import left_by
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkmigrate import tombstone
 from zkmigrate.errors import JournalError
 from zkmigrate.model import Direction, GroupPlan, KafkaOffset, Store, covers

@@ -182,8 +182,7 @@ def run_command(
 ) -> int:
     """Audit the logs of an ensemble; write tables, summary and report to --out."""
     from zkaudit.findings import Limits
-    from zkaudit.job import Options
-    from zkaudit.job import run as audit
+    from zkaudit.job import Options, run as audit
     from zkaudit.job_input import find
     from zkaudit.journals import check
     from zkaudit.report import write
@@ -351,8 +350,7 @@ def demo_command(out: str, clean: bool) -> int:
     That is ZooKeeper's own log, and the members' journals. Fails unless all faults are found.
     """
     from zkaudit import job_demo
-    from zkaudit.job import Options
-    from zkaudit.job import run as audit
+    from zkaudit.job import Options, run as audit
     from zkaudit.report import write
 
     place = Path(out)

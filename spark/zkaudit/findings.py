@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, Window, functions as f
 
 from zkaudit.findings_base import (
     GROUP,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import Column, DataFrame, Window, functions as f
 
 from zkaudit.findings_base import GROUP, PARTITION, Limits, Tables, made, row, text, tp
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, Window, functions as f
 
 from zkaudit.findings_base import GROUP, PARTITION, Limits, Tables, made, row, text, tp
 from zkaudit.staging import hole_between
-from zkconsumer.core.topic_filter import expand
-from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
 
 

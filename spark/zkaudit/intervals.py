@@ -10,8 +10,7 @@ the life of a new owner.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import Column, DataFrame, Window, functions as f
 
 from zkaudit.staging import Stage, after_hole, stretch_of, text_of
 

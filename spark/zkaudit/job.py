@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession, functions as f
 
 from zkaudit import (
     history,

@@ -18,7 +18,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
+from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as f
 
 from zkaudit import schema
 from zkaudit.errors import AuditError, InputMissingError

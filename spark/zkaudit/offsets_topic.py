@@ -9,8 +9,7 @@ text and tagged fields. Values of groups (0 to 3): protocol type, generation, pr
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import Any, Final
 
 _SHORT: Final = Struct(">h")

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
+from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as f
 
 from zkaudit.errors import InputMissingError
 from zkaudit.findings import SEVERITIES

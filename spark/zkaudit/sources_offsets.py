@@ -12,8 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession, Window, functions as f
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from zkaudit import schema

@@ -5,8 +5,7 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, Window, functions as f
 
 from zkaudit.staging import Stage, text_of
 

@@ -18,8 +18,7 @@ from zkaudit.decode import cuts, end_of_log, read_log, read_snapshot
 from zkaudit.errors import InputMissingError
 from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, spark_type
 from zkaudit.sources import StreamLogReader, ZookeeperTxnlog, parse_options
-from zkaudit.sources_files import Piece, pack
-from zkaudit.sources_files import find as find_logs
+from zkaudit.sources_files import Piece, find as find_logs, pack
 
 from zkconsumer.errors import ConfigError
 

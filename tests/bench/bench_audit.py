@@ -20,8 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession, functions as f
 from zkaudit import job, report
 from zkaudit.findings_journals import overlaps
 

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.ops import GetChildren, GetMany, Ok, Reply, ZkOp
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
 from zkconsumer.zk.driver import ZkDriver
 

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kafka import KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as KafkaTopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition as KafkaTopicPartition
 
 from zkconsumer.config.consumer import ConsumerConfig
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo

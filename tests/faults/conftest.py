@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.topic_filter import Whitelist
+from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
 from zkconsumer.testing.groups import Delivery, GroupWatch, Producer, Reader
 from zkconsumer.testing.waiting import stands_still

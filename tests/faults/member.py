@@ -17,7 +17,7 @@ import time
 import traceback
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.topic_filter import Whitelist
+from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.errors import CommitFailedError, ConnectorClosedError
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Delivery, Producer, Reader

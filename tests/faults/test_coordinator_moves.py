@@ -12,8 +12,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.coordinator.states import State
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Delivery, Producer, Reader
 from zkconsumer.testing.servers import read_metadata

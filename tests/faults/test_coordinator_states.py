@@ -15,8 +15,8 @@ from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator import commands, events
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 
@@ -306,9 +306,9 @@ def check_stale_commit(bench: Bench, story: Story) -> None:
         rebalance_timeout=10,
         timeout=10,
     )
-    assert isinstance(client.execute(orders.FindCoordinator(1)), facts.CoordinatorFound)
-    answer = client.execute(orders.CommitOffsets(2, member_id, generation, {tp: 1}))
+    assert isinstance(client.execute(commands.FindCoordinator(1)), events.CoordinatorFound)
+    answer = client.execute(commands.CommitOffsets(2, member_id, generation, {tp: 1}))
     client.close()
-    assert isinstance(answer, facts.OffsetsCommitted)
+    assert isinstance(answer, events.OffsetsCommitted)
     assert answer.codes[tp] in (22, 25)
     assert bench.coordinators.fetch(story.group, [tp])[tp].offset > 1

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import wait_until
 

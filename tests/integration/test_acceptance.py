@@ -14,8 +14,8 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.topic_filter import Blacklist, Whitelist
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,

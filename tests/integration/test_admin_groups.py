@@ -20,7 +20,7 @@ from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.verify import Kind
 from zkconsumer.cli.main import run
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Delete,
     Exists,
@@ -31,7 +31,7 @@ from zkconsumer.core.ops import (
     Reply,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import Script
+from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.errors import (
     ChrootMissingError,
     GroupActiveError,

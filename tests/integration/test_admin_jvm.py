@@ -18,9 +18,9 @@ from zkconsumer.admin.offset_files import render
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.view import Assignor
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
 from zkconsumer.testing.groups import GroupWatch, Reader

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ConsumerTimeoutError, StreamsAlreadyCreatedError
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream

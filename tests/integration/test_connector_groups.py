@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.topic_filter import Blacklist, Whitelist
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.view import Assignor, GroupView, decide
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.view import Assignor, GroupView, decide
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,

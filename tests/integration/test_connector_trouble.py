@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import (
     ChrootMissingError,
     CommitFailedError,

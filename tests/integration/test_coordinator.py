@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.topic_filter import Whitelist
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader

@@ -21,8 +21,8 @@ from kafka.admin import (
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator import commands, events
 from zkconsumer.errors import BrokerError, CommitFailedError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
@@ -166,7 +166,7 @@ def test_the_group_went_on(
         machine = member.machine
         former, generation = machine.member_id, machine.generation
         if code == 25:
-            assert isinstance(outsider.execute(orders.LeaveGroup(1, former)), facts.Left)
+            assert isinstance(outsider.execute(commands.LeaveGroup(1, former)), events.Left)
         else:  # an answer of the older generation is still on its way
             machine.generation -= 1
         wait_until(lambda: ("Heartbeat", code) in member.seen, 20, f"code {code}")
@@ -175,10 +175,10 @@ def test_the_group_went_on(
         assert (machine.member_id == former) is (code == 22)
         reader.wait(20 + 13)
         assert [found.offset for found in reader.deliveries[20:]] == list(range(7, 20))
-        stale = orders.CommitOffsets(2, former, generation - (code == 22), {tp: 19})
-        assert outsider.execute(stale) == facts.OffsetsCommitted(2, {tp: code})
-        fetched = outsider.execute(orders.FetchOffsets(3, frozenset({tp})))
-        assert fetched == facts.OffsetsFetched(3, {tp: 7})
+        stale = commands.CommitOffsets(2, former, generation - (code == 22), {tp: 19})
+        assert outsider.execute(stale) == events.OffsetsCommitted(2, {tp: code})
+        fetched = outsider.execute(commands.FetchOffsets(3, frozenset({tp})))
+        assert fetched == events.OffsetsFetched(3, {tp: 7})
 
 
 def test_30_not_allowed(guarded: LocalCluster, make: Make, group: str, topic: str) -> None:

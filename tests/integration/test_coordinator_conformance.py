@@ -18,10 +18,10 @@ from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.wire import SubscriptionData, encode_subscription
-from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.wire import SubscriptionData, encode_subscription
 from zkconsumer.sim.coordinator import LENIENCIES, GroupCoordinator, GroupState
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.testing import LocalCluster, wait_until
@@ -190,7 +190,7 @@ class Pair:
         if client is None:
             client = Client(self.broker, member.spec)
             member.clients.append(client)
-            for warm in (orders.SyncGroup(0, "?", 0, {}), orders.Heartbeat(0, "?", 0)):
+            for warm in (commands.SyncGroup(0, "?", 0, {}), commands.Heartbeat(0, "?", 0)):
                 client.execute(warm)  # opens its connections
         client.send(self._translated(order), asked.real)
         for _ in range(2):  # one thread serves all requests in turn: it has been carried out
@@ -215,19 +215,19 @@ class Pair:
 
     def join(self, member: Member, *protocols: tuple[str, bytes]) -> Asked:
         """JoinGroup, and again with the id that the coordinator hands out."""
-        asked = self.ask(member, orders.JoinGroup(0, member.name, protocols or (RANGE,)))
+        asked = self.ask(member, commands.JoinGroup(0, member.name, protocols or (RANGE,)))
         if asked.fake and getattr(asked.answer, "code", 0) == 79:
-            asked = self.ask(member, orders.JoinGroup(0, member.name, protocols or (RANGE,)))
+            asked = self.ask(member, commands.JoinGroup(0, member.name, protocols or (RANGE,)))
         return asked
 
     def sync(self, member: Member) -> Asked:
         """SyncGroup; a leader gives each member its own name."""
         given = {name: name.encode() for name in member.told}
-        return self.ask(member, orders.SyncGroup(0, member.name, member.generation, given))
+        return self.ask(member, commands.SyncGroup(0, member.name, member.generation, given))
 
     def beat(self, member: Member) -> int:
         """Heartbeat."""
-        order = orders.Heartbeat(0, member.name, member.generation)
+        order = commands.Heartbeat(0, member.name, member.generation)
         return int(self.ask(member, order).answer.code)
 
     def settle(self, *members: Member) -> None:
@@ -286,7 +286,7 @@ class Pair:
         """Pair the ids in two answers to one request; the member remembers what it was told."""
         fake, real = asked.fake[0], asked.real[0]
         member = asked.member
-        if isinstance(fake, facts.Joined) and isinstance(real, facts.Joined):
+        if isinstance(fake, events.Joined) and isinstance(real, events.Joined):
             self.real_of.setdefault(fake.member_id, real.member_id)
             member.name, member.generation = fake.member_id, fake.generation
             member.told = tuple(one.member_id for one in fake.members)
@@ -299,7 +299,8 @@ class Pair:
         waiting = [
             asked
             for asked in self.under_way
-            if isinstance(asked.order, orders.JoinGroup) and asked.order.member_id in ("", *joined)
+            if isinstance(asked.order, commands.JoinGroup)
+            and asked.order.member_id in ("", *joined)
         ]
 
         def leaders() -> list[str]:
@@ -308,7 +309,7 @@ class Pair:
                 asked.order.member_id or instances[str(asked.member.spec.instance_id)]
                 for asked in waiting
                 for one in asked.real
-                if isinstance(one, facts.Joined) and one.leader == one.member_id
+                if isinstance(one, events.Joined) and one.leader == one.member_id
             ]
 
         wait_until(lambda: leaders(), WAIT, "the broker has chosen a leader")
@@ -321,7 +322,7 @@ class Pair:
         if not hasattr(order, "member_id"):
             return order
         order = replace(order, member_id=self.real_of.get(order.member_id, order.member_id))
-        if isinstance(order, orders.SyncGroup):
+        if isinstance(order, commands.SyncGroup):
             given = {self.real_of.get(n, n): part for n, part in order.assignments.items()}
             order = replace(order, assignments=given)
         return order
@@ -329,7 +330,7 @@ class Pair:
     def _back(self, fact: Any) -> Any:
         """The broker's answer with the simulator's ids."""
         back = {real: name for name, real in self.real_of.items()}
-        if not isinstance(fact, facts.Joined):
+        if not isinstance(fact, events.Joined):
             return fact
         members = [replace(one, member_id=back.get(one.member_id, "?")) for one in fact.members]
         return replace(
@@ -341,9 +342,9 @@ class Pair:
 
     def _plain(self, fact: Any) -> Any:
         """Without texts for people, and without the second of ``OPEN``."""
-        if isinstance(fact, facts.Joined):
+        if isinstance(fact, events.Joined):
             return replace(fact, members=tuple(sorted(fact.members, key=str)))
-        if isinstance(fact, facts.RequestFailed):
+        if isinstance(fact, events.RequestFailed):
             return replace(fact, detail="", member_id="")
         return fact
 
@@ -386,13 +387,13 @@ def wait_for_coordinator(cluster: LocalCluster) -> None:
         client = Client(BrokerEndpoint(0, host, int(port)), pair.member("first").spec)
         wait_until(
             lambda client=client: isinstance(  # type: ignore[misc]
-                client.execute(orders.FindCoordinator(0)), facts.CoordinatorFound
+                client.execute(commands.FindCoordinator(0)), events.CoordinatorFound
             ),
             WAIT,
             "a coordinator is found",
         )
         wait_until(
-            lambda client=client: client.execute(orders.Heartbeat(0, "?", 0)).code == 25,  # type: ignore[misc]
+            lambda client=client: client.execute(commands.Heartbeat(0, "?", 0)).code == 25,  # type: ignore[misc]
             WAIT,
             "the coordinator answers",
         )
@@ -424,20 +425,20 @@ def random_order(rng: random.Random, pair: Pair, member: Member) -> Any:
         kind = 0
     if kind == 0:
         offer = rng.choice(OFFERS) if rng.random() < 0.3 else OFFERS[0]
-        return orders.JoinGroup(0, name, offer)
+        return commands.JoinGroup(0, name, offer)
     if kind == 1:
         told = [one for one in member.told if rng.random() < 0.9]
         given = {one: bytes([rng.randrange(256)]) for one in told}
-        return orders.SyncGroup(0, name, generation, given)
+        return commands.SyncGroup(0, name, generation, given)
     if kind == 2:
-        return orders.Heartbeat(0, name, generation)
+        return commands.Heartbeat(0, name, generation)
     if kind == 3:
-        return orders.LeaveGroup(0, name)
+        return commands.LeaveGroup(0, name)
     partitions = [TopicPartition(TOPIC, number) for number in range(rng.randint(1, 3))]
     if kind == 4:
         positions = {tp: rng.randrange(1000) for tp in partitions}
-        return orders.CommitOffsets(0, name, generation, positions)
-    return orders.FetchOffsets(0, frozenset(partitions))
+        return commands.CommitOffsets(0, name, generation, positions)
+    return commands.FetchOffsets(0, frozenset(partitions))
 
 
 def test_random_requests_get_the_same_answers(orderly: LocalCluster) -> None:
@@ -479,8 +480,8 @@ def code(asked: Asked) -> int:
 def test_a_group_begins_and_ends(pair: Pair) -> None:
     """Dead, Empty, two generations, and Empty again, which counts as a generation."""
     a, b = pair.member("a"), pair.member("b")
-    assert code(pair.ask(a, orders.JoinGroup(0, "gone", (RANGE,)))) == 25
-    commit = orders.CommitOffsets(0, "gone", 1, {TopicPartition(TOPIC, 0): 7})
+    assert code(pair.ask(a, commands.JoinGroup(0, "gone", (RANGE,)))) == 25
+    commit = commands.CommitOffsets(0, "gone", 1, {TopicPartition(TOPIC, 0): 7})
     assert set(pair.ask(a, commit).answer.codes.values()) == {22}
     assert pair.fake.state is GroupState.DEAD
     pair.join(a)
@@ -497,13 +498,13 @@ def test_a_group_begins_and_ends(pair: Pair) -> None:
     pair.sync(a)
     assert waiting.answer.assignment == b.name.encode()
     for member in (a, b):
-        pair.ask(member, orders.LeaveGroup(0, member.name))
+        pair.ask(member, commands.LeaveGroup(0, member.name))
     assert (pair.fake.state, pair.fake.generation) == (GroupState.EMPTY, 3)
-    late = orders.CommitOffsets(0, a.name, 2, {TopicPartition(TOPIC, 0): 7})
+    late = commands.CommitOffsets(0, a.name, 2, {TopicPartition(TOPIC, 0): 7})
     assert set(pair.ask(a, late).answer.codes.values()) == {25}
-    alone = orders.CommitOffsets(0, "", -1, {TopicPartition(TOPIC, 0): 7})
+    alone = commands.CommitOffsets(0, "", -1, {TopicPartition(TOPIC, 0): 7})
     assert set(pair.ask(a, alone).answer.codes.values()) == {0}
-    stored = pair.ask(b, orders.FetchOffsets(0, frozenset(alone.positions))).answer
+    stored = pair.ask(b, commands.FetchOffsets(0, frozenset(alone.positions))).answer
     assert stored.offsets == alone.positions
     a.name = ""
     pair.join(a)
@@ -519,15 +520,15 @@ def test_most_votes_choose_the_strategy(pair: Pair) -> None:
             pair.join(member, *offer)
     assert {one.generation for one in members} == {pair.fake.generation}
     assert pair.fake._protocol == "roundrobin"
-    assert code(pair.ask(pair.member("d"), orders.JoinGroup(0, "", (STICKY,)))) == 23
-    assert code(pair.ask(members[0], orders.JoinGroup(0, members[0].name, (STICKY,)))) == 23
+    assert code(pair.ask(pair.member("d"), commands.JoinGroup(0, "", (STICKY,)))) == 23
+    assert code(pair.ask(members[0], commands.JoinGroup(0, members[0].name, (STICKY,)))) == 23
 
 
 def test_a_lone_member_cannot_change_its_strategy_at_once(pair: Pair) -> None:
     """Its own former offer counts, even if it is the only member."""
     a = pair.member("a")
     pair.settle(a)
-    assert code(pair.ask(a, orders.JoinGroup(0, a.name, (STICKY,)))) == 23
+    assert code(pair.ask(a, commands.JoinGroup(0, a.name, (STICKY,)))) == 23
     assert code(pair.join(a, STICKY, RANGE)) == 0
     assert code(pair.join(a, STICKY)) == 0
 
@@ -543,12 +544,12 @@ def test_an_instance_id_belongs_to_the_process_that_came_last(pair: Pair) -> Non
     assert new.name != old.name
     assert pair.sync(new).answer.assignment == old.name.encode()
     assert pair.beat(old) == 82
-    assert code(pair.ask(old, orders.JoinGroup(0, old.name, (RANGE,)))) == 82
-    assert code(pair.ask(old, orders.SyncGroup(0, old.name, generation, {}))) == 82
-    commit = orders.CommitOffsets(0, old.name, generation, {TopicPartition(TOPIC, 0): 7})
+    assert code(pair.ask(old, commands.JoinGroup(0, old.name, (RANGE,)))) == 82
+    assert code(pair.ask(old, commands.SyncGroup(0, old.name, generation, {}))) == 82
+    commit = commands.CommitOffsets(0, old.name, generation, {TopicPartition(TOPIC, 0): 7})
     assert set(pair.ask(old, commit).answer.codes.values()) == {82}
     stranger = pair.member("s3", "y")
-    assert code(pair.ask(stranger, orders.Heartbeat(0, new.name, generation))) == 25
+    assert code(pair.ask(stranger, commands.Heartbeat(0, new.name, generation))) == 25
 
 
 def test_a_fenced_process_hears_it_in_the_middle_of_a_rebalance(pair: Pair) -> None:
@@ -557,7 +558,7 @@ def test_a_fenced_process_hears_it_in_the_middle_of_a_rebalance(pair: Pair) -> N
     a = pair.member("a")
     pair.settle(one, a)
     joining = pair.join(pair.member("b"))
-    waiting = pair.ask(one, orders.JoinGroup(0, one.name, (RANGE,)))
+    waiting = pair.ask(one, commands.JoinGroup(0, one.name, (RANGE,)))
     pair.join(two)
     assert code(waiting) == 82
     pair.join(a)
@@ -576,7 +577,7 @@ def test_who_does_not_join_again_in_time_is_left_behind(pair: Pair) -> None:
     a, b = pair.member("a", rebalance=1.0), pair.member("b", rebalance=0.5)
     static = pair.member("s", "x", rebalance=0.5)
     pair.settle(a, b, static)
-    waiting = pair.ask(a, orders.JoinGroup(0, a.name, (OTHER,)))
+    waiting = pair.ask(a, commands.JoinGroup(0, a.name, (OTHER,)))
     assert not waiting.fake
     assert pair.passes(1.0) > 0.9
     assert a.told == (static.name, a.name) or set(a.told) == {static.name, a.name}
@@ -594,7 +595,7 @@ def test_who_does_not_sync_in_time_is_expelled(pair: Pair) -> None:
     a, b = pair.member("a", rebalance=1.0), pair.member("b", rebalance=1.0)
     pair.settle(a, b)
     for member in (a, b):
-        pair.ask(member, orders.JoinGroup(0, member.name, (OTHER,)))
+        pair.ask(member, commands.JoinGroup(0, member.name, (OTHER,)))
     leader, follower = (a, b) if a.told else (b, a)
     waiting = pair.sync(follower)
     assert pair.passes(1.0) > 0.9
@@ -624,12 +625,12 @@ def test_an_id_that_is_not_used_holds_up_the_group_for_a_session_timeout(pair: P
     """A member that was given an id is waited for, until that id expires."""
     a, absent = pair.member("a"), pair.member("b", session=0.6)
     pair.settle(a)
-    assert code(pair.ask(absent, orders.JoinGroup(0, "", (RANGE,)))) == 79
-    waiting = pair.ask(a, orders.JoinGroup(0, a.name, (RANGE,)))
+    assert code(pair.ask(absent, commands.JoinGroup(0, "", (RANGE,)))) == 79
+    waiting = pair.ask(a, commands.JoinGroup(0, a.name, (RANGE,)))
     assert not waiting.fake
     assert pair.passes(0.6) > 0.4
     assert waiting.fake
-    assert code(pair.ask(absent, orders.JoinGroup(0, absent.name, (RANGE,)))) == 25
+    assert code(pair.ask(absent, commands.JoinGroup(0, absent.name, (RANGE,)))) == 25
 
 
 def test_an_empty_group_waits_for_more_members(delaying: LocalCluster, group: str) -> None:
@@ -647,7 +648,7 @@ def test_an_empty_group_waits_for_more_members(delaying: LocalCluster, group: st
         assert pair.kernel.now == pytest.approx(2 * DELAY)
         assert set(a.told) == {a.name, b.name}
         for member in (a, b):
-            pair.ask(member, orders.LeaveGroup(0, member.name))
+            pair.ask(member, commands.LeaveGroup(0, member.name))
         assert pair.fake.state is GroupState.EMPTY
         a.name = b.name = ""
         before = pair.kernel.now
@@ -667,15 +668,15 @@ def test_a_lenient_coordinator_differs_where_it_says(pair: Pair) -> None:
     pair.fake.lenient = True
     old, new = pair.member("s1", "x"), pair.member("s2", "x")
     pair.settle(old)
-    pair.fake.handle(orders.JoinGroup(0, "", (OTHER,)), new.spec, lambda fact: None)
+    pair.fake.handle(commands.JoinGroup(0, "", (OTHER,)), new.spec, lambda fact: None)
     assert pair.fake.generation == 2
     client = Client(pair.broker, new.spec)
-    answer = client.execute(orders.JoinGroup(0, "", (OTHER,)))
+    answer = client.execute(commands.JoinGroup(0, "", (OTHER,)))
     client.close()
-    assert isinstance(answer, facts.Joined)
+    assert isinstance(answer, events.Joined)
     assert answer.generation == 1
     pair.fake.loading = True
     heard: list[Any] = []
     for pair.fake.lenient in (True, False):
-        pair.fake.handle(orders.Heartbeat(0, "?", 1), new.spec, heard.append)
+        pair.fake.handle(commands.Heartbeat(0, "?", 1), new.spec, heard.append)
     assert [one.code for one in heard] == [14, 0]

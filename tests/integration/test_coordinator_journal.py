@@ -13,7 +13,7 @@ import pytest
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.group import OnExchange
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.journal import JournalWriter, Tally, read_journal
 from zkconsumer.journal.recorder import Entry, run_entry
 from zkconsumer.testing import LocalCluster, wait_until

@@ -24,9 +24,10 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership.facts import GroupMember
-from zkconsumer.core.membership.strategies import RangeStrategy, RoundRobinStrategy, Standing
-from zkconsumer.core.membership.wire import (
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Standing
+from zkconsumer.core.coordinator.wire import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
@@ -36,7 +37,6 @@ from zkconsumer.core.membership.wire import (
     encode_sticky,
     encode_subscription,
 )
-from zkconsumer.core.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
 from zkconsumer.testing.groups import Producer, Reader

@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
 from zkconsumer.config.consumer import ConsumerConfig
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager

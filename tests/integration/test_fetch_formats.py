@@ -12,7 +12,7 @@ from zkconsumer.broker.api_versions import FETCH, METADATA, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.records import TimestampType
 from zkconsumer.config.consumer import ConsumerConfig
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerUnavailableError,
     ConsumerTimeoutError,

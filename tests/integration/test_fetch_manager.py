@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.config.consumer import ConsumerConfig
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, ConsumerTimeoutError, UsageError
 from zkconsumer.runtime.fetch import broker_io
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind

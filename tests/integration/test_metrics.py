@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from zkconsumer import Metrics, UsageError, ZookeeperConsumerConnector
-from zkconsumer.core.states import State
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
 from zkconsumer.runtime.metrics import HistogramValue, Kind, declared

@@ -12,7 +12,7 @@ from zkconsumer.broker.api_versions import OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, fetch_offsets
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, LeaderUnavailableError
 from zkconsumer.testing import LocalCluster
 

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import CommitFailedError, ZkConsumerError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.produce import send

@@ -20,7 +20,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import Callback, WatchedEvent, ZnodeStat
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,

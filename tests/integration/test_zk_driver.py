@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from zkconsumer.core.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
 from zkconsumer.errors import ZkUnavailableError
 from zkconsumer.testing import TcpProxy, wait_until
 from zkconsumer.zk.blocking import BlockingZk

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.testing import KAFKA_LINES, LocalCluster
 from zkconsumer.testing.groups import Delivery, Reader
 from zkconsumer.testing.legacy_jvm import LEGACY_LINES, JvmMembers

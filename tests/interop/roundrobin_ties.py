@@ -25,8 +25,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer.core.assign import java_hash
-from zkconsumer.core.scala_maps import _place
+from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.scala_maps import _place
 from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.jars import JVM_FILES, cache_dir, java
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zkconsumer.core.assign import java_hash
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing.legacy_jvm import JvmMembers
 
 PAIRS = [

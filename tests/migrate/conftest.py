@@ -22,7 +22,7 @@ from zkmigrate.snapshot import Stores
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.testing import LocalCluster
 
 NOW = 1_700_000_000_000

@@ -18,7 +18,7 @@ from zkmigrate.cli import run
 from zkmigrate.config_map import CLIENTS
 from zkmigrate.journal import Journal
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import fetch_jars, java
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from zkmigrate.outcome import Outcome, Result
 from zkmigrate.plan_file import PlanFile, render
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

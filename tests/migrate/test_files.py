@@ -14,7 +14,7 @@ from zkmigrate.journal import Journal, parse
 from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem, StaysBehind
 
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 
 PLANS = (

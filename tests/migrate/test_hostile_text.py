@@ -19,7 +19,7 @@ from zkmigrate.model import (
 from zkmigrate.plan import plan_group
 from zkmigrate.snapshot import bad_name
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ZnodeFormatError
 
 PIECES = (

@@ -24,8 +24,8 @@ from zkmigrate.model import Direction
 from zkmigrate.outcome import Outcome
 from zkmigrate.plan_file import PlanFile, render
 
-from zkconsumer.core.ops import Check, Create, Multi, Node, Ok, Stat
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
 from zkconsumer.testing import wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.testing.waiting import stands_still

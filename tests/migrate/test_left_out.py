@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from zkmigrate.cli import run
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

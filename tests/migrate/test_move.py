@@ -14,7 +14,7 @@ from zkmigrate.outcome import Outcome
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.cli.main import run as run_tools
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import wait_until
 
 if TYPE_CHECKING:

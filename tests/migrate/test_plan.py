@@ -29,7 +29,7 @@ from zkmigrate.model import (
 )
 from zkmigrate.plan import DAY_MS, plan_group
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 
 NOW = 1_700_000_000_000
 TP = TopicPartition("orders", 0)

@@ -10,7 +10,7 @@ from zkmigrate.outcome import Outcome
 from zkmigrate.plan_file import PlanFile
 from zkmigrate.verify import compare
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition as KafkaPartition
 from kafka.admin import (
     ACL,
     ACLOperation,

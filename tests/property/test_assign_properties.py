@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from zkconsumer.core.assign import RoundRobinHash, assign_range, assign_roundrobin, thread_ids
-from zkconsumer.core.scala_maps import topic_order
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.assign import (
+    RoundRobinHash,
+    assign_range,
+    assign_roundrobin,
+    thread_ids,
+)
+from zkconsumer.core.common.scala_maps import topic_order
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 
 Result = dict[TopicPartition, ConsumerThreadId]
 Threads = dict[str, list[ConsumerThreadId]]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.known import TURNS, Knowledge, Known
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Create, Delete, Listing, Node
-from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription
-from zkconsumer.core.view import GroupView, MemberSpec
-from zkconsumer.core.znodes import BROKER_IDS, GroupPaths, topic_path
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.known import TURNS, Knowledge, Known
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import Create, Delete, Listing, Node
+from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths, topic_path
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeZk
 
@@ -114,11 +114,11 @@ class Believer:
         self.stale |= set(names)
         self.meanwhile |= set(names)
 
-    def tell(self, fact: facts.Fact) -> None:
+    def tell(self, fact: events.Event) -> None:
         for order in self.machine.on(fact):
-            if isinstance(order, orders.SetTimer):
+            if isinstance(order, commands.SetTimer):
                 self.timers[order.name] = order.token
-            elif isinstance(order, orders.LoadView):
+            elif isinstance(order, commands.LoadView):
                 self.check(order.known)
                 self.meanwhile.clear()
                 self.pending[order.token] = order
@@ -132,7 +132,7 @@ class Believer:
         assert not believed & self.stale, f"{believed & self.stale} must be read again"
         self.believed += len(believed)
 
-    def view(self, order: orders.LoadView) -> facts.ViewLoaded:
+    def view(self, order: commands.LoadView) -> events.ViewLoaded:
         self.stale = set(self.meanwhile)
         self._version += 1
         node = Node(b"", None)  # type: ignore[arg-type]
@@ -140,30 +140,30 @@ class Believer:
         brokers = (BrokerEndpoint(0, "b", 9092),)
         parts = {"t": (0, 1), "u": (0,)}
         view = GroupView(True, brokers, {ME: {"t": 1, "u": 1}}, {}, parts)
-        return facts.ViewLoaded(order.token, view, known)
+        return events.ViewLoaded(order.token, view, known)
 
     def answer(self) -> None:
         token = self.rng.choice(sorted(self.pending))
         order = self.pending.pop(token)
         if self.rng.random() < 0.15:
-            self.tell(facts.ScriptFailed(token, facts.Code.NO_AUTH, "/x"))
+            self.tell(events.ScriptFailed(token, events.Code.NO_AUTH, "/x"))
             return
         match order:
-            case orders.Register():
-                self.tell(facts.Registered(token))
-            case orders.LoadView():
+            case commands.Register():
+                self.tell(events.Registered(token))
+            case commands.LoadView():
                 self.tell(self.view(order))
-            case orders.LoadBrokers():
-                self.tell(facts.BrokersLoaded(token, (BrokerEndpoint(0, "b", 9092),)))
-            case orders.CheckOwners():
-                self.tell(facts.OwnersChecked(token, frozenset()))
-            case orders.ClaimPartitions(_, _, wanted):
-                claims = {tp: facts.Claim(thread, 1, 1) for tp, thread in wanted.items()}
-                self.tell(facts.Claimed(token, claims))
-            case orders.NotifyStarting():
-                self.tell(facts.ListenerDone(token))
-            case orders.StartFetching():
-                self.tell(facts.FetchingStarted(token))
+            case commands.LoadBrokers():
+                self.tell(events.BrokersLoaded(token, (BrokerEndpoint(0, "b", 9092),)))
+            case commands.CheckOwners():
+                self.tell(events.OwnersChecked(token, frozenset()))
+            case commands.ClaimPartitions(_, _, wanted):
+                claims = {tp: events.Claim(thread, 1, 1) for tp, thread in wanted.items()}
+                self.tell(events.Claimed(token, claims))
+            case commands.NotifyStarting():
+                self.tell(events.ListenerDone(token))
+            case commands.StartFetching():
+                self.tell(events.FetchingStarted(token))
 
     def step(self) -> None:
         rng, roll = self.rng, self.rng.random()
@@ -174,25 +174,25 @@ class Believer:
             token = self.timers.pop(name)
             if name == "reread" and self.machine._timers.get(name) == token:
                 self.doubt("t", "u", "brokers", "ids")
-            self.tell(facts.TimerFired(token, name))
+            self.tell(events.TimerFired(token, name))
         elif roll < 0.83:
             topic = rng.choice(["t", "u"])
             self.doubt(topic)
-            self.tell(facts.Changed(topic_path(topic)))
+            self.tell(events.Changed(topic_path(topic)))
         elif roll < 0.87:
             self.doubt("brokers")
-            self.tell(facts.Changed(BROKER_IDS))
+            self.tell(events.Changed(BROKER_IDS))
         elif roll < 0.94:
-            self.tell(facts.Changed(PATHS.ids))
+            self.tell(events.Changed(PATHS.ids))
         elif roll < 0.97:
             self.doubt("t", "u", "brokers")
-            self.tell(facts.SessionResumed())
+            self.tell(events.SessionResumed())
         else:
             self.doubt("t", "u", "brokers", "ids")
             self.pending.clear()
             self.timers.clear()
-            self.tell(facts.SessionLost())
-            self.tell(facts.SessionOpened(rng.randint(2, 99)))
+            self.tell(events.SessionLost())
+            self.tell(events.SessionOpened(rng.randint(2, 99)))
 
 
 def test_all_registrations_are_read_in_turns() -> None:
@@ -227,7 +227,7 @@ def test_nothing_is_believed_that_may_have_changed() -> None:
     believed = 0
     for seed in SEEDS:
         member = Believer(seed)
-        member.tell(facts.SessionOpened(1))
+        member.tell(events.SessionOpened(1))
         try:
             for _ in range(150):
                 member.step()
@@ -242,7 +242,7 @@ def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     """The property above notices a machine that overlooks what happens while a view is read."""
     right = RebalanceMachine._view_loaded
 
-    def view_loaded(self: RebalanceMachine, fact: facts.ViewLoaded) -> None:
+    def view_loaded(self: RebalanceMachine, fact: events.ViewLoaded) -> None:
         self._knowledge._fired.clear()
         right(self, fact)
 

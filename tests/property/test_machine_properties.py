@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.dispatch import Dispatcher
-from zkconsumer.core.facts import Claim, Fact
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Code
-from zkconsumer.core.orders import Order
-from zkconsumer.core.states import ANSWERS, ANYWHERE, CLOSING, COMMIT_STATES, IDLE, State
-from zkconsumer.core.types import (
+from zkconsumer.core.common.machine import Machine
+from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
     Pattern,
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.view import GroupView, MemberSpec
-from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, IDLE, State
+from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 
 ONLY = os.environ.get("ZKC_SEED")
 SEEDS = [int(ONLY)] if ONLY else range(600)
@@ -34,19 +34,19 @@ ME = "g_m"
 TPS = [TopicPartition("t", n) for n in range(4)]
 PATHS = GroupPaths("g")
 ANSWERED_BY = {
-    orders.Register: facts.Registered,
-    orders.LoadView: facts.ViewLoaded,
-    orders.CheckOwners: facts.OwnersChecked,
-    orders.StopFetching: facts.FetchingStopped,
-    orders.NotifyReleasing: facts.ListenerDone,
-    orders.NotifyStarting: facts.ListenerDone,
-    orders.Release: facts.Released,
-    orders.ClaimPartitions: facts.Claimed,
-    orders.StartFetching: facts.FetchingStarted,
-    orders.WatchBlockers: facts.BlockersWatched,
-    orders.Deregister: facts.Deregistered,
-    orders.LoadBrokers: facts.BrokersLoaded,
-    orders.Commit: facts.Committed,
+    commands.Register: events.Registered,
+    commands.LoadView: events.ViewLoaded,
+    commands.CheckOwners: events.OwnersChecked,
+    commands.StopFetching: events.FetchingStopped,
+    commands.NotifyReleasing: events.ListenerDone,
+    commands.NotifyStarting: events.ListenerDone,
+    commands.Release: events.Released,
+    commands.ClaimPartitions: events.Claimed,
+    commands.StartFetching: events.FetchingStarted,
+    commands.WatchBlockers: events.BlockersWatched,
+    commands.Deregister: events.Deregistered,
+    commands.LoadBrokers: events.BrokersLoaded,
+    commands.Commit: events.Committed,
 }
 
 
@@ -65,7 +65,7 @@ class Chaos:
         )
         self.machine = RebalanceMachine(spec)
         self.pending: list[Any] = []
-        self.timers: list[orders.SetTimer] = []
+        self.timers: list[commands.SetTimer] = []
         self.requests = 0
         self.answered: list[int] = []
         self.tokens: set[int] = set()
@@ -87,21 +87,21 @@ class Chaos:
         thread = ConsumerThreadId(ME, 0)
         return {tp: Claim(thread, rng.choice([None, 3]), rng.choice([None, 5])) for tp in wanted}
 
-    def answer(self, kind: type[Fact], token: int, order: Any = None) -> Fact:
+    def answer(self, kind: type[Event], token: int, order: Any = None) -> Event:
         """An answer of this kind; to the point when ``order`` is given."""
         rng = self.rng
         odd = rng.random() < 0.1
-        if kind is facts.ViewLoaded:
-            return facts.ViewLoaded(token, self.view())
-        if kind is facts.OwnersChecked:
-            return facts.OwnersChecked(token, frozenset(self.some() if odd else ()))
-        if kind is facts.FetchingStopped:
-            return facts.FetchingStopped(token, {tp: rng.randint(0, 9) for tp in self.some()})
-        if kind is facts.ListenerDone:
-            return facts.ListenerDone(token, "raised" if odd else None)
-        if kind is facts.Released:
-            return facts.Released(token, frozenset(), odd)
-        if kind is facts.Claimed:
+        if kind is events.ViewLoaded:
+            return events.ViewLoaded(token, self.view())
+        if kind is events.OwnersChecked:
+            return events.OwnersChecked(token, frozenset(self.some() if odd else ()))
+        if kind is events.FetchingStopped:
+            return events.FetchingStopped(token, {tp: rng.randint(0, 9) for tp in self.some()})
+        if kind is events.ListenerDone:
+            return events.ListenerDone(token, "raised" if odd else None)
+        if kind is events.Released:
+            return events.Released(token, frozenset(), odd)
+        if kind is events.Claimed:
             wanted = list(order.wanted) if order else self.some()
             won = [tp for tp in wanted if rng.random() < 0.7]
             blocked = {tp: "g_a-0" for tp in wanted if tp not in won}
@@ -109,65 +109,69 @@ class Chaos:
                 tp: Claim(order.wanted[tp] if order else c.thread, c.version, c.committed)
                 for tp, c in self.claims(won).items()
             }
-            return facts.Claimed(token, claims, blocked, {}, odd)
-        if kind is facts.Committed:
+            return events.Claimed(token, claims, blocked, {}, odd)
+        if kind is events.Committed:
             tps = list(order.claims) if order else self.some()
             fenced = frozenset(tp for tp in tps if rng.random() < 0.1)
             kept = self.claims([tp for tp in tps if tp not in fenced])
-            return facts.Committed(token, kept, fenced, unregistered=odd)
-        if kind is facts.BlockersWatched:
-            return facts.BlockersWatched(token, odd)
-        if kind is facts.BrokersLoaded:
-            return facts.BrokersLoaded(token, self.view().brokers)
-        if kind is facts.RegistrationRefused:
-            return facts.RegistrationRefused(token, 77)
-        if kind is facts.ScriptFailed:
-            return facts.ScriptFailed(token, rng.choice([Code.NO_AUTH, Code.SESSION_EXPIRED]), "/x")
+            return events.Committed(token, kept, fenced, unregistered=odd)
+        if kind is events.BlockersWatched:
+            return events.BlockersWatched(token, odd)
+        if kind is events.BrokersLoaded:
+            return events.BrokersLoaded(token, self.view().brokers)
+        if kind is events.RegistrationRefused:
+            return events.RegistrationRefused(token, 77)
+        if kind is events.ScriptFailed:
+            return events.ScriptFailed(
+                token, rng.choice([Code.NO_AUTH, Code.SESSION_EXPIRED]), "/x"
+            )
         return kind(token)  # type: ignore[call-arg]
 
-    def next_fact(self) -> Fact:
+    def next_fact(self) -> Event:
         rng, roll = self.rng, self.rng.random()
         if self.pending and roll < 0.6:
             order = self.pending.pop(rng.randrange(len(self.pending)))
             kind = ANSWERED_BY[type(order)]
             if rng.random() < 0.05:
-                kind = facts.ScriptFailed
-            elif isinstance(order, orders.Register) and rng.random() < 0.2:
-                kind = facts.RegistrationRefused
+                kind = events.ScriptFailed
+            elif isinstance(order, commands.Register) and rng.random() < 0.2:
+                kind = events.RegistrationRefused
             return self.answer(kind, order.token, order)
         if self.timers and roll < 0.7:
             timer = rng.choice(self.timers)
-            return facts.TimerFired(timer.token, timer.name)
-        kinds: list[Callable[[], Fact]] = [
-            lambda: facts.SessionOpened(rng.randint(1, 99)),
-            lambda: facts.SessionOpened(rng.randint(1, 99)),
-            facts.SessionResumed,
-            facts.SessionLost,
-            lambda: facts.Changed(PATHS.ids),
-            lambda: facts.Changed(PATHS.owner(TPS[0])),
-            lambda: facts.Changed(BROKER_IDS),
-            lambda: facts.Dropped(dict.fromkeys(self.some(), 7)),
-            lambda: facts.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
-            lambda: facts.TimerFired(rng.randint(0, 60), "backoff"),
+            return events.TimerFired(timer.token, timer.name)
+        kinds: list[Callable[[], Event]] = [
+            lambda: events.SessionOpened(rng.randint(1, 99)),
+            lambda: events.SessionOpened(rng.randint(1, 99)),
+            events.SessionResumed,
+            events.SessionLost,
+            lambda: events.Changed(PATHS.ids),
+            lambda: events.Changed(PATHS.owner(TPS[0])),
+            lambda: events.Changed(BROKER_IDS),
+            lambda: events.Dropped(dict.fromkeys(self.some(), 7)),
+            lambda: events.OffsetReset(rng.choice(TPS), rng.choice([None, 9])),
+            lambda: events.TimerFired(rng.randint(0, 60), "backoff"),
             self.request,
             lambda: self.answer(
-                rng.choice([*ANSWERED_BY.values(), facts.ScriptFailed, facts.RegistrationRefused]),
+                rng.choice(
+                    [*ANSWERED_BY.values(), events.ScriptFailed, events.RegistrationRefused]
+                ),
                 rng.randint(0, 200),
             ),
         ]
         if rng.random() < 0.02:
-            return facts.CloseRequested()
+            return events.CloseRequested()
         return rng.choice(kinds)()
 
-    def request(self) -> Fact:
+    def request(self) -> Event:
         self.requests += 1
         positions = {tp: self.rng.randint(0, 9) for tp in self.some()}
-        return facts.CommitRequested(self.requests, positions, self.rng.random() < 0.5)
+        return events.CommitRequested(self.requests, positions, self.rng.random() < 0.5)
 
-    def feed(self, fact: Fact) -> list[Order]:
+    def feed(self, fact: Event) -> list[Command]:
         """One fact; checks everything that must hold of the orders and of what is left."""
         machine = self.machine
-        if isinstance(fact, facts.SessionLost):
+        if isinstance(fact, events.SessionLost):
             self.pending.clear()  # scripts are abandoned
             self.timers.clear()
         before = machine.state, machine._awaited, machine._lane.token, machine._brokers_token
@@ -176,7 +180,7 @@ class Chaos:
         found = machine.on(fact)
         token = getattr(fact, "token", None)
         if (
-            type(fact) not in ANYWHERE
+            type(fact) not in RebalanceMachine.ANYWHERE
             and token not in before[1:3]
             and before[0] is not State.CLOSED
         ):
@@ -192,29 +196,29 @@ class Chaos:
                 assert not machine.held
         return found
 
-    def check(self, order: Order) -> None:
+    def check(self, order: Command) -> None:
         machine = self.machine
         token = getattr(order, "token", None)
         if token is not None:
             assert token not in self.tokens, f"token used twice: {order}"
             self.tokens.add(token)
-        if isinstance(order, orders.SetTimer):
+        if isinstance(order, commands.SetTimer):
             self.timers.append(order)
         elif type(order) in ANSWERED_BY:
             self.pending.append(order)
             assert machine._session is not None, f"ordered without a session: {order}"
-        if isinstance(order, orders.AnswerCommit):
+        if isinstance(order, commands.AnswerCommit):
             self.answered.append(order.request)
-        if isinstance(order, orders.StartFetching):
+        if isinstance(order, commands.StartFetching):
             assert order.partitions.keys() <= machine.held.keys()
-        if isinstance(order, orders.Commit):
+        if isinstance(order, commands.Commit):
             assert order.claims.keys() <= machine.held.keys()
-        if isinstance(order, orders.Release):
+        if isinstance(order, commands.Release):
             assert order.claims.keys() <= machine.held.keys() | machine._unsure.keys()
             assert not order.claims.keys() & machine.fetching
-            if isinstance(order, orders.Commit):
+            if isinstance(order, commands.Commit):
                 assert order.positions.keys() == order.claims.keys()
-        if isinstance(order, orders.ClaimPartitions):
+        if isinstance(order, commands.ClaimPartitions):
             assert not order.wanted.keys() & machine.held.keys()
 
     def come_to_rest(self) -> None:
@@ -222,7 +226,7 @@ class Chaos:
         self.rng.random = lambda: 0.5  # type: ignore[method-assign] # nothing odd any more
         machine = self.machine
         if machine.state in (State.NEW, State.SESSIONLESS):
-            self.feed(facts.SessionOpened(1000))
+            self.feed(events.SessionOpened(1000))
         for _ in range(200):
             if self.pending:
                 order = self.pending.pop(0)
@@ -234,7 +238,7 @@ class Chaos:
             if not due:
                 return
             for timer in due:
-                self.feed(facts.TimerFired(timer.token, timer.name))
+                self.feed(events.TimerFired(timer.token, timer.name))
         raise AssertionError(f"never comes to rest: {machine.state}")
 
 
@@ -275,31 +279,33 @@ def test_any_facts_in_any_state() -> None:
 def test_an_unchecked_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property above notices a machine that takes answers whatever their token is."""
 
-    def answer(self: Any, fact: Any) -> None:
-        handler = ANSWERS.get(self.state, {}).get(type(fact))
+    def answer(self: Any, _token: int, event: Any) -> bool:
+        handler = self.ANSWERS.get(self.state, {}).get(type(event))
         if handler is None:
-            self.stale_answers += 1
-        else:
-            self._awaited = None
-            getattr(self, handler)(fact)
+            return False
+        self._awaited = None
+        handler(self, event)
+        return True
 
-    monkeypatch.setattr(Dispatcher, "_answer", answer)
+    monkeypatch.setattr(Machine, "_answer", answer)
     with pytest.raises((AssertionError, KeyError)):
         survive_all(range(50))
 
 
 def test_the_tables_fit_the_machine() -> None:
-    """Each handler named in the tables exists, each fact has its place, and so has each order."""
-    names = [name for handlers in ANSWERS.values() for name in handlers.values()]
-    for name in [*names, *ANYWHERE.values()]:
-        assert callable(getattr(RebalanceMachine, name))
-    placed = {kind for handlers in ANSWERS.values() for kind in handlers} | set(ANYWHERE)
-    assert placed | {facts.ScriptFailed} == set(facts.Fact.__args__)
+    """Each handler in the tables is the machine's; each event and command has its place."""
+    answers, anywhere = RebalanceMachine.ANSWERS, RebalanceMachine.ANYWHERE
+    handlers = [handler for of in answers.values() for handler in of.values()]
+    for handler in [*handlers, *anywhere.values()]:
+        assert getattr(RebalanceMachine, handler.__name__) is handler
+    placed = {kind for of in answers.values() for kind in of} | set(anywhere)
+    assert placed | {events.ScriptFailed} == set(events.Event.__args__)
     told = {
-        *(orders.SetBrokers, orders.Drop, orders.SetTimer, orders.AnswerCommit),
-        *(orders.AnswerStart, orders.Report, orders.Close),
+        *(commands.SetBrokers, commands.Drop, commands.SetTimer, commands.AnswerCommit),
+        *(commands.AnswerStart, commands.Report, commands.Close),
+        *(commands.NotifyLost, commands.Forget, commands.Fail),  # of the coordinator's members only
     }
-    assert set(ANSWERED_BY) | told == set(orders.Order.__args__)
+    assert set(ANSWERED_BY) | told == set(commands.Command.__args__)
     assert not COMMIT_STATES & CLOSING
-    waiting = set(State) - set(ANSWERS) - IDLE
+    waiting = set(State) - set(answers) - IDLE
     assert waiting == {State.NEW, State.SESSIONLESS, State.BACKING_OFF, State.CLOSED}

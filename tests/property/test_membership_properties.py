@@ -8,17 +8,15 @@ from typing import Any, get_args
 
 import pytest
 
-from zkconsumer.core import facts as common
-from zkconsumer.core import orders as common_orders
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import GroupMember, MembershipFact
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.reactions import TABLE
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import ANSWERS, State
-from zkconsumer.core.membership.strategies import RangeStrategy, Standing
-from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event, GroupMember
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import TABLE
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import RangeStrategy, Standing
+from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CODES = [row.code for row in TABLE] + [0, 3, 12, 23, 26, 999]
@@ -45,9 +43,9 @@ def spec(rng: random.Random) -> GroupSpec:
     )
 
 
-def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> MembershipFact:
+def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Event:
     """Any fact with any content; its token is likely one that is waited for."""
-    kind = rng.choice(get_args(MembershipFact))
+    kind = rng.choice(get_args(Event))
     values: dict[str, Any] = {
         "token": token,
         "partitions": {"t": rng.choice([0, 1, 2])},
@@ -70,13 +68,13 @@ def some_fact(rng: random.Random, token: int, outstanding: list[Any]) -> Members
         "strict": rng.random() < 0.5,
         "name": "",
     }
-    if kind is common.TimerFired:
-        timers = [one for one in outstanding if isinstance(one, common_orders.SetTimer)]
+    if kind is events.TimerFired:
+        timers = [one for one in outstanding if isinstance(one, commands.SetTimer)]
         if timers:
             timer = rng.choice(timers)
-            return common.TimerFired(timer.token, timer.name)
+            return events.TimerFired(timer.token, timer.name)
     fields = {field.name: values[field.name] for field in dataclasses.fields(kind)}
-    found: MembershipFact = kind(**fields)
+    found: Event = kind(**fields)
     return found
 
 
@@ -85,7 +83,7 @@ def walk(seed: int, steps: int = 250) -> set[State]:
     rng = random.Random(seed)
     machine = MembershipMachine(spec(rng))
     directed = rng.choice([0.0, 0.9, 0.97])
-    machine.on(facts.Started())
+    machine.on(events.Started())
     recent: list[Any] = []
     asked: set[int] = set()
     reached: set[State] = set()
@@ -95,19 +93,19 @@ def walk(seed: int, steps: int = 250) -> set[State]:
         benign = rng.random() < directed
         fact = some_fact(rng, token, recent)
         if benign:
-            if isinstance(fact, facts.HeartbeatAnswered) and machine._beat is not None:
-                fact = facts.HeartbeatAnswered(machine._beat[0], rng.choice([0, 27]))
-            elif type(fact) in ANSWERS.get(machine.state, {}) and not isinstance(
-                fact, facts.RequestFailed
+            if isinstance(fact, events.HeartbeatAnswered) and machine._beat is not None:
+                fact = events.HeartbeatAnswered(machine._beat[0], rng.choice([0, 27]))
+            elif type(fact) in MembershipMachine.ANSWERS.get(machine.state, {}) and not isinstance(
+                fact, events.RequestFailed
             ):
                 fact = dataclasses.replace(fact, token=machine._awaited or 0)  # type: ignore
-                if isinstance(fact, facts.Joined):
+                if isinstance(fact, events.Joined):
                     fact = dataclasses.replace(fact, protocol="range")
-                elif isinstance(fact, facts.OffsetsCommitted):
+                elif isinstance(fact, events.OffsetsCommitted):
                     fact = dataclasses.replace(fact, codes={P0: 0, P1: 0})
-            elif not isinstance(fact, common.TimerFired | common.CommitRequested):
+            elif not isinstance(fact, events.TimerFired | events.CommitRequested):
                 continue
-        if isinstance(fact, common.CommitRequested) and fact.request is not None:
+        if isinstance(fact, events.CommitRequested) and fact.request is not None:
             if fact.request in asked:
                 continue
             asked.add(fact.request)
@@ -115,16 +113,16 @@ def walk(seed: int, steps: int = 250) -> set[State]:
         for order in machine.on(fact):
             recent.append(order)
             match order:
-                case common_orders.StartFetching(_, starting):
+                case commands.StartFetching(_, starting):
                     assert not held & starting.keys(), "started twice"
                     assert set(starting) <= set(machine.held)
-                case orders.CommitOffsets(_, _, generation, positions):
+                case commands.CommitOffsets(_, _, generation, positions):
                     assert generation >= 0
                     assert set(positions) <= set(machine.held)
-                case common_orders.AnswerCommit(request):
+                case commands.AnswerCommit(request):
                     assert request in asked, "answered twice"
                     asked.remove(request)
-                case orders.Heartbeat(_, _, generation):
+                case commands.Heartbeat(_, _, generation):
                     assert generation >= 0
         if machine.generation < 0:
             assert not machine.held, "holds partitions without a generation"

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from zkconsumer.core.topic_filter import expand
-from zkconsumer.core.types import Pattern, Subscription
-from zkconsumer.core.znodes import (
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.znodes import (
     MAX_STREAMS,
     decode_broker,
     decode_offset,

@@ -13,10 +13,10 @@ from collections import Counter
 import pytest
 
 from zkconsumer.broker.sticky import StickyStrategy
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.membership.strategies import RangeStrategy
-from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.sim.group_member import SimGroupMember
 from zkconsumer.sim.group_scenario import STRATEGIES, World, run
 from zkconsumer.sim.process import Habits

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.sticky import StickyStrategy
-from zkconsumer.core import orders as common_orders
-from zkconsumer.core.membership import commits, facts
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.reactions import Reaction, Request, reaction
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands, commits, events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
 from zkconsumer.runtime import coordinator
 from zkconsumer.sim.group_scenario import STRATEGIES, run
 
@@ -84,9 +83,9 @@ def starts_at_zero(patch: pytest.MonkeyPatch) -> None:
     """The committed offset is not used."""
     right = MembershipMachine._offsets_fetched
 
-    def fetched(self: MembershipMachine, fact: facts.OffsetsFetched) -> None:
+    def fetched(self: MembershipMachine, fact: events.OffsetsFetched) -> None:
         nothing: Mapping[TopicPartition, int | None] = dict.fromkeys(fact.offsets)
-        right(self, facts.OffsetsFetched(fact.token, nothing))
+        right(self, events.OffsetsFetched(fact.token, nothing))
 
     patch.setattr(MembershipMachine, "_offsets_fetched", fetched)
 
@@ -95,7 +94,7 @@ def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
     """A cooperative member that gave partitions up does not join again for their new owner."""
     right = MembershipMachine._synced
 
-    def synced(self: MembershipMachine, fact: facts.Synced) -> None:
+    def synced(self: MembershipMachine, fact: events.Synced) -> None:
         right(self, fact)
         self._rejoin_wanted = False
 
@@ -147,7 +146,7 @@ def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
         refused = request is Request.HEARTBEAT and code in (22, 25)
         return Reaction.PROCEED if refused else reaction(request, code)
 
-    from zkconsumer.core.membership import machine
+    from zkconsumer.core.coordinator import machine
 
     patch.setattr(machine, "reaction", react)
 
@@ -157,7 +156,7 @@ def takes_any_answer(patch: pytest.MonkeyPatch) -> None:
     right = MembershipMachine.on
 
     def on(self: MembershipMachine, fact: Any) -> Any:
-        if isinstance(fact, facts.TopicsLoaded | facts.Synced | facts.Joined):
+        if isinstance(fact, events.TopicsLoaded | events.Synced | events.Joined):
             self._awaited = fact.token
         return right(self, fact)
 
@@ -168,9 +167,9 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     """The leader deals out only the topics that it subscribes to itself."""
     right = MembershipMachine._group_loaded
 
-    def loaded(self: MembershipMachine, fact: facts.TopicsLoaded) -> None:
+    def loaded(self: MembershipMachine, fact: events.TopicsLoaded) -> None:
         own = {t: n for t, n in fact.partitions.items() if t in self._topics}
-        right(self, facts.TopicsLoaded(fact.token, own))
+        right(self, events.TopicsLoaded(fact.token, own))
 
     patch.setattr(MembershipMachine, "_group_loaded", loaded)
 
@@ -179,7 +178,7 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     ("plant", "seeds", "rule", "strategies"),
     [
         (joins_without_stopping, range(20), "stopped_before_release", STRATEGIES),
-        (without(common_orders.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
+        (without(commands.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
         (has_no_fence, range(110, 120), "single_delivery", STRATEGIES),
         (trusts_a_rebalance_for_ever, range(280, 300), "single_delivery", COOPERATIVE),
         (forgets_topics_that_are_not_there, range(300, 320), "no_orphan_at_rest", STRATEGIES),

@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.broker.records import PythonDecoder, Record, Scan, scan
 from zkconsumer.broker.types import ClusterMetadata
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch import worker as worker_module

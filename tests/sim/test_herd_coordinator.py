@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.strategies import RangeStrategy
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.journal import JournalWriter, Tally, read_journal
 from zkconsumer.journal.recorder import run_entry
 from zkconsumer.sim.coordinator import GroupCoordinator, GroupState
@@ -139,10 +139,10 @@ def _coordinator() -> tuple[GroupCoordinator, list[Any]]:
 def _join(group: GroupCoordinator, said: list[Any], name: str) -> str:
     """Join with the id that the coordinator gives; returns it."""
     spec = replace(SPEC, consumer_id=name)
-    group.handle(orders.JoinGroup(1, "", RANGE), spec, said.append)
+    group.handle(commands.JoinGroup(1, "", RANGE), spec, said.append)
     assert said[-1].code == 79
     given: str = said[-1].member_id
-    group.handle(orders.JoinGroup(2, given, RANGE), spec, said.append)
+    group.handle(commands.JoinGroup(2, given, RANGE), spec, said.append)
     group.kernel.run(until=group.kernel.now)  # the initial delay of 0 s
     return given
 
@@ -152,21 +152,21 @@ def test_an_old_generation_is_refused() -> None:
     group, said = _coordinator()
     one = _join(group, said, "a")
     assert (said[-1].generation, said[-1].leader, len(said[-1].members)) == (1, one, 1)
-    group.handle(orders.SyncGroup(3, one, 1, {}), SPEC, said.append)
+    group.handle(commands.SyncGroup(3, one, 1, {}), SPEC, said.append)
     assert group.state is GroupState.STABLE
     _join(group, said, "b")
     assert group.state is GroupState.PREPARING
-    group.handle(orders.Heartbeat(4, one, 1), SPEC, said.append)
-    assert said[-1] == facts.HeartbeatAnswered(4, 27)
-    group.handle(orders.JoinGroup(5, one, RANGE), SPEC, said.append)
+    group.handle(commands.Heartbeat(4, one, 1), SPEC, said.append)
+    assert said[-1] == events.HeartbeatAnswered(4, 27)
+    group.handle(commands.JoinGroup(5, one, RANGE), SPEC, said.append)
     assert [found.generation for found in said[-2:]] == [2, 2]
-    group.handle(orders.Heartbeat(6, one, 1), SPEC, said.append)
-    assert said[-1] == facts.HeartbeatAnswered(6, 22)
+    group.handle(commands.Heartbeat(6, one, 1), SPEC, said.append)
+    assert said[-1] == events.HeartbeatAnswered(6, 22)
     tp = TopicPartition("t", 0)
-    group.handle(orders.CommitOffsets(7, one, 1, {tp: 5}), SPEC, said.append)
-    assert said[-1] == facts.OffsetsCommitted(7, {tp: 22})
-    group.handle(orders.SyncGroup(8, "c", 2, {}), SPEC, said.append)
-    assert said[-1] == facts.RequestFailed(8, 25)
+    group.handle(commands.CommitOffsets(7, one, 1, {tp: 5}), SPEC, said.append)
+    assert said[-1] == events.OffsetsCommitted(7, {tp: 22})
+    group.handle(commands.SyncGroup(8, "c", 2, {}), SPEC, said.append)
+    assert said[-1] == events.RequestFailed(8, 25)
     assert group.offsets == {}
     assert group.state is GroupState.COMPLETING
 
@@ -176,21 +176,21 @@ def test_a_follower_whose_answer_was_lost_disturbs_nobody() -> None:
     group, said = _coordinator()
     one = _join(group, said, "a")
     two = _join(group, said, "b")
-    group.handle(orders.SyncGroup(3, one, 1, {}), SPEC, said.append)
-    group.handle(orders.JoinGroup(4, one, RANGE), SPEC, said.append)
-    group.handle(orders.SyncGroup(5, one, 2, {one: b"x", two: b"y"}), SPEC, said.append)
+    group.handle(commands.SyncGroup(3, one, 1, {}), SPEC, said.append)
+    group.handle(commands.JoinGroup(4, one, RANGE), SPEC, said.append)
+    group.handle(commands.SyncGroup(5, one, 2, {one: b"x", two: b"y"}), SPEC, said.append)
     assert group.state is GroupState.STABLE
-    group.handle(orders.JoinGroup(6, two, RANGE), SPEC, said.append)
+    group.handle(commands.JoinGroup(6, two, RANGE), SPEC, said.append)
     assert (said[-1].generation, group.state) == (2, GroupState.STABLE)
-    group.handle(orders.SyncGroup(7, two, 2, {}), SPEC, said.append)
-    assert said[-1] == facts.Synced(7, b"y")
+    group.handle(commands.SyncGroup(7, two, 2, {}), SPEC, said.append)
+    assert said[-1] == events.Synced(7, b"y")
 
 
 def test_a_strategy_that_not_all_offer_is_refused() -> None:
     """A newcomer without a strategy in common is told code 23."""
     group, said = _coordinator()
     _join(group, said, "a")
-    group.handle(orders.JoinGroup(1, "", RANGE), SPEC, said.append)
+    group.handle(commands.JoinGroup(1, "", RANGE), SPEC, said.append)
     other = (("sticky", b""),)
-    group.handle(orders.JoinGroup(2, said[-1].member_id, other), SPEC, said.append)
-    assert said[-1] == facts.RequestFailed(2, 23)
+    group.handle(commands.JoinGroup(2, said[-1].member_id, other), SPEC, said.append)
+    assert said[-1] == events.RequestFailed(2, 23)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.invariants import no_orphan
-from zkconsumer.core.ops import Create, Delete
-from zkconsumer.core.orders import Outcome
-from zkconsumer.core.states import State
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.invariants import no_orphan
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.ops import Create, Delete
+from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.process import Habits

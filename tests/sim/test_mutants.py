@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Claim
-from zkconsumer.core.known import Knowledge, Known
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Listing, Node, SetData
-from zkconsumer.core.scripts import legacy, ownership, view
-from zkconsumer.core.states import IDLE
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common import commands
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.known import Knowledge, Known
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import Listing, Node, SetData
+from zkconsumer.core.zookeeper.scripts import legacy, ownership, view
+from zkconsumer.core.zookeeper.states import IDLE
 from zkconsumer.runtime import zookeeper
 from zkconsumer.sim.scenario import run
 
@@ -92,7 +93,7 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
     """A lost watch is never made up for."""
     right = RebalanceMachine._timer_fired
 
-    def timer_fired(self: RebalanceMachine, fact: facts.TimerFired) -> None:
+    def timer_fired(self: RebalanceMachine, fact: events.TimerFired) -> None:
         if fact.name != "reread":
             right(self, fact)
 
@@ -108,9 +109,9 @@ def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
     """Streams go on with what the lost session owned."""
     right = RebalanceMachine._session_lost
 
-    def session_lost(self: RebalanceMachine, fact: facts.SessionLost) -> None:
+    def session_lost(self: RebalanceMachine, fact: events.SessionLost) -> None:
         right(self, fact)
-        self._orders[:] = [o for o in self._orders if not isinstance(o, orders.Drop)]
+        self._orders[:] = [o for o in self._orders if not isinstance(o, commands.Drop)]
 
     patch.setattr(RebalanceMachine, "_session_lost", session_lost)
 

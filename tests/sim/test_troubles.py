@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.core.orders import Outcome
-from zkconsumer.core.types import Pattern, Subscription
-from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.scenario import World, run
 

@@ -15,10 +15,10 @@ from zkconsumer.admin.topics import (
     topic_row,
 )
 from zkconsumer.admin.verify import Finding, Kind, verify
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.ops import Node, Stat
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.view import Assignor
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node, Stat
+from zkconsumer.core.zookeeper.view import Assignor
 
 
 def node(data: str | bytes, session: int = 0) -> Node:

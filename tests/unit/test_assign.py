@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.core.assign import (
+from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
     assign_roundrobin,
     java_hash,
     thread_ids,
 )
-from zkconsumer.core.topic_filter import expand
-from zkconsumer.core.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 
 Members = dict[str, dict[str, int]]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zkconsumer.core.ops import Code, Exists, Failed, Ok, Reply, ZkOp
-from zkconsumer.core.scripts.common import read
+from zkconsumer.core.zookeeper.ops import Code, Exists, Failed, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import read
 from zkconsumer.errors import ZkUnavailableError
 from zkconsumer.zk.blocking import BlockingZk
 from zkconsumer.zk.driver import SessionEvent

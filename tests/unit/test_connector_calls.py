@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.orders import AnswerStart, Outcome
+from zkconsumer.core.common.commands import AnswerStart, Outcome
 from zkconsumer.errors import (
     CommitFailedError,
     DuplicateConsumerIdError,

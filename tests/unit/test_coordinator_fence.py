@@ -6,14 +6,12 @@ import time
 
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core import facts as common
-from zkconsumer.core import orders as common_orders
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.strategies import RangeStrategy
-from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.requests import RequestWorker
@@ -67,38 +65,38 @@ def _holding() -> tuple[MembershipMachine, int]:
     """A machine that holds a partition and is asked to join again: the token of its stop."""
     machine = MembershipMachine(SPEC)
 
-    def token(kind: type, given: list[orders.MembershipOrder]) -> int:
+    def token(kind: type, given: list[commands.Command]) -> int:
         return next(int(one.token) for one in given if isinstance(one, kind))  # type: ignore
 
-    given = machine.on(facts.Started())
-    given = machine.on(facts.CoordinatorFound(token(orders.FindCoordinator, given)))
-    given = machine.on(facts.TopicsLoaded(token(orders.LoadTopics, given), {"t": 1}))
-    joined = facts.Joined(token(orders.JoinGroup, given), "m", 1, "other", "range")
+    given = machine.on(events.Started())
+    given = machine.on(events.CoordinatorFound(token(commands.FindCoordinator, given)))
+    given = machine.on(events.TopicsLoaded(token(commands.LoadTopics, given), {"t": 1}))
+    joined = events.Joined(token(commands.JoinGroup, given), "m", 1, "other", "range")
     given = machine.on(joined)
     mine = encode_assignment(AssignmentData(frozenset({P0})))
-    given = machine.on(facts.Synced(token(orders.SyncGroup, given), mine))
-    given = machine.on(facts.OffsetsFetched(token(orders.FetchOffsets, given), {P0: 0}))
-    given = machine.on(common.ListenerDone(token(common_orders.NotifyStarting, given)))
-    machine.on(common.FetchingStarted(token(common_orders.StartFetching, given)))
+    given = machine.on(events.Synced(token(commands.SyncGroup, given), mine))
+    given = machine.on(events.OffsetsFetched(token(commands.FetchOffsets, given), {P0: 0}))
+    given = machine.on(events.ListenerDone(token(commands.NotifyStarting, given)))
+    machine.on(events.FetchingStarted(token(commands.StartFetching, given)))
     timer = machine._timers["heartbeat"]
-    given = machine.on(common.TimerFired(timer, "heartbeat"))
-    given = machine.on(facts.HeartbeatAnswered(token(orders.Heartbeat, given), 27))
-    return machine, token(common_orders.StopFetching, given)
+    given = machine.on(events.TimerFired(timer, "heartbeat"))
+    given = machine.on(events.HeartbeatAnswered(token(commands.Heartbeat, given), 27))
+    return machine, token(commands.StopFetching, given)
 
 
 def test_a_position_read_before_the_stop_is_not_committed_after_it() -> None:
     """A commit whose positions were read before the partition stopped, and that comes after, does
     not lower what was committed at the stop."""
     machine, token = _holding()
-    (commit,) = machine.on(common.FetchingStopped(token, {P0: 9}))
-    assert isinstance(commit, orders.CommitOffsets)
+    (commit,) = machine.on(events.FetchingStopped(token, {P0: 9}))
+    assert isinstance(commit, commands.CommitOffsets)
     assert commit.positions == {P0: 9}
-    machine.on(common.CommitRequested(1, {P0: 7}))
-    given = machine.on(facts.OffsetsCommitted(commit.token, {P0: 0}))
-    later = [one for one in given if isinstance(one, orders.CommitOffsets)]
+    machine.on(events.CommitRequested(1, {P0: 7}))
+    given = machine.on(events.OffsetsCommitted(commit.token, {P0: 0}))
+    later = [one for one in given if isinstance(one, commands.CommitOffsets)]
     assert [one.positions for one in later] in ([], [{P0: 9}])
     machine, token = _holding()
-    machine.on(common.FetchingStopped(token, {P0: 9}))
-    machine.on(common.CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
-    given = machine.on(facts.OffsetsCommitted(commit.token, {P0: 0}))
-    assert [one.positions for one in given if isinstance(one, orders.CommitOffsets)] == [{P0: 7}]
+    machine.on(events.FetchingStopped(token, {P0: 9}))
+    machine.on(events.CommitRequested(1, {P0: 7}, strict=True))  # this one is meant
+    given = machine.on(events.OffsetsCommitted(commit.token, {P0: 0}))
+    assert [one.positions for one in given if isinstance(one, commands.CommitOffsets)] == [{P0: 7}]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.membership.strategies import RangeStrategy
-from zkconsumer.core.types import Pattern, Subscription
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.errors import ConnectorClosedError
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import DeliveryGate
@@ -99,14 +99,14 @@ def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None
     )
     machine = loop.machine
     loop.begin()
-    line.answer(orders.FindCoordinator, facts.CoordinatorFound)
-    line.answer(orders.LoadTopics, lambda token: facts.TopicsLoaded(token, {"t": 1}))
+    line.answer(commands.FindCoordinator, events.CoordinatorFound)
+    line.answer(commands.LoadTopics, lambda token: events.TopicsLoaded(token, {"t": 1}))
     kernel.run(until=7)
     assert machine.state is State.JOINING
-    line.answer(orders.JoinGroup, lambda token: facts.Joined(token, "m", 1, "other", "range"))
+    line.answer(commands.JoinGroup, lambda token: events.Joined(token, "m", 1, "other", "range"))
     kernel.run(until=9)
     assert machine.state is State.LEAVING
-    line.answer(orders.LeaveGroup, facts.Left)
+    line.answer(commands.LeaveGroup, events.Left)
     kernel.run(until=11)
     assert machine.state is State.OUTSIDE
     assert loop.reports["poll-expired"] == 1

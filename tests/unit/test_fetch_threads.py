@@ -12,7 +12,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.types import ClusterMetadata, Got
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.runtime.fetch import threads
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind

@@ -10,7 +10,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from zkconsumer.broker.connection import error_from_code, mapped_errors
 from zkconsumer.broker.fetch import VERSIONS, _decode, _encode
 from zkconsumer.broker.types import Got, Want
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

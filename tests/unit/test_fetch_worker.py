@@ -10,7 +10,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer.broker.types import Got
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind

@@ -7,7 +7,7 @@ import pytest
 from zkconsumer.broker import group_coordinators
 from zkconsumer.broker.coordinator_calls import TryAgainError
 from zkconsumer.broker.group_coordinators import GroupCoordinators
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CommitFailedError,

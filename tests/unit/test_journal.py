@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
@@ -22,7 +23,6 @@ from zkconsumer.core.ops import (
     SetData,
     Stat,
 )
-from zkconsumer.core.types import TopicPartition
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal import JournalWriter, read_journal
 from zkconsumer.journal.deliveries import consumed_twice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 
 A, B, C = (BrokerEndpoint(number, f"host{number}", 9092) for number in range(3))
 BOOTSTRAP = [BrokerEndpoint(-1, A.host, A.port), BrokerEndpoint(-2, B.host, B.port)]

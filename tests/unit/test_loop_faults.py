@@ -20,10 +20,12 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import MembershipFact
-from zkconsumer.core.membership.wire import AssignmentData, encode_assignment
-from zkconsumer.core.ops import (
+from zkconsumer.core.common.topic_filter import Whitelist
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Failed,
@@ -34,9 +36,7 @@ from zkconsumer.core.ops import (
     StoreOffsets,
     ZkOp,
 )
-from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.znodes import (
+from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     GroupPaths,
@@ -147,26 +147,26 @@ class SimulatedClient:
     def close(self) -> None:
         self._switch.closed.append(self)
 
-    def execute(self, order: Any) -> MembershipFact:
+    def execute(self, order: Any) -> Event:
         self._switch.check()
         token = order.token
         match order:
-            case orders.FindCoordinator():
-                return facts.CoordinatorFound(token)
-            case orders.LoadTopics():
-                return facts.TopicsLoaded(token, {"t": 1})
-            case orders.JoinGroup():
-                return facts.Joined(token, "m", 1, "other", "range")
-            case orders.SyncGroup():
+            case commands.FindCoordinator():
+                return events.CoordinatorFound(token)
+            case commands.LoadTopics():
+                return events.TopicsLoaded(token, {"t": 1})
+            case commands.JoinGroup():
+                return events.Joined(token, "m", 1, "other", "range")
+            case commands.SyncGroup():
                 mine = AssignmentData(frozenset({P0}))
-                return facts.Synced(token, encode_assignment(mine))
-            case orders.FetchOffsets():
-                return facts.OffsetsFetched(token, {P0: 0})
-            case orders.CommitOffsets():
-                return facts.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
-            case orders.Heartbeat():
-                return facts.HeartbeatAnswered(token, 0)
-        return facts.Left(token)
+                return events.Synced(token, encode_assignment(mine))
+            case commands.FetchOffsets():
+                return events.OffsetsFetched(token, {P0: 0})
+            case commands.CommitOffsets():
+                return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
+            case commands.Heartbeat():
+                return events.HeartbeatAnswered(token, 0)
+        return events.Left(token)
 
 
 Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector

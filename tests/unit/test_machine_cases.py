@@ -6,21 +6,22 @@ from typing import Any, TypeVar
 
 import pytest
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Claim, Fact
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import Code
-from zkconsumer.core.orders import Order, Outcome
-from zkconsumer.core.states import State
-from zkconsumer.core.types import (
+from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
     Pattern,
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.view import GroupView, MemberSpec
-from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 
 PATHS = GroupPaths("g")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -42,7 +43,7 @@ def view(*others: str, brokers: tuple[BrokerEndpoint, ...] = (B0,)) -> GroupView
     return GroupView(True, brokers, members, {}, {"t": (0, 1)})
 
 
-def only(kind: type[O], found: list[Order]) -> O:
+def only(kind: type[O], found: list[Command]) -> O:
     """The one order of this kind."""
     (order,) = [order for order in found if isinstance(order, kind)]
     return order
@@ -51,41 +52,41 @@ def only(kind: type[O], found: list[Order]) -> O:
 def settled() -> RebalanceMachine:
     """A member that delivers both partitions, from offset 10."""
     member = machine()
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
     claims = {tp: Claim(MINE, 1, 10) for tp in (T0, T1)}
-    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
     assert start.partitions == {T0: (MINE, 10), T1: (MINE, 10)}
-    member.on(facts.FetchingStarted(start.token))
+    member.on(events.FetchingStarted(start.token))
     assert member.state is State.RESTING
     return member
 
 
 def begin_again(
     member: RebalanceMachine, claims: dict[TopicPartition, Claim]
-) -> orders.StartFetching:
+) -> commands.StartFetching:
     """A member that has lost its session opens its second, and makes these claims."""
-    register = only(orders.Register, member.on(facts.SessionOpened(2)))
+    register = only(commands.Register, member.on(events.SessionOpened(2)))
     assert register.epoch == 1
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
-    notify = only(orders.NotifyStarting, member.on(facts.Claimed(claim.token, claims)))
-    return only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    return only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
 
 
-def look_again(member: RebalanceMachine, fact: Fact) -> orders.LoadView:
+def look_again(member: RebalanceMachine, fact: Event) -> commands.LoadView:
     """The group changed; the view that follows."""
-    timer = only(orders.SetTimer, member.on(fact))
-    return only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
+    timer = only(commands.SetTimer, member.on(fact))
+    return only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
 
 
-def stopping() -> tuple[RebalanceMachine, orders.StopFetching]:
+def stopping() -> tuple[RebalanceMachine, commands.StopFetching]:
     """A settled member that has to give T0 to one that sorts before it."""
     member = settled()
-    load = look_again(member, facts.Changed(PATHS.ids))
-    stop = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view("g_a"))))
+    load = look_again(member, events.Changed(PATHS.ids))
+    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
     assert stop.partitions == {T0}
     return member, stop
 
@@ -93,14 +94,14 @@ def stopping() -> tuple[RebalanceMachine, orders.StopFetching]:
 def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
     """Fetchers of the new session still run when the old session's stop is answered."""
     member, old = stopping()
-    member.on(facts.SessionLost())
+    member.on(events.SessionLost())
     start = begin_again(member, {tp: Claim(MINE, 2, 10) for tp in (T0, T1)})
-    member.on(facts.FetchingStarted(start.token))
-    load = look_again(member, facts.Changed(PATHS.ids))
-    new = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view("g_a"))))
-    assert member.on(facts.FetchingStopped(old.token, {T0: 11})) == []
+    member.on(events.FetchingStarted(start.token))
+    load = look_again(member, events.Changed(PATHS.ids))
+    new = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    assert member.on(events.FetchingStopped(old.token, {T0: 11})) == []
     assert (member.state, member.stale_answers) == (State.STOPPING, 1)
-    commit = only(orders.Commit, member.on(facts.FetchingStopped(new.token, {T0: 12})))
+    commit = only(commands.Commit, member.on(events.FetchingStopped(new.token, {T0: 12})))
     assert commit.positions == {T0: 12}
 
 
@@ -108,9 +109,9 @@ def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
     """A claim that finds the same stored offset goes on from where delivery stood."""
     for stored, start_at in ((10, 17), (13, 13)):
         member = settled()
-        drop = only(orders.Drop, member.on(facts.SessionLost()))
+        drop = only(commands.Drop, member.on(events.SessionLost()))
         assert drop.partitions == {T0, T1}
-        member.on(facts.Dropped({T0: 17, T1: 10}))
+        member.on(events.Dropped({T0: 17, T1: 10}))
         start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
         assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
@@ -121,10 +122,10 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
 ) -> None:
     """It may have been carried out or not; either way nobody else has been there."""
     member = settled()
-    commit = only(orders.Commit, member.on(facts.CommitRequested(None, {T0: 14, T1: 10})))
+    commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: 14, T1: 10})))
     assert commit.positions == {T0: 14}
-    member.on(facts.SessionLost())
-    member.on(facts.Dropped({T0: 17, T1: 10}))
+    member.on(events.SessionLost())
+    member.on(events.Dropped({T0: 17, T1: 10}))
     start = begin_again(member, {T0: Claim(MINE, 2, stored), T1: Claim(MINE, 2, 10)})
     assert start.partitions == {T0: (MINE, start_at), T1: (MINE, 10)}
 
@@ -133,13 +134,13 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
 def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached: int) -> None:
     """It goes on from there, and may still store what is below the void offset."""
     member = settled()
-    member.on(facts.OffsetReset(T0, stored))
-    member.on(facts.SessionLost())
-    member.on(facts.Dropped({T0: reached, T1: 12}))
+    member.on(events.OffsetReset(T0, stored))
+    member.on(events.SessionLost())
+    member.on(events.Dropped({T0: reached, T1: 12}))
     start = begin_again(member, {tp: Claim(MINE, 2, stored) for tp in (T0, T1)})
     assert start.partitions == {T0: (MINE, reached), T1: (MINE, 12)}
-    member.on(facts.FetchingStarted(start.token))
-    commit = only(orders.Commit, member.on(facts.CommitRequested(None, {T0: reached + 1})))
+    member.on(events.FetchingStarted(start.token))
+    commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: reached + 1})))
     assert commit.claims[T0].void
 
 
@@ -147,28 +148,30 @@ def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
     """Where nothing was stored a reset may be told after a first commit: that one counts."""
     for old, refused in ((None, ("below the committed offset 10",)), (10, ())):
         member = settled()
-        member.on(facts.OffsetReset(T0, old))
-        found = member.on(facts.CommitRequested(1, {T0: 3}, strict=True))
+        member.on(events.OffsetReset(T0, old))
+        found = member.on(events.CommitRequested(1, {T0: 3}, strict=True))
         if refused:
             (answer,) = found
-            assert isinstance(answer, orders.AnswerCommit)
+            assert isinstance(answer, commands.AnswerCommit)
             assert refused[0] in answer.faults[0]
         else:
-            assert only(orders.Commit, found).positions == {T0: 3}
+            assert only(commands.Commit, found).positions == {T0: 3}
 
 
 def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
     """A commit that waits for its turn leaves out what the reset has overtaken, unless somebody
     named the offset himself; one that is under way leaves it void."""
     member = settled()
-    first = only(orders.Commit, member.on(facts.CommitRequested(1, {T0: 11, T1: 11})))
-    assert member.on(facts.CommitRequested(2, {T0: 12, T1: 12})) == []
-    assert member.on(facts.CommitRequested(3, {T0: 6}, strict=True)) == []
-    member.on(facts.OffsetReset(T0, 12))
+    first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 11, T1: 11})))
+    assert member.on(events.CommitRequested(2, {T0: 12, T1: 12})) == []
+    assert member.on(events.CommitRequested(3, {T0: 6}, strict=True)) == []
+    member.on(events.OffsetReset(T0, 12))
     claims = {tp: Claim(MINE, 2, 11) for tp in (T0, T1)}
-    second = only(orders.Commit, member.on(facts.Committed(first.token, claims)))
+    second = only(commands.Commit, member.on(events.Committed(first.token, claims)))
     assert second.positions == {T1: 12}
-    third = only(orders.Commit, member.on(facts.Committed(second.token, {T1: Claim(MINE, 3, 12)})))
+    third = only(
+        commands.Commit, member.on(events.Committed(second.token, {T1: Claim(MINE, 3, 12)}))
+    )
     assert third.positions == {T0: 6}
     assert third.claims[T0] == Claim(MINE, 2, 11, void=True)
 
@@ -176,92 +179,94 @@ def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
 def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_have_them() -> None:
     """A claim may fail after it made owner znodes, as when Kafka tells no offsets."""
     member = machine()
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    claim = only(orders.ClaimPartitions, member.on(facts.ViewLoaded(load.token, view())))
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
     timer = only(
-        orders.SetTimer, member.on(facts.ScriptFailed(claim.token, Code.OTHER, "", "away"))
+        commands.SetTimer, member.on(events.ScriptFailed(claim.token, Code.OTHER, "", "away"))
     )
-    load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
-    release = only(orders.Release, member.on(facts.ViewLoaded(load.token, view("g_a"))))
+    load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+    release = only(commands.Release, member.on(events.ViewLoaded(load.token, view("g_a"))))
     assert set(release.claims) == {T0}
-    claim = only(orders.ClaimPartitions, member.on(facts.Released(release.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.Released(release.token)))
     assert set(claim.wanted) == {T1}
     notify = only(
-        orders.NotifyStarting,
-        member.on(facts.Claimed(claim.token, {T1: Claim(MINE, 1, 10)})),
+        commands.NotifyStarting,
+        member.on(events.Claimed(claim.token, {T1: Claim(MINE, 1, 10)})),
     )
-    start = only(orders.StartFetching, member.on(facts.ListenerDone(notify.token)))
-    member.on(facts.FetchingStarted(start.token))
-    load = look_again(member, facts.Changed(PATHS.ids))
-    found = member.on(facts.ViewLoaded(load.token, view("g_a")))
-    assert not [order for order in found if isinstance(order, orders.Release)], "released once"
+    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
+    member.on(events.FetchingStarted(start.token))
+    load = look_again(member, events.Changed(PATHS.ids))
+    found = member.on(events.ViewLoaded(load.token, view("g_a")))
+    assert not [order for order in found if isinstance(order, commands.Release)], "released once"
 
 
 def test_a_shutdown_releases_what_a_failed_claim_may_have_left() -> None:
     """Whatever has become of a claim that is not answered."""
     member = machine()
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    member.on(facts.ViewLoaded(load.token, view()))
-    stop = only(orders.StopFetching, member.on(facts.CloseRequested()))
-    release = only(orders.Release, member.on(facts.FetchingStopped(stop.token, {})))
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    member.on(events.ViewLoaded(load.token, view()))
+    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
+    release = only(commands.Release, member.on(events.FetchingStopped(stop.token, {})))
     assert set(release.claims) == {T0, T1}
 
 
 def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -> None:
     """The second stop tells nothing of a partition that the first one stopped."""
     member, stop = stopping()
-    commit = only(orders.Commit, member.on(facts.FetchingStopped(stop.token, {T0: 40})))
+    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 40})))
     timer = only(
-        orders.SetTimer, member.on(facts.ScriptFailed(commit.token, Code.OTHER, "", "away"))
+        commands.SetTimer, member.on(events.ScriptFailed(commit.token, Code.OTHER, "", "away"))
     )
-    load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
-    stop = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view("g_a"))))
-    commit = only(orders.Commit, member.on(facts.FetchingStopped(stop.token, {})))
+    load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
+    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {})))
     assert commit.positions == {T0: 40}
 
 
 def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:
     """As the JVM's ``shutdown`` does with automatic commits."""
     member = machine(scala=True)
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
     claims = {tp: Claim(MINE, None, 10) for tp in (T0, T1)}
     member.held.update(claims)
     member.fetching.update(claims)
-    stop = only(orders.StopFetching, member.on(facts.ViewLoaded(load.token, view())))
-    member.on(facts.CloseRequested())
-    rest = only(orders.StopFetching, member.on(facts.FetchingStopped(stop.token, {T0: 40, T1: 50})))
-    commit = only(orders.Commit, member.on(facts.FetchingStopped(rest.token, {})))
+    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view())))
+    member.on(events.CloseRequested())
+    rest = only(
+        commands.StopFetching, member.on(events.FetchingStopped(stop.token, {T0: 40, T1: 50}))
+    )
+    commit = only(commands.Commit, member.on(events.FetchingStopped(rest.token, {})))
     assert commit.positions == {T0: 40, T1: 50}
 
 
 def test_a_shutdown_in_the_middle_of_a_stop_commits_what_is_being_stopped() -> None:
     """The positions under way belong into the last commit, so nothing is delivered twice."""
     member, stop = stopping()
-    assert member.on(facts.CloseRequested()) == []
-    rest = only(orders.StopFetching, member.on(facts.FetchingStopped(stop.token, {T0: 12})))
+    assert member.on(events.CloseRequested()) == []
+    rest = only(commands.StopFetching, member.on(events.FetchingStopped(stop.token, {T0: 12})))
     assert rest.partitions == {T0, T1}
-    commit = only(orders.Commit, member.on(facts.FetchingStopped(rest.token, {T1: 15})))
+    commit = only(commands.Commit, member.on(events.FetchingStopped(rest.token, {T1: 15})))
     assert commit.positions == {T0: 12, T1: 15}
     claims = {tp: Claim(MINE, 2, at) for tp, at in commit.positions.items()}
-    release = only(orders.Release, member.on(facts.Committed(commit.token, claims)))
+    release = only(commands.Release, member.on(events.Committed(commit.token, claims)))
     assert set(release.claims) == {T0, T1}
-    deregister = only(orders.Deregister, member.on(facts.Released(release.token)))
-    close = only(orders.Close, member.on(facts.Deregistered(deregister.token)))
+    deregister = only(commands.Deregister, member.on(events.Released(release.token)))
+    close = only(commands.Close, member.on(events.Deregistered(deregister.token)))
     assert close.faults == ()
 
 
 def test_a_member_that_never_registered_does_not_deregister() -> None:
     """Its id is registered by another live member: leaving touches nothing of that one."""
     member = machine()
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    member.on(facts.RegistrationRefused(register.token, 99))
-    stop = only(orders.StopFetching, member.on(facts.CloseRequested()))
-    release = only(orders.Release, member.on(facts.FetchingStopped(stop.token, {})))
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    member.on(events.RegistrationRefused(register.token, 99))
+    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
+    release = only(commands.Release, member.on(events.FetchingStopped(stop.token, {})))
     assert release.claims == {}
-    assert member.on(facts.Released(release.token)) == [orders.Close(())]
+    assert member.on(events.Released(release.token)) == [commands.Close(())]
     assert member.state is State.CLOSED
 
 
@@ -269,41 +274,41 @@ def test_a_refusal_is_tried_again_without_a_watch() -> None:
     """A member never stays registered with nothing because ZooKeeper refused once."""
     member, _ = stopping()
     found: list[Any] = []
-    member.on(facts.SessionLost())
-    register = only(orders.Register, member.on(facts.SessionOpened(2)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
+    member.on(events.SessionLost())
+    register = only(commands.Register, member.on(events.SessionOpened(2)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
     for _ in range(20):
-        found = member.on(facts.ScriptFailed(load.token, Code.NO_AUTH, "/x"))
-        timer = only(orders.SetTimer, found)
+        found = member.on(events.ScriptFailed(load.token, Code.NO_AUTH, "/x"))
+        timer = only(commands.SetTimer, found)
         assert timer.name == "backoff"
-        load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
+        load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
 
 
 def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
     """A broker registers while the group is read: the list is read once more."""
     member = settled()
-    load = look_again(member, facts.Changed(PATHS.ids))
-    fresh = only(orders.LoadBrokers, member.on(facts.Changed(BROKER_IDS)))
-    told = only(orders.SetBrokers, member.on(facts.BrokersLoaded(fresh.token, (B0, B1))))
+    load = look_again(member, events.Changed(PATHS.ids))
+    fresh = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
+    told = only(commands.SetBrokers, member.on(events.BrokersLoaded(fresh.token, (B0, B1))))
     assert told.brokers == (B0, B1)
-    found = member.on(facts.ViewLoaded(load.token, view(brokers=(B0,))))
-    assert not [order for order in found if isinstance(order, orders.SetBrokers)]
-    again = only(orders.LoadBrokers, found)
-    assert member.on(facts.BrokersLoaded(again.token, (B0, B1))) == []
+    found = member.on(events.ViewLoaded(load.token, view(brokers=(B0,))))
+    assert not [order for order in found if isinstance(order, commands.SetBrokers)]
+    again = only(commands.LoadBrokers, found)
+    assert member.on(events.BrokersLoaded(again.token, (B0, B1))) == []
 
 
 def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() -> None:
     """1.5 session timeouts and a second, as the old session may still live; then it goes on."""
     member = machine()
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    told: list[orders.AnswerStart] = []
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    told: list[commands.AnswerStart] = []
     count = 0
     while not told:
         count += 1
-        found = member.on(facts.RegistrationRefused(register.token, 77))
-        told = [order for order in found if isinstance(order, orders.AnswerStart)]
-        timer = only(orders.SetTimer, found)
-        register = only(orders.Register, member.on(facts.TimerFired(timer.token, timer.name)))
+        found = member.on(events.RegistrationRefused(register.token, 77))
+        told = [order for order in found if isinstance(order, commands.AnswerStart)]
+        timer = only(commands.SetTimer, found)
+        register = only(commands.Register, member.on(events.TimerFired(timer.token, timer.name)))
     assert told[0].outcome is Outcome.DUPLICATE_ID
     assert "0x4d" in told[0].detail
     assert count * 0.5 > 1.5 * 6.0 + 1 >= (count - 1) * 0.5
@@ -312,16 +317,16 @@ def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() ->
 def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
     """The JVM's watcher flag is taken when a rebalance begins; what comes later starts another."""
     member = machine(scala=True)
-    register = only(orders.Register, member.on(facts.SessionOpened(1)))
-    load = only(orders.LoadView, member.on(facts.Registered(register.token)))
-    member.on(facts.Changed(PATHS.ids))
-    found: list[Order] = []
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    member.on(events.Changed(PATHS.ids))
+    found: list[Command] = []
     for attempt in range(1, 5):
-        found = member.on(facts.ScriptFailed(load.token, Code.NO_NODE, "/x"))
+        found = member.on(events.ScriptFailed(load.token, Code.NO_NODE, "/x"))
         if attempt < 4:
-            timer = only(orders.SetTimer, found)
+            timer = only(commands.SetTimer, found)
             assert timer.name == "backoff"
-            load = only(orders.LoadView, member.on(facts.TimerFired(timer.token, timer.name)))
+            load = only(commands.LoadView, member.on(events.TimerFired(timer.token, timer.name)))
     assert member.state is State.FAILED
-    assert only(orders.AnswerStart, found).outcome is Outcome.REBALANCE_FAILED
-    assert only(orders.SetTimer, found).name == "coalesce"
+    assert only(commands.AnswerStart, found).outcome is Outcome.REBALANCE_FAILED
+    assert only(commands.SetTimer, found).name == "coalesce"

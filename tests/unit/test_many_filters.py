@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import facts, orders, topic_filter
-from zkconsumer.core.java_regex import compile_java
-from zkconsumer.core.known import NOTHING, Known
-from zkconsumer.core.ops import Create, SetData
-from zkconsumer.core.scripts.common import ScriptContext
-from zkconsumer.core.topic_filter import Expansions, expand
-from zkconsumer.core.types import Pattern, Subscription
-from zkconsumer.core.view import Assignor, GroupView, MemberSpec, decide
-from zkconsumer.core.znodes import (
+from zkconsumer.core.common import topic_filter
+from zkconsumer.core.common.java_regex import compile_java
+from zkconsumer.core.common.topic_filter import Expansions, expand
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.known import NOTHING, Known
+from zkconsumer.core.zookeeper.ops import Create, SetData
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
+from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     GroupPaths,
@@ -77,8 +78,8 @@ def test_equal_filters_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> No
     context = ScriptContext(spec, 0, lambda: 1)
 
     def look(known: Known) -> tuple[GroupView, Known]:
-        fact = run_now(zk, orders.LoadView(1, epoch=0, known=known), context)
-        assert isinstance(fact, facts.ViewLoaded)
+        fact = run_now(zk, commands.LoadView(1, epoch=0, known=known), context)
+        assert isinstance(fact, events.ViewLoaded)
         return fact.view, fact.known
 
     view, known = look(NOTHING)

@@ -16,23 +16,22 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from zkconsumer.broker.sticky import StickyStrategy
-from zkconsumer.core import facts as common
-from zkconsumer.core import orders as common_orders
-from zkconsumer.core.assign import assign_range, thread_ids
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import GroupMember
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.reactions import TABLE, Reaction, Request, markdown, reaction
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.membership.strategies import (
+from zkconsumer.core.common.assign import assign_range, thread_ids
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import TABLE, Reaction, Request, markdown, reaction
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Standing,
     deal_to_streams,
 )
-from zkconsumer.core.membership.wire import (
+from zkconsumer.core.coordinator.wire import (
     AssignmentData,
     SubscriptionData,
     decode_assignment,
@@ -42,7 +41,6 @@ from zkconsumer.core.membership.wire import (
     encode_sticky,
     encode_subscription,
 )
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 
 ROOT = Path(__file__).parents[2]
 A = [TopicPartition("a", n) for n in range(7)]
@@ -273,16 +271,16 @@ def stable(cooperative: bool = False, instance: str | None = None) -> Membership
     machine = MembershipMachine(
         GroupSpec("g", "c", instance, subscription, True, (strategy,), True, 10, 30, 3, 0.1, 30)
     )
-    tell(machine, facts.Started())
-    answer(machine, facts.CoordinatorFound)
-    answer(machine, facts.TopicsLoaded, {"a": 2})
-    answer(machine, facts.RequestFailed, 79, "", "m1")
+    tell(machine, events.Started())
+    answer(machine, events.CoordinatorFound)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.RequestFailed, 79, "", "m1")
     mine = strategy.subscribe(Standing("c", {"a": 1}, frozenset(), -1))
-    answer(machine, facts.Joined, "m1", 1, "m1", "range", (GroupMember("m1", None, mine),))
-    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
-    answer(machine, facts.OffsetsFetched, {A[0]: 5, A[1]: None})
-    answer(machine, common.ListenerDone)
-    answer(machine, common.FetchingStarted)
+    answer(machine, events.Joined, "m1", 1, "m1", "range", (GroupMember("m1", None, mine),))
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, events.OffsetsFetched, {A[0]: 5, A[1]: None})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.FetchingStarted)
     assert machine.state is State.STABLE
     assert set(machine.held) == set(A[:2])
     return machine
@@ -301,35 +299,35 @@ def answer(machine: MembershipMachine, kind: Any, *content: Any) -> list[Any]:
 
 def beat(machine: MembershipMachine, code: int) -> list[Any]:
     """The next heartbeat is answered with ``code``."""
-    tell(machine, common.TimerFired(machine._timers["heartbeat"], "heartbeat"))
+    tell(machine, events.TimerFired(machine._timers["heartbeat"], "heartbeat"))
     assert machine._beat is not None
-    return tell(machine, facts.HeartbeatAnswered(machine._beat[0], code))
+    return tell(machine, events.HeartbeatAnswered(machine._beat[0], code))
 
 
 def kinds(given: list[Any]) -> list[type]:
     """Their classes, timers left out."""
-    return [type(order) for order in given if not isinstance(order, common_orders.SetTimer)]
+    return [type(order) for order in given if not isinstance(order, commands.SetTimer)]
 
 
 def test_a_rebalance_commits_before_it_joins() -> None:
     """27: stop, commit with the old generation, listener, then JoinGroup."""
     machine = stable()
-    assert kinds(beat(machine, 27)) == [common_orders.StopFetching]
-    (commit,) = answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert kinds(beat(machine, 27)) == [commands.StopFetching]
+    (commit,) = answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
     assert (commit.generation, commit.positions) == (1, {A[0]: 9, A[1]: 2})
-    assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [
-        common_orders.NotifyReleasing
+    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0, A[1]: 0})) == [
+        commands.NotifyReleasing
     ]
-    assert kinds(answer(machine, common.ListenerDone)) == [common_orders.Forget, orders.LoadTopics]
-    assert kinds(answer(machine, facts.TopicsLoaded, {"a": 2}))[-1] is orders.JoinGroup
+    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.LoadTopics]
+    assert kinds(answer(machine, events.TopicsLoaded, {"a": 2}))[-1] is commands.JoinGroup
     assert not machine.held
 
 
 def test_a_cooperative_member_keeps_all_while_it_joins() -> None:
     """27 with a cooperative strategy: JoinGroup without a stop."""
     machine = stable(cooperative=True)
-    assert kinds(beat(machine, 27)) == [orders.LoadTopics]
-    answer(machine, facts.TopicsLoaded, {"a": 2})
+    assert kinds(beat(machine, 27)) == [commands.LoadTopics]
+    answer(machine, events.TopicsLoaded, {"a": 2})
     assert set(machine.held) == set(A[:2])
 
 
@@ -338,19 +336,19 @@ def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
     """22 and 25: dropped in the same step, nothing is committed, then joined again."""
     machine = stable()
     given = beat(machine, code)
-    assert kinds(given)[:1] == [common_orders.Drop]
-    assert orders.CommitOffsets not in kinds(given)
+    assert kinds(given)[:1] == [commands.Drop]
+    assert commands.CommitOffsets not in kinds(given)
     assert not machine.held
     assert bool(machine.member_id) is keeps_id
-    assert kinds(answer(machine, common.ListenerDone)) == [orders.LoadTopics]
+    assert kinds(answer(machine, events.ListenerDone)) == [commands.LoadTopics]
 
 
 @pytest.mark.parametrize("code", [15, 16, -1])
 def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
     """The member finds the new one and goes on with what it has."""
     machine = stable()
-    assert kinds(beat(machine, code)) == [orders.FindCoordinator]
-    assert kinds(answer(machine, facts.CoordinatorFound)) == [orders.Heartbeat]
+    assert kinds(beat(machine, code)) == [commands.FindCoordinator]
+    assert kinds(answer(machine, events.CoordinatorFound)) == [commands.Heartbeat]
     assert (machine.state, set(machine.held)) == (State.STABLE, set(A[:2]))
 
 
@@ -359,29 +357,29 @@ def test_a_coordinator_that_is_none_is_looked_for_after_a_pause(code: int) -> No
     """Brokers name the former one for a while: neither heartbeats nor the attempts of a commit are
     spent on it as fast as it answers."""
     machine = stable()
-    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}))
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
     for attempt in range(machine.spec.commit_attempts - 1):
-        given = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: code}))
+        given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
         if attempt:
             assert kinds(given) == []
-            given = tell(machine, common.TimerFired(machine._timers["backoff"], "backoff"))
-        assert kinds(given) == [orders.FindCoordinator]
-        given = answer(machine, facts.CoordinatorFound)
-        (commit,) = (order for order in given if isinstance(order, orders.CommitOffsets))
-    told = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 0}))
-    assert told == [common_orders.AnswerCommit(1, ())]
-    tell(machine, facts.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
-    assert kinds(beat(machine, code)) == [orders.FindCoordinator], "it has answered: at once"
+            given = tell(machine, events.TimerFired(machine._timers["backoff"], "backoff"))
+        assert kinds(given) == [commands.FindCoordinator]
+        given = answer(machine, events.CoordinatorFound)
+        (commit,) = (order for order in given if isinstance(order, commands.CommitOffsets))
+    told = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 0}))
+    assert told == [commands.AnswerCommit(1, ())]
+    tell(machine, events.HeartbeatAnswered(machine._beat[0] if machine._beat else 0, 0))
+    assert kinds(beat(machine, code)) == [commands.FindCoordinator], "it has answered: at once"
 
 
 def fire(machine: MembershipMachine, name: str) -> list[Any]:
     """The timer of this name runs out."""
-    return tell(machine, common.TimerFired(machine._timers[name], name))
+    return tell(machine, events.TimerFired(machine._timers[name], name))
 
 
 def limit_of(given: list[Any]) -> float:
     """For how long a release whose commit has failed now may try again."""
-    timers = (one for one in given if isinstance(one, common_orders.SetTimer))
+    timers = (one for one in given if isinstance(one, commands.SetTimer))
     (limit,) = (timer.seconds for timer in timers if timer.name == "release")
     return float(limit)
 
@@ -391,7 +389,7 @@ def committing(machine: MembershipMachine, times: int, code: int) -> list[Any]:
     given: list[Any] = []
     for _ in range(times):
         assert machine.state is State.COMMITTING
-        answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})
+        answer(machine, events.OffsetsCommitted, {A[0]: code, A[1]: 0})
         given = resume(machine, code)
     return given
 
@@ -401,9 +399,9 @@ def resume(machine: MembershipMachine, code: int) -> list[Any]:
     assert machine.state is State.BACKING_OFF
     given = fire(machine, "backoff")
     if code != 14:
-        assert orders.FindCoordinator in kinds(given)
-        given = answer(machine, facts.CoordinatorFound)
-    (commit,) = (one for one in given if isinstance(one, orders.CommitOffsets))
+        assert commands.FindCoordinator in kinds(given)
+        given = answer(machine, events.CoordinatorFound)
+    (commit,) = (one for one in given if isinstance(one, commands.CommitOffsets))
     assert commit.positions == {A[0]: 9}, "what is stored is not sent again"
     return given
 
@@ -414,13 +412,11 @@ def test_a_release_waits_for_a_moving_coordinator(code: int) -> None:
     until half the rebalance timeout is over: nothing is delivered twice because it moved."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
-    assert limit_of(answer(machine, facts.OffsetsCommitted, {A[0]: code, A[1]: 0})) == 15.0
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert limit_of(answer(machine, events.OffsetsCommitted, {A[0]: code, A[1]: 0})) == 15.0
     resume(machine, code)
     committing(machine, 40, code)
-    assert kinds(answer(machine, facts.OffsetsCommitted, {A[0]: 0})) == [
-        common_orders.NotifyReleasing
-    ]
+    assert kinds(answer(machine, events.OffsetsCommitted, {A[0]: 0})) == [commands.NotifyReleasing]
 
 
 @pytest.mark.parametrize("state", [State.COMMITTING, State.BACKING_OFF, State.FINDING])
@@ -429,22 +425,22 @@ def test_a_release_gives_its_commit_up_in_time(state: State) -> None:
     for the listener and for JoinGroup, and says what is not stored and why."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 3, 16)
     if state is not State.COMMITTING:
-        answer(machine, facts.OffsetsCommitted, {A[0]: 16})
+        answer(machine, events.OffsetsCommitted, {A[0]: 16})
     if state is State.FINDING:
         fire(machine, "backoff")
     assert machine.state is state
     given = fire(machine, "release")
     if state is State.COMMITTING:  # its answer may be good
         assert kinds(given) == []
-        given = answer(machine, facts.OffsetsCommitted, {A[0]: 16})
+        given = answer(machine, events.OffsetsCommitted, {A[0]: 16})
     told = "offsets are not stored: a-0: NOT_COORDINATOR (16)"
-    assert common_orders.Report("commit-failed", told) in given
-    assert common_orders.NotifyReleasing in kinds(given)
-    assert orders.FindCoordinator in kinds(given), "while the listener works"
-    answer(machine, common.ListenerDone)
+    assert commands.Report("commit-failed", told) in given
+    assert commands.NotifyReleasing in kinds(given)
+    assert commands.FindCoordinator in kinds(given), "while the listener works"
+    answer(machine, events.ListenerDone)
     assert not machine.held
     assert machine.state is State.FINDING
 
@@ -453,42 +449,42 @@ def test_the_last_commit_of_a_member_that_leaves_has_its_session_timeout() -> No
     """``shutdown`` waits for little more than that; so it can say what is not stored. A member that
     is asked to leave while it releases has no longer either."""
     machine = stable()
-    tell(machine, common.CloseRequested())
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
-    assert limit_of(answer(machine, facts.OffsetsCommitted, {A[0]: 16, A[1]: 0})) == 10.0
+    tell(machine, events.CloseRequested())
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    assert limit_of(answer(machine, events.OffsetsCommitted, {A[0]: 16, A[1]: 0})) == 10.0
     resume(machine, 16)
     committing(machine, 20, 16)
     fire(machine, "release")
-    given = answer(machine, facts.OffsetsCommitted, {A[0]: 16})
-    assert kinds(given)[:2] == [common_orders.Report, common_orders.NotifyReleasing]
+    given = answer(machine, events.OffsetsCommitted, {A[0]: 16})
+    assert kinds(given)[:2] == [commands.Report, commands.NotifyReleasing]
     machine = stable()
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 1, 16)
-    assert limit_of(tell(machine, common.CloseRequested())) == 10.0
+    assert limit_of(tell(machine, events.CloseRequested())) == 10.0
 
 
 def test_a_later_release_has_a_limit_of_its_own() -> None:
     """The timer of one release, running out late, does not end the commit of the next one."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
     committing(machine, 1, 16)
     old = machine._timers["release"]
-    answer(machine, facts.OffsetsCommitted, {A[0]: 0})
-    answer(machine, common.ListenerDone)
-    answer(machine, facts.TopicsLoaded, {"a": 2})
-    answer(machine, facts.Joined, "m1", 2, "other", "range")
-    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
-    answer(machine, facts.OffsetsFetched, {A[0]: 9, A[1]: 2})
-    answer(machine, common.ListenerDone)
-    answer(machine, common.FetchingStarted)
+    answer(machine, events.OffsetsCommitted, {A[0]: 0})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.Joined, "m1", 2, "other", "range")
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 2})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.FetchingStarted)
     beat(machine, 0)  # sent to the coordinator in the generation before
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {A[0]: 9, A[1]: 2})
-    tell(machine, common.TimerFired(old, "release"))
+    answer(machine, events.FetchingStopped, {A[0]: 9, A[1]: 2})
+    tell(machine, events.TimerFired(old, "release"))
     committing(machine, 10, 16)
-    tell(machine, common.TimerFired(old, "release"))
+    tell(machine, events.TimerFired(old, "release"))
     committing(machine, 10, 16)
 
 
@@ -496,17 +492,17 @@ def wait_in(state: State) -> MembershipMachine:
     """A member with a generation that waits in ``state`` for its application or its fetchers."""
     machine = stable(cooperative=True)
     if state in (State.STOPPING, State.NOTIFYING_RELEASE):
-        tell(machine, common.CloseRequested())
+        tell(machine, events.CloseRequested())
     else:
         beat(machine, 27)
-        answer(machine, facts.TopicsLoaded, {"a": 3})
-        answer(machine, facts.Joined, "m1", 2, "other", "range")
-        answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:3]))))
-        answer(machine, facts.OffsetsFetched, {A[2]: 5})
+        answer(machine, events.TopicsLoaded, {"a": 3})
+        answer(machine, events.Joined, "m1", 2, "other", "range")
+        answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:3]))))
+        answer(machine, events.OffsetsFetched, {A[2]: 5})
     if state is State.NOTIFYING_RELEASE:
-        answer(machine, common.FetchingStopped, {})
+        answer(machine, events.FetchingStopped, {})
     elif state is State.STARTING:
-        answer(machine, common.ListenerDone)
+        answer(machine, events.ListenerDone)
     assert machine.state is state
     return machine
 
@@ -519,31 +515,31 @@ def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
     pause, until it is found; then heartbeats go on and the same commit is sent."""
     machine = wait_in(state)
     awaited = machine._awaited
-    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}, strict=True))
-    (find,) = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 16}))
-    assert isinstance(find, orders.FindCoordinator)
-    (pause,) = tell(machine, facts.RequestFailed(find.token, 15))
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
+    (find,) = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 16}))
+    assert isinstance(find, commands.FindCoordinator)
+    (pause,) = tell(machine, events.RequestFailed(find.token, 15))
     assert (pause.name, pause.seconds) == ("search", 0.1)
-    (find,) = tell(machine, common.TimerFired(pause.token, "search"))
-    beats, again = tell(machine, facts.CoordinatorFound(find.token))
-    assert isinstance(beats, orders.Heartbeat)
-    assert isinstance(again, orders.CommitOffsets)
+    (find,) = tell(machine, events.TimerFired(pause.token, "search"))
+    beats, again = tell(machine, events.CoordinatorFound(find.token))
+    assert isinstance(beats, commands.Heartbeat)
+    assert isinstance(again, commands.CommitOffsets)
     assert again.positions == commit.positions
-    (told,) = tell(machine, facts.OffsetsCommitted(again.token, {A[0]: 0}))
-    assert told == common_orders.AnswerCommit(1, ())
+    (told,) = tell(machine, events.OffsetsCommitted(again.token, {A[0]: 0}))
+    assert told == commands.AnswerCommit(1, ())
     assert (machine.state, machine._awaited) == (state, awaited)
-    tell(machine, facts.HeartbeatAnswered(beats.token, 0))
+    tell(machine, events.HeartbeatAnswered(beats.token, 0))
     assert kinds(beat(machine, 0)) == []
 
 
 def test_it_is_looked_for_once() -> None:
     """The listener returns during the search: the member waits for that one before it goes on."""
     machine = wait_in(State.NOTIFYING_START)
-    (find,) = (one for one in beat(machine, -1) if isinstance(one, orders.FindCoordinator))
-    answer(machine, common.ListenerDone)
-    assert kinds(answer(machine, common.FetchingStarted)) == []
+    (find,) = (one for one in beat(machine, -1) if isinstance(one, commands.FindCoordinator))
+    answer(machine, events.ListenerDone)
+    assert kinds(answer(machine, events.FetchingStarted)) == []
     assert machine.state is State.FINDING
-    assert kinds(tell(machine, facts.CoordinatorFound(find.token))) == [orders.Heartbeat]
+    assert kinds(tell(machine, events.CoordinatorFound(find.token))) == [commands.Heartbeat]
     assert machine.state is State.STABLE
 
 
@@ -552,45 +548,45 @@ def test_a_refused_member_ends(code: int) -> None:
     """30 and 82: dropped, and the streams end with the error."""
     machine = stable()
     given = beat(machine, code)
-    assert kinds(given) == [common_orders.Drop, common_orders.Fail]
+    assert kinds(given) == [commands.Drop, commands.Fail]
     assert machine.state is State.FAILED
 
 
 def test_a_commit_is_sent_again_when_the_coordinator_loads() -> None:
     """14: the same commit after the pause; then the caller hears that all is stored."""
     machine = stable()
-    (commit,) = tell(machine, common.CommitRequested(1, {A[0]: 7}))
-    given = tell(machine, facts.OffsetsCommitted(commit.token, {A[0]: 14}))
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 14}))
     assert kinds(given) == []
-    (again,) = tell(machine, common.TimerFired(machine._timers["commit"], "commit"))
+    (again,) = tell(machine, events.TimerFired(machine._timers["commit"], "commit"))
     assert again.positions == {A[0]: 7}
-    (told,) = tell(machine, facts.OffsetsCommitted(again.token, {A[0]: 0}))
-    assert told == common_orders.AnswerCommit(1, ())
+    (told,) = tell(machine, events.OffsetsCommitted(again.token, {A[0]: 0}))
+    assert told == commands.AnswerCommit(1, ())
 
 
 def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
     """A commit of a member that has left by itself is refused without waiting for the group: its
     caller may have the very message in hand that keeps the member out."""
     machine = stable()
-    assert common_orders.Drop in kinds(tell(machine, facts.PollExpired()))
-    (told,) = tell(machine, common.CommitRequested(1, {A[0]: 7}, strict=True))
-    assert isinstance(told, common_orders.AnswerCommit)
+    assert commands.Drop in kinds(tell(machine, events.PollExpired()))
+    (told,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
+    assert isinstance(told, commands.AnswerCommit)
     assert "not in the group" in told.faults[0]
-    assert tell(machine, common.CommitRequested(2, {})) == [common_orders.AnswerCommit(2, ())]
+    assert tell(machine, events.CommitRequested(2, {})) == [commands.AnswerCommit(2, ())]
 
 
 def test_what_was_announced_is_taken_back() -> None:
     """Expelled while the listener is told of new partitions: it hears that they are lost."""
     machine = stable()
     beat(machine, 27)
-    answer(machine, common.FetchingStopped, {})
-    answer(machine, common.ListenerDone)
-    answer(machine, facts.TopicsLoaded, {"a": 2})
-    answer(machine, facts.Joined, "m1", 2, "other", "range")
-    answer(machine, facts.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
-    (told,) = answer(machine, facts.OffsetsFetched, {A[0]: 5})
-    assert isinstance(told, common_orders.NotifyStarting)
-    given = [order for order in beat(machine, 25) if isinstance(order, common_orders.NotifyLost)]
+    answer(machine, events.FetchingStopped, {})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.Joined, "m1", 2, "other", "range")
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:1]))))
+    (told,) = answer(machine, events.OffsetsFetched, {A[0]: 5})
+    assert isinstance(told, commands.NotifyStarting)
+    given = [order for order in beat(machine, 25) if isinstance(order, commands.NotifyLost)]
     assert [order.partitions for order in given] == [frozenset(A[:1])]
 
 
@@ -600,7 +596,7 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
     for instance, expected in (("one", True), (None, False)):
         machine = stable(instance=instance)
         machine.leads = False
-        tell(machine, common.TimerFired(machine._timers["reread"], "reread"))
+        tell(machine, events.TimerFired(machine._timers["reread"], "reread"))
         assert machine._reread is not None
-        given = tell(machine, facts.TopicsLoaded(machine._reread, {"a": 4}))
-        assert (common_orders.StopFetching in kinds(given)) is expected
+        given = tell(machine, events.TopicsLoaded(machine._reread, {"a": 4}))
+        assert (commands.StopFetching in kinds(given)) is expected

@@ -15,8 +15,8 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from zkconsumer import Metrics, TopicPartition
-from zkconsumer.core import orders
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper import commands
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,
@@ -27,7 +27,7 @@ from zkconsumer.core.ops import (
     SetData,
     StoreOffsets,
 )
-from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
@@ -149,11 +149,11 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     clock = Clock()
     counts = RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}, clock)
 
-    def step(state: State, *following: orders.Order, seconds: float = 1.0) -> None:
+    def step(state: State, *following: commands.Command, seconds: float = 1.0) -> None:
         counts.stepped(state, following)
         clock.now += seconds
 
-    start = orders.StartFetching(1, {})
+    start = commands.StartFetching(1, {})
     step(State.REGISTERING)
     step(State.VIEWING)
     step(State.CLAIMING)
@@ -165,13 +165,13 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     step(State.VIEWING)
     step(State.RESTING)
     assert counts.count == 1
-    step(State.STOPPING, orders.StopFetching(2, frozenset()))
+    step(State.STOPPING, commands.StopFetching(2, frozenset()))
     step(State.FAILED)
     assert (counts.count, counts.seconds) == (2, 10.0)
     assert counts.last_seconds == 1.0
     for cut in (State.SESSIONLESS, State.CLOSING_STOP):
         step(State.STARTING, start)
-        step(cut, orders.StopFetching(3, frozenset()))
+        step(cut, commands.StopFetching(3, frozenset()))
         step(State.VIEWING)
         step(State.RESTING)
     assert counts.count == 2

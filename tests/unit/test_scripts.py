@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from zkconsumer.admin.change import delete
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Claim
-from zkconsumer.core.known import NOTHING, Known
-from zkconsumer.core.ops import (
+from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.known import NOTHING, Known
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Delete,
@@ -29,11 +30,10 @@ from zkconsumer.core.ops import (
     StoreOffsets,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import ScriptContext
-from zkconsumer.core.scripts.table import ZkOrder, script_for
-from zkconsumer.core.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
-from zkconsumer.core.view import MemberSpec
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeSession, FakeZk
 
@@ -73,11 +73,11 @@ class Bench:
 
     def run(
         self,
-        order: ZkOrder,
+        order: ScriptCommand,
         lose: int | None = None,
         applied: bool = True,
         before: Callable[[int, ZkOp], object] = lambda index, op: None,
-    ) -> tuple[facts.Fact, int]:
+    ) -> tuple[events.Event, int]:
         """The fact that ends the script, and how many operations it took.
 
         The answer to operation ``lose`` gets lost, ``applied`` or not. ``before`` is called with
@@ -111,12 +111,12 @@ class Bench:
 def registered(scala: bool = False) -> Bench:
     """A bench whose member is registered in its first session."""
     bench = Bench(scala)
-    fact, _ = bench.run(orders.Register(1, 0))
-    assert fact == facts.Registered(1)
+    fact, _ = bench.run(commands.Register(1, 0))
+    assert fact == events.Registered(1)
     return bench
 
 
-def losses(order: ZkOrder, make: Callable[[], Bench]) -> list[tuple[int, bool]]:
+def losses(order: ScriptCommand, make: Callable[[], Bench]) -> list[tuple[int, bool]]:
     """Every operation of the order's script, with its answer lost after or before its effect."""
     _, count = make().run(order)
     return [(index, applied) for index in range(count) for applied in (True, False)]
@@ -125,11 +125,11 @@ def losses(order: ZkOrder, make: Callable[[], Bench]) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_register_survives_each_lost_answer(epoch: int) -> None:
     """The registration exists once, is ours, and has the version that names the session."""
-    order = orders.Register(1, epoch)
+    order = commands.Register(1, epoch)
     for lose, applied in losses(order, Bench):
         bench = Bench()
         fact, _ = bench.run(order, lose, applied)
-        assert fact == facts.Registered(1), (lose, applied)
+        assert fact == events.Registered(1), (lose, applied)
         node = bench.zk.get(PATHS.member("g_m"))
         assert node is not None
         assert node.stat.ephemeral_owner == bench.client.session_id
@@ -140,17 +140,17 @@ def test_register_is_refused_while_another_session_has_the_name() -> None:
     """The owner of the registration is told, and nothing is changed."""
     bench = Bench()
     bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
-    fact, _ = bench.run(orders.Register(1, 0))
-    assert fact == facts.RegistrationRefused(1, bench.stranger.session_id)
+    fact, _ = bench.run(commands.Register(1, 0))
+    assert fact == events.RegistrationRefused(1, bench.stranger.session_id)
 
 
 def test_deregister_survives_each_lost_answer() -> None:
     """The own registration is gone afterwards, whichever answer gets lost."""
-    order = orders.Deregister(2, 0)
+    order = commands.Deregister(2, 0)
     for lose, applied in losses(order, registered):
         bench = registered()
         fact, _ = bench.run(order, lose, applied)
-        assert fact == facts.Deregistered(2), (lose, applied)
+        assert fact == events.Deregistered(2), (lose, applied)
         assert bench.zk.get(PATHS.member("g_m")) is None
 
 
@@ -159,13 +159,13 @@ def test_deregister_leaves_the_registration_of_another_session() -> None:
     bench = Bench()
     bench.send(Create(PATHS.member("g_m"), b"x", ephemeral=True), bench.stranger)
     before = bench.zk.get(PATHS.member("g_m"))
-    fact, _ = bench.run(orders.Deregister(2, 0))
-    assert fact == facts.Deregistered(2)
+    fact, _ = bench.run(commands.Deregister(2, 0))
+    assert fact == events.Deregistered(2)
     assert before is not None
     assert bench.zk.get(PATHS.member("g_m")) == before
 
 
-CLAIM = orders.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE})
+CLAIM = commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE})
 
 
 def contested() -> Bench:
@@ -181,7 +181,7 @@ def test_claim_survives_each_lost_answer() -> None:
     for lose, applied in losses(CLAIM, contested):
         bench = contested()
         fact, _ = bench.run(CLAIM, lose, applied)
-        assert isinstance(fact, facts.Claimed), (lose, applied, fact)
+        assert isinstance(fact, events.Claimed), (lose, applied, fact)
         assert fact.blocked == {T2: "g_a-0"}
         node = bench.zk.get(PATHS.offset(T0))
         assert node is not None
@@ -204,7 +204,7 @@ def test_claim_reads_the_offset_that_an_earlier_owner_wrote_last() -> None:
             wrote.append(bench.zk.do(Create(PATHS.offset(T1), b"9")))
 
     fact, _ = bench.run(CLAIM, before=commit_meanwhile)
-    assert isinstance(fact, facts.Claimed)
+    assert isinstance(fact, events.Claimed)
     assert (fact.claims[T0].committed, fact.claims[T1].committed) == (55, 9)
 
 
@@ -213,7 +213,7 @@ def test_claim_leaves_a_broken_offset_alone() -> None:
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"forty"))
     fact, _ = bench.run(CLAIM)
-    assert isinstance(fact, facts.Claimed)
+    assert isinstance(fact, events.Claimed)
     assert set(fact.broken) == {T0}
     assert set(fact.claims) == {T1, T2}
     assert (bench.offset(T0), bench.owner(T0)) == (b"forty", 0)
@@ -228,7 +228,7 @@ def test_claim_leaves_a_broken_offset_alone_that_comes_in_between() -> None:
             bench.zk.do(Create(PATHS.offset(T0), b"forty"))
 
     fact, _ = bench.run(CLAIM, before=before)
-    assert isinstance(fact, facts.Claimed)
+    assert isinstance(fact, events.Claimed)
     assert set(fact.broken) == {T0}
     assert set(fact.claims) == {T1, T2}
 
@@ -243,12 +243,14 @@ def drive(script: Generator[Any, Reply, Any], answer: Callable[[Any], Reply]) ->
             return end.value
 
 
-def with_kafka(bench: Bench, order: ZkOrder, answer: Callable[[OffsetOp], Reply]) -> facts.Fact:
+def with_kafka(
+    bench: Bench, order: ScriptCommand, answer: Callable[[OffsetOp], Reply]
+) -> events.Event:
     """The fact that ends the script of a member that keeps its offsets in Kafka."""
     spec = replace(bench.context.spec, kafka_storage=True)
     script = script_for(order, ScriptContext(spec, bench.client.session_id, lambda: 7))
     fact = drive(script, lambda op: answer(op) if isinstance(op, OffsetOp) else bench.send(op))
-    assert isinstance(fact, facts.Fact)
+    assert isinstance(fact, events.Event)
     return fact
 
 
@@ -256,12 +258,12 @@ def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:
     """The registration is gone in the middle of a claim: what is won so far has no offset yet."""
     bench = registered()
     away = with_kafka(bench, CLAIM, lambda op: Failed(Code.OTHER, detail="no coordinator"))
-    assert isinstance(away, facts.ScriptFailed)
+    assert isinstance(away, events.ScriptFailed)
     assert bench.owner(T0) == bench.client.session_id, "the claim had won before Kafka was asked"
     bench.zk.do(Create(PATHS.offset(T1), b"7"))  # so that the next claim has something to write
     bench.zk.do(Delete(PATHS.member("g_m")))
     gone = with_kafka(bench, CLAIM, lambda op: pytest.fail(f"asked {op}"))
-    assert isinstance(gone, facts.Claimed)
+    assert isinstance(gone, events.Claimed)
     assert gone.unregistered
     assert gone.claims == {}
 
@@ -272,8 +274,8 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
 ) -> None:
     """Kafka takes whatever comes, so what goes there is checked before."""
     bench = registered()
-    bench.run(orders.ClaimPartitions(2, 0, {T0: MINE}))
-    order = orders.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, void)})
+    bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
+    order = commands.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, void)})
     stored: list[OffsetOp] = []
 
     def answer(op: OffsetOp) -> Reply:
@@ -281,7 +283,7 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
         return Ok((None,))
 
     fact = with_kafka(bench, order, answer)
-    assert isinstance(fact, facts.Committed)
+    assert isinstance(fact, events.Committed)
     assert stored == [StoreOffsets(((T0, sent),))]
     assert fact.claims[T0] == Claim(MINE, None, sent)
 
@@ -306,19 +308,19 @@ def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:
 def test_nothing_is_written_without_the_own_registration(harm: str) -> None:
     """Claim, commit and release check that the session that decided is the one that acts."""
     bench = registered()
-    claimed, _ = bench.run(orders.ClaimPartitions(2, 0, {T0: MINE}))
-    assert isinstance(claimed, facts.Claimed)
+    claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
+    assert isinstance(claimed, events.Claimed)
     path = PATHS.member("g_m")
     bench.zk.do(Delete(path) if harm == "deleted" else SetData(path, b"{}"))
     before = bench.zk.zxid
     claims = dict(claimed.claims)
     outcomes = [
-        bench.run(orders.ClaimPartitions(3, 0, {T1: MINE}))[0],
-        bench.run(orders.Commit(4, 0, {T0: 8}, claims))[0],
-        bench.run(orders.Release(5, 0, claims))[0],
+        bench.run(commands.ClaimPartitions(3, 0, {T1: MINE}))[0],
+        bench.run(commands.Commit(4, 0, {T0: 8}, claims))[0],
+        bench.run(commands.Release(5, 0, claims))[0],
     ]
     for outcome in outcomes:
-        assert isinstance(outcome, facts.Claimed | facts.Committed | facts.Released)
+        assert isinstance(outcome, events.Claimed | events.Committed | events.Released)
         assert outcome.unregistered
     assert bench.zk.zxid == before
 
@@ -327,19 +329,19 @@ def holding() -> tuple[Bench, dict[TopicPartition, Claim]]:
     """A member that holds T0 (stored offset 40) and T1 (none)."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"40"))
-    fact, _ = bench.run(orders.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
-    assert isinstance(fact, facts.Claimed)
+    fact, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
+    assert isinstance(fact, events.Claimed)
     return bench, dict(fact.claims)
 
 
 def test_commit_survives_each_lost_answer() -> None:
     """Both offsets are stored, nothing is taken for a foreign write, the tokens are current."""
     bench, claims = holding()
-    order = orders.Commit(3, 0, {T0: 50, T1: 5}, claims)
+    order = commands.Commit(3, 0, {T0: 50, T1: 5}, claims)
     for lose, applied in losses(order, lambda: holding()[0]):
         bench, _ = holding()
         fact, _ = bench.run(order, lose, applied)
-        assert isinstance(fact, facts.Committed), (lose, applied)
+        assert isinstance(fact, events.Committed), (lose, applied)
         assert (bench.offset(T0), bench.offset(T1)) == (b"50", b"5")
         assert not fact.fenced
         assert not fact.foreign
@@ -354,8 +356,8 @@ def test_a_foreign_commit_never_lowers_an_offset(theirs: bytes, stays: bytes) ->
     """Somebody wrote although we own the partition: the larger offset stays, and it is told."""
     bench, claims = holding()
     bench.zk.do(SetData(PATHS.offset(T0), theirs))
-    fact, _ = bench.run(orders.Commit(3, 0, {T0: 50}, claims))
-    assert isinstance(fact, facts.Committed)
+    fact, _ = bench.run(commands.Commit(3, 0, {T0: 50}, claims))
+    assert isinstance(fact, events.Committed)
     assert fact.foreign == {T0}
     assert fact.claims[T0].committed == int(stays)
     assert bench.offset(T0) == stays
@@ -368,11 +370,11 @@ def test_a_void_offset_is_lowered_whichever_answer_gets_lost() -> None:
         return holding()[0]
 
     _, claims = holding()
-    order = orders.Commit(3, 0, {T0: 5}, {T0: replace(claims[T0], void=True)})
+    order = commands.Commit(3, 0, {T0: 5}, {T0: replace(claims[T0], void=True)})
     for lose, applied in losses(order, make):
         bench = make()
         fact, _ = bench.run(order, lose, applied)
-        assert isinstance(fact, facts.Committed)
+        assert isinstance(fact, events.Committed)
         assert (bench.offset(T0), fact.foreign) == (b"5", frozenset()), (lose, applied)
         assert fact.claims[T0].committed == 5
         assert not fact.claims[T0].void
@@ -383,13 +385,13 @@ def test_a_void_offset_is_lowered_although_another_one_is_foreign() -> None:
     bench, claims = holding()
     bench.zk.do(Create(PATHS.offset(T1), b"8"))
     void = {T0: replace(claims[T0], void=True), T1: claims[T1]}
-    fact, _ = bench.run(orders.Commit(3, 0, {T0: 5, T1: 9}, void))
-    assert isinstance(fact, facts.Committed)
+    fact, _ = bench.run(commands.Commit(3, 0, {T0: 5, T1: 9}, void))
+    assert isinstance(fact, events.Committed)
     assert (bench.offset(T0), bench.offset(T1)) == (b"5", b"9")
     assert fact.claims[T0].committed == 5
     bench.zk.do(SetData(PATHS.offset(T0), b"70"))
-    fact, _ = bench.run(orders.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], void=True)}))
-    assert isinstance(fact, facts.Committed)
+    fact, _ = bench.run(commands.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], void=True)}))
+    assert isinstance(fact, events.Committed)
     assert (bench.offset(T0), fact.foreign) == (b"70", {T0}), "what somebody wrote since stays"
 
 
@@ -402,8 +404,8 @@ def test_a_former_owner_commits_nothing(tp: TopicPartition) -> None:
     if tp == T0:
         bench.send(SetData(PATHS.offset(T0), b"40"), bench.stranger)
     before = bench.offset(tp)
-    fact, _ = bench.run(orders.Commit(3, 0, {tp: 99}, claims))
-    assert isinstance(fact, facts.Committed)
+    fact, _ = bench.run(commands.Commit(3, 0, {tp: 99}, claims))
+    assert isinstance(fact, events.Committed)
     assert fact.fenced == {tp}
     assert bench.offset(tp) == before
 
@@ -411,14 +413,14 @@ def test_a_former_owner_commits_nothing(tp: TopicPartition) -> None:
 def test_release_survives_each_lost_answer() -> None:
     """Our owner znodes are gone, whatever got lost; a second release changes nothing."""
     bench, claims = holding()
-    order = orders.Release(3, 0, claims)
+    order = commands.Release(3, 0, claims)
     for lose, applied in losses(order, lambda: holding()[0]):
         bench, _ = holding()
         fact, _ = bench.run(order, lose, applied)
-        assert fact == facts.Released(3), (lose, applied)
+        assert fact == events.Released(3), (lose, applied)
         assert bench.owner(T0) == bench.owner(T1) == 0
         before = bench.zk.zxid
-        assert bench.run(order)[0] == facts.Released(3)
+        assert bench.run(order)[0] == events.Released(3)
         assert bench.zk.zxid == before
 
 
@@ -428,8 +430,8 @@ def test_release_leaves_the_znode_of_somebody_else(tp: TopicPartition) -> None:
     bench, claims = holding()
     bench.zk.do(Delete(PATHS.owner(tp)))
     bench.send(Create(PATHS.owner(tp), b"g_a-0", ephemeral=True), bench.stranger)
-    fact, _ = bench.run(orders.Release(3, 0, claims))
-    assert fact == facts.Released(3, frozenset({tp}))
+    fact, _ = bench.run(commands.Release(3, 0, claims))
+    assert fact == events.Released(3, frozenset({tp}))
     assert bench.owner(tp) == bench.stranger.session_id
 
 
@@ -437,9 +439,9 @@ def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:
     """An ephemeral where a topic's folder belongs: the script ends and names the path."""
     bench = registered()
     bench.send(Create(PATHS.owners_topic("x"), b"", ephemeral=True), bench.stranger)
-    order = orders.ClaimPartitions(2, 0, {TopicPartition("x", 0): MINE})
+    order = commands.ClaimPartitions(2, 0, {TopicPartition("x", 0): MINE})
     fact, _ = bench.run(order)
-    assert isinstance(fact, facts.ScriptFailed)
+    assert isinstance(fact, events.ScriptFailed)
     assert fact.code is Code.NO_CHILDREN_FOR_EPHEMERALS
     assert fact.path == PATHS.owner(TopicPartition("x", 0))
 
@@ -451,7 +453,7 @@ def test_an_ended_session_ends_the_script() -> None:
     next(script)
     with pytest.raises(StopIteration) as end:
         script.send(Failed(Code.SESSION_EXPIRED))
-    assert end.value.value == facts.ScriptFailed(2, Code.SESSION_EXPIRED)
+    assert end.value.value == events.ScriptFailed(2, Code.SESSION_EXPIRED)
 
 
 def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
@@ -461,7 +463,7 @@ def test_the_scala_profile_reads_one_znode_at_a_time() -> None:
         bench = registered(scala)
         bench.send(Create(PATHS.member("g_n"), b"{}", ephemeral=True), bench.stranger)
         seen[scala] = []
-        bench.run(orders.LoadView(2), before=lambda _index, op, ops=seen[scala]: ops.append(op))
+        bench.run(commands.LoadView(2), before=lambda _index, op, ops=seen[scala]: ops.append(op))
     reads = [op for op in seen[True] if isinstance(op, GetMany)]
     assert reads
     assert all(len(op.paths) == 1 for op in reads)
@@ -481,14 +483,14 @@ def test_a_view_reads_only_what_may_have_changed() -> None:
     body = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
     bench.send(Create(PATHS.member("g_n"), body % b"t", ephemeral=True), bench.stranger)
 
-    def look(known: Known) -> tuple[facts.ViewLoaded, list[str]]:
+    def look(known: Known) -> tuple[events.ViewLoaded, list[str]]:
         read: list[str] = []
 
         def note(_index: int, op: ZkOp) -> None:
             read.extend(op.paths if isinstance(op, GetMany) else [op.path])
 
-        fact, _ = bench.run(orders.LoadView(2, known=known), before=note)
-        assert isinstance(fact, facts.ViewLoaded)
+        fact, _ = bench.run(commands.LoadView(2, known=known), before=note)
+        assert isinstance(fact, events.ViewLoaded)
         return fact, read
 
     first, read = look(NOTHING)

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,

@@ -7,9 +7,15 @@ import time
 
 import pytest
 
-from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist, clean_regex, expand
-from zkconsumer.core.types import Pattern, Subscription
-from zkconsumer.core.znodes import decode_registration, encode_registration
+from zkconsumer.core.common.topic_filter import (
+    Blacklist,
+    TopicFilter,
+    Whitelist,
+    clean_regex,
+    expand,
+)
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.znodes import decode_registration, encode_registration
 from zkconsumer.errors import ConfigError, ZnodeFormatError
 
 PATH = "/consumers/g/ids/g_c1"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from zkconsumer.core.java_regex import MAX_COPIES, InvalidRegexError, compile_java
+from zkconsumer.core.common.java_regex import MAX_COPIES, InvalidRegexError, compile_java
 
 SUBJECTS = (
     "a b ab aab t1 t12 orders orders-eu ORDERS a.b a-b a_b test-good test-bad aaaa x 9 - abab"

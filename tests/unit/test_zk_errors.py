@@ -7,7 +7,7 @@ import inspect
 import pytest
 from kazoo import exceptions as kz
 
-from zkconsumer.core.ops import Code
+from zkconsumer.core.zookeeper.ops import Code
 from zkconsumer.zk.driver import code_of
 
 KINDS = sorted(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core import znodes
-from zkconsumer.core.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
-from zkconsumer.core.znodes import (
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper import znodes
+from zkconsumer.core.zookeeper.znodes import (
     MAX_STREAMS,
     MAX_TOPICS,
     MAX_ZNODE_BYTES,

@@ -16,7 +16,7 @@ from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import CONSUMERS, list_members
 from zkconsumer.admin.text import printable
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Delete,
@@ -28,8 +28,8 @@ from zkconsumer.core.ops import (
     Ok,
     SetData,
 )
-from zkconsumer.core.scripts.common import Script, attempt, op_bytes, read, read_many
-from zkconsumer.core.znodes import GroupPaths, encode_offset
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, op_bytes, read, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
 from zkconsumer.errors import (
     GroupActiveError,
     GroupChangedError,

@@ -14,9 +14,9 @@ from zkconsumer.admin.snapshot import (
     topics_of,
 )
 from zkconsumer.admin.topics import TopicSnapshot
-from zkconsumer.core.ops import Node
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import decode_offset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.znodes import decode_offset
 from zkconsumer.errors import ZnodeFormatError
 
 _JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")

@@ -13,7 +13,7 @@ from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import LATEST, list_offsets
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
 CLIENT_ID: Final = "zkconsumer-admin"

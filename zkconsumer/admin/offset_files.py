@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from zkconsumer.core.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import OffsetsFileError
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024

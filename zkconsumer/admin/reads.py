@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-from zkconsumer.core.ops import GetChildren, GetMany, Ok
-from zkconsumer.core.scripts.common import Script, read
-from zkconsumer.core.znodes import MAX_TOPIC_ZNODE_BYTES
+from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Ok
+from zkconsumer.core.zookeeper.scripts.common import Script, read
+from zkconsumer.core.zookeeper.znodes import MAX_TOPIC_ZNODE_BYTES
 from zkconsumer.errors import ZnodeFormatError
 
 _LISTS: Final = 200

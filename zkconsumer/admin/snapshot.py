@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of, listing
-from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script, read_many
-from zkconsumer.core.topic_filter import INTERNAL_TOPICS, expand
-from zkconsumer.core.types import Pattern, Subscription
-from zkconsumer.core.znodes import GroupPaths, decode_registration, is_legal_topic
+from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_registration, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
 
 CONSUMERS: Final = "/consumers"

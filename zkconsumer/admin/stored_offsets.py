@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from zkconsumer.admin.log_ends import CLIENT_ID
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
 _THREADS = 8

@@ -49,11 +49,11 @@ from zkconsumer.admin.topics import (
     topic_row,
 )
 from zkconsumer.admin.verify import Finding, verify
-from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.view import Assignor
-from zkconsumer.core.znodes import GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.view import Assignor
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import GroupChangedError, GroupError, UnknownGroupError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 

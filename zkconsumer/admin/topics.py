@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.admin.reads import children, json_object, listing
-from zkconsumer.core.ops import Node
-from zkconsumer.core.scripts.common import Script, read_many
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.znodes import (
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     broker_path,

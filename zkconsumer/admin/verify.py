@@ -20,11 +20,11 @@ from zkconsumer.admin.snapshot import (
     partition_number,
 )
 from zkconsumer.admin.topics import TopicSnapshot
-from zkconsumer.core.assign import assign_range, assign_roundrobin, thread_ids
-from zkconsumer.core.ops import Node
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.view import Assignor
-from zkconsumer.core.znodes import decode_offset, is_legal_topic
+from zkconsumer.core.common.assign import assign_range, assign_roundrobin, thread_ids
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.view import Assignor
+from zkconsumer.core.zookeeper.znodes import decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
 
 _BROKER_PARTITION = re.compile(r"[0-9]+-[0-9]+")

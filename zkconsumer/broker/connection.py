@@ -13,8 +13,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka.errors import KafkaError, for_code
@@ -24,7 +23,7 @@ from zkconsumer.broker.api_versions import (
     LEGACY_VERSIONS,
     supported_versions,
 )
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

@@ -22,8 +22,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from zkconsumer.broker.api_versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.core.membership.wire import by_topic
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 
 _UNKNOWN_TOPIC: Final = 3

@@ -1,4 +1,4 @@
-"""The group's coordinator on the wire: carries out a member's orders, one request each.
+"""The group's coordinator on the wire: carries out a member's commands, one request each.
 
 A ``GroupClient`` is used by one thread; a second one, for heartbeats, by another. ``interrupt``
 may be called by any thread. Requests are kafka-python's message objects in versions without tagged
@@ -39,11 +39,11 @@ from zkconsumer.broker.api_versions import (
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import fetch_offsets
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import GroupMember, MembershipFact
-from zkconsumer.core.membership.reactions import UNREACHABLE
-from zkconsumer.core.membership.wire import by_topic
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event, GroupMember
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 
 JOIN_GROUP: Final = 11
@@ -54,15 +54,15 @@ _UNSUPPORTED: Final = 35
 _GRACE: Final = 10.0
 """Seconds that JoinGroup may take beyond the rebalance timeout."""
 
-RequestOrder = (
-    orders.FindCoordinator
-    | orders.LoadTopics
-    | orders.JoinGroup
-    | orders.SyncGroup
-    | orders.Heartbeat
-    | orders.LeaveGroup
-    | orders.FetchOffsets
-    | orders.CommitOffsets
+RequestCommand = (
+    commands.FindCoordinator
+    | commands.LoadTopics
+    | commands.JoinGroup
+    | commands.SyncGroup
+    | commands.Heartbeat
+    | commands.LeaveGroup
+    | commands.FetchOffsets
+    | commands.CommitOffsets
 )
 
 OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
@@ -70,7 +70,7 @@ OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
 
 
 class GroupClient:
-    """Carries out orders for one member.
+    """Carries out commands for one member.
 
     Args:
         group: ``group.id``.
@@ -120,40 +120,40 @@ class GroupClient:
         self._closed = True
         self.interrupt()
 
-    def execute(self, order: RequestOrder) -> MembershipFact:
-        """Carry out ``order``; the answer, or ``RequestFailed``. Raises nothing."""
+    def execute(self, command: RequestCommand) -> Event:
+        """Carry out ``command``; the answer, or ``RequestFailed``. Raises nothing."""
         try:
-            match order:
-                case orders.FindCoordinator():
-                    return self._find(order)
-                case orders.LoadTopics():
-                    return self._load_topics(order)
-                case orders.JoinGroup():
-                    return self._join(order)
-                case orders.SyncGroup():
-                    return self._sync(order)
-                case orders.Heartbeat():
-                    return self._heartbeat(order)
-                case orders.LeaveGroup():
-                    return self._leave(order)
-                case orders.FetchOffsets():
-                    return self._fetch(order)
-                case orders.CommitOffsets():
-                    return self._commit(order)
+            match command:
+                case commands.FindCoordinator():
+                    return self._find(command)
+                case commands.LoadTopics():
+                    return self._load_topics(command)
+                case commands.JoinGroup():
+                    return self._join(command)
+                case commands.SyncGroup():
+                    return self._sync(command)
+                case commands.Heartbeat():
+                    return self._heartbeat(command)
+                case commands.LeaveGroup():
+                    return self._leave(command)
+                case commands.FetchOffsets():
+                    return self._fetch(command)
+                case commands.CommitOffsets():
+                    return self._commit(command)
         except UnsupportedBrokerError as error:
-            return facts.RequestFailed(order.token, _UNSUPPORTED, str(error))
+            return events.RequestFailed(command.token, _UNSUPPORTED, str(error))
         except BrokerError as error:
-            if isinstance(order, orders.Heartbeat):
-                return facts.HeartbeatAnswered(order.token, UNREACHABLE)
-            return facts.RequestFailed(order.token, UNREACHABLE, str(error))
+            if isinstance(command, commands.Heartbeat):
+                return events.HeartbeatAnswered(command.token, UNREACHABLE)
+            return events.RequestFailed(command.token, UNREACHABLE, str(error))
 
     # -- any broker ------------------------------------------------------------------------------
 
-    def _find(self, order: orders.FindCoordinator) -> MembershipFact:
+    def _find(self, command: commands.FindCoordinator) -> Event:
         if self.coordinator is not None:  # it has failed, or is the coordinator no more
             self._brokers.failed(self.coordinator)
             self.coordinator = None
-        failed = facts.RequestFailed(order.token, UNREACHABLE, "no broker is known")
+        failed = events.RequestFailed(command.token, UNREACHABLE, "no broker is known")
         for broker in self._brokers.least_loaded():
             asked = broker
             try:
@@ -162,7 +162,7 @@ class GroupClient:
                 request = FindCoordinatorRequest(key=self._group)
                 answer = self._call(connection, request, FindCoordinatorResponse, version)
                 if answer.error_code:
-                    failed = self._failed(order.token, answer.error_code, "coordinator")
+                    failed = self._failed(command.token, answer.error_code, "coordinator")
                     continue
                 asked = found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
                 self._check_protocol(self._connection(found))
@@ -170,10 +170,10 @@ class GroupClient:
                 raise
             except BrokerError as error:
                 self._brokers.failed(asked)
-                failed = facts.RequestFailed(order.token, UNREACHABLE, str(error))
+                failed = events.RequestFailed(command.token, UNREACHABLE, str(error))
                 continue
             self.coordinator = found
-            return facts.CoordinatorFound(order.token)
+            return events.CoordinatorFound(command.token)
         return failed
 
     def _check_protocol(self, connection: BrokerConnection) -> None:
@@ -201,12 +201,12 @@ class GroupClient:
                     "static members: leave the key out"
                 ) from None
 
-    def _load_topics(self, order: orders.LoadTopics) -> MembershipFact:
+    def _load_topics(self, command: commands.LoadTopics) -> Event:
         connection = self._to_coordinator()
         version = connection.version(METADATA, 4, 0)
         if version:
             kind = MetadataRequest.MetadataRequestTopic
-            named = order.topics
+            named = command.topics
             request = MetadataRequest(
                 topics=None if named is None else [kind(name=n, version=version) for n in named],
                 allow_auto_topic_creation=False,
@@ -219,14 +219,14 @@ class GroupClient:
             partitions = {
                 topic.name: len(topic.partitions)
                 for topic in answer.topics
-                if topic.partitions and (order.topics is None or topic.name in order.topics)
+                if topic.partitions and (command.topics is None or topic.name in command.topics)
             }
         self._brokers.learn(brokers)
-        return facts.TopicsLoaded(order.token, partitions, brokers)
+        return events.TopicsLoaded(command.token, partitions, brokers)
 
     # -- the coordinator -------------------------------------------------------------------------
 
-    def _join(self, order: orders.JoinGroup) -> MembershipFact:
+    def _join(self, command: commands.JoinGroup) -> Event:
         connection = self._to_coordinator(self._rebalance_timeout + _GRACE)
         version = connection.version(JOIN_GROUP, 5, 1)
         kind = JoinGroupRequest.JoinGroupRequestProtocol
@@ -234,18 +234,18 @@ class GroupClient:
             group_id=self._group,
             session_timeout_ms=round(self._session_timeout * 1000),
             rebalance_timeout_ms=round(self._rebalance_timeout * 1000),
-            member_id=order.member_id,
+            member_id=command.member_id,
             protocol_type="consumer",
             protocols=[
                 kind(name=name, metadata=metadata, version=version)
-                for name, metadata in order.protocols
+                for name, metadata in command.protocols
             ],
             **self._instance(version == 5),
         )
         answer = self._call(connection, request, JoinGroupResponse, version)
         if answer.error_code:
-            failed = self._failed(order.token, answer.error_code, "JoinGroup")
-            return facts.RequestFailed(failed.token, failed.code, failed.detail, answer.member_id)
+            failed = self._failed(command.token, answer.error_code, "JoinGroup")
+            return events.RequestFailed(failed.token, failed.code, failed.detail, answer.member_id)
         with mapped_errors(connection.endpoint):
             members = tuple(
                 GroupMember(
@@ -255,8 +255,8 @@ class GroupClient:
                 )
                 for one in answer.members
             )
-        return facts.Joined(
-            order.token,
+        return events.Joined(
+            command.token,
             answer.member_id,
             answer.generation_id,
             answer.leader,
@@ -264,56 +264,56 @@ class GroupClient:
             members,
         )
 
-    def _sync(self, order: orders.SyncGroup) -> MembershipFact:
+    def _sync(self, command: commands.SyncGroup) -> Event:
         connection = self._to_coordinator(self._rebalance_timeout + _GRACE)
         version = connection.version(SYNC_GROUP, 3, 0)
         kind = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
             group_id=self._group,
-            generation_id=order.generation,
-            member_id=order.member_id,
+            generation_id=command.generation,
+            member_id=command.member_id,
             assignments=[
                 kind(member_id=member, assignment=assignment, version=version)
-                for member, assignment in order.assignments.items()
+                for member, assignment in command.assignments.items()
             ],
             **self._instance(version == 3),
         )
         answer = self._call(connection, request, SyncGroupResponse, version)
         if answer.error_code:
-            return self._failed(order.token, answer.error_code, "SyncGroup")
+            return self._failed(command.token, answer.error_code, "SyncGroup")
         with mapped_errors(connection.endpoint):
-            return facts.Synced(order.token, _raw(answer.assignment))
+            return events.Synced(command.token, _raw(answer.assignment))
 
-    def _heartbeat(self, order: orders.Heartbeat) -> MembershipFact:
+    def _heartbeat(self, command: commands.Heartbeat) -> Event:
         connection = self._to_coordinator()
         version = connection.version(HEARTBEAT, 3, 0)
         request = HeartbeatRequest(
             group_id=self._group,
-            generation_id=order.generation,
-            member_id=order.member_id,
+            generation_id=command.generation,
+            member_id=command.member_id,
             **self._instance(version == 3),
         )
         answer = self._call(connection, request, HeartbeatResponse, version)
-        return facts.HeartbeatAnswered(order.token, answer.error_code)
+        return events.HeartbeatAnswered(command.token, answer.error_code)
 
-    def _leave(self, order: orders.LeaveGroup) -> MembershipFact:
+    def _leave(self, command: commands.LeaveGroup) -> Event:
         connection = self._to_coordinator()
         version = connection.version(LEAVE_GROUP, 1, 0)
-        request = LeaveGroupRequest(group_id=self._group, member_id=order.member_id)
+        request = LeaveGroupRequest(group_id=self._group, member_id=command.member_id)
         self._call(connection, request, LeaveGroupResponse, version)
-        return facts.Left(order.token)
+        return events.Left(command.token)
 
-    def _fetch(self, order: orders.FetchOffsets) -> MembershipFact:
+    def _fetch(self, command: commands.FetchOffsets) -> Event:
         connection = self._to_coordinator()
         code, what, stored = fetch_offsets(
-            connection, self._group, order.partitions, ask=partial(self._call, connection)
+            connection, self._group, command.partitions, ask=partial(self._call, connection)
         )
         if code:
-            return facts.RequestFailed(order.token, code, str(error_from_code(code, what)))
-        offsets = {tp: stored[tp].offset if tp in stored else None for tp in order.partitions}
-        return facts.OffsetsFetched(order.token, offsets)
+            return events.RequestFailed(command.token, code, str(error_from_code(code, what)))
+        offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
+        return events.OffsetsFetched(command.token, offsets)
 
-    def _commit(self, order: orders.CommitOffsets) -> MembershipFact:
+    def _commit(self, command: commands.CommitOffsets) -> Event:
         connection = self._to_coordinator()
         version = connection.version(OFFSET_COMMIT, 7, 2)
         kind = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -321,15 +321,15 @@ class GroupClient:
         extra: dict[str, Any] = {"committed_leader_epoch": -1} if version == 7 else {}
         request = OffsetCommitRequest(
             group_id=self._group,
-            generation_id_or_member_epoch=order.generation,
-            member_id=order.member_id,
+            generation_id_or_member_epoch=command.generation,
+            member_id=command.member_id,
             topics=[
                 kind(
                     name=name,
                     partitions=[
                         part(
                             partition_index=number,
-                            committed_offset=order.positions[TopicPartition(name, number)],
+                            committed_offset=command.positions[TopicPartition(name, number)],
                             committed_metadata="",
                             version=version,
                             **extra,
@@ -338,7 +338,7 @@ class GroupClient:
                     ],
                     version=version,
                 )
-                for name, numbers in by_topic(order.positions).items()
+                for name, numbers in by_topic(command.positions).items()
             ],
             **self._instance(version == 7),
             **({"retention_time_ms": -1} if version == 2 else {}),
@@ -350,16 +350,16 @@ class GroupClient:
                 for entry in answer.topics
                 for one in entry.partitions
             }
-        return facts.OffsetsCommitted(order.token, codes)
+        return events.OffsetsCommitted(command.token, codes)
 
     # -- connections -----------------------------------------------------------------------------
 
     def _instance(self, known: bool) -> Mapping[str, Any]:
         return {"group_instance_id": self._instance_id} if known else {}
 
-    def _failed(self, token: int, code: int, what: str) -> facts.RequestFailed:
+    def _failed(self, token: int, code: int, what: str) -> events.RequestFailed:
         text = str(error_from_code(code, f"{what} of group {self._group}"))
-        return facts.RequestFailed(token, code, text)
+        return events.RequestFailed(token, code, text)
 
     def _to_coordinator(self, timeout: float | None = None) -> BrokerConnection:
         coordinator = self.coordinator

@@ -39,8 +39,8 @@ from zkconsumer.broker.coordinator_calls import (
     until,
 )
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.core.membership.wire import by_topic
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

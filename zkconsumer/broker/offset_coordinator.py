@@ -23,7 +23,7 @@ from zkconsumer.broker.coordinator_calls import (
     settle,
     until,
 )
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 _NO_SUCH_BROKER: Final = "no broker is registered in ZooKeeper"

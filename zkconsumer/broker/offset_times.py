@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
@@ -19,7 +18,7 @@ from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"

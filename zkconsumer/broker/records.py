@@ -12,8 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from enum import IntEnum
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error as StructError
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c

@@ -16,9 +16,10 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
 )
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from zkconsumer.core.membership.facts import GroupMember
-from zkconsumer.core.membership.strategies import Standing
-from zkconsumer.core.membership.wire import (
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.strategies import Standing
+from zkconsumer.core.coordinator.wire import (
     AssignmentData,
     SubscriptionData,
     decode_sticky,
@@ -27,7 +28,6 @@ from zkconsumer.core.membership.wire import (
     encode_sticky,
     encode_subscription,
 )
-from zkconsumer.core.types import TopicPartition
 
 
 class _Name(str):

@@ -24,7 +24,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
 from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CommitFailedError,

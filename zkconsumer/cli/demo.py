@@ -32,7 +32,7 @@ from zkconsumer.cli.demo_view import (
     verdict_lines,
     verdict_panel,
 )
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster
 from zkconsumer.testing.produce import send

@@ -15,8 +15,8 @@ from zkconsumer.cli.tables import (
     print_rows,
     zookeeper_options,
 )
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.view import Assignor
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError
 
 

@@ -16,7 +16,7 @@ import click
 
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
 from zkconsumer.coordinator import CoordinatorConsumerConnector
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import RebalanceFailedError
 from zkconsumer.runtime.streams import KafkaStream
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.config.coordinator import ALIASES, VALUES
-from zkconsumer.config.coordinator import KEYS as COORDINATOR_KEYS
+from zkconsumer.config.coordinator import ALIASES, KEYS as COORDINATOR_KEYS, VALUES
 from zkconsumer.config.keys import KEYS
 from zkconsumer.config.rules import RULES
 from zkconsumer.config.table import REQUIRED, Row

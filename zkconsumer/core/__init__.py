@@ -1,1 +1,1 @@
-"""The decision core: facts in, orders out. No IO, no clock, no random numbers."""
+"""The decision core: events in, commands out. No IO, no clock, no random numbers."""

@@ -1,4 +1,4 @@
-"""The journal of a run: JSON Lines of every fact, order and ZooKeeper operation of its members.
+"""The journal of a run: JSON Lines of every event, order and ZooKeeper operation of its members.
 
 ``schema`` is the one table of fields; ``recorder`` turns what a member does into entries, ``files``
 writes and reads them, ``tally`` adds them up. Nothing here knows a driver: the live loop and the

@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from zkconsumer.core import orders as common_orders
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import MembershipFact
-from zkconsumer.core.membership.orders import MembershipOrder
-from zkconsumer.core.membership.reactions import name_of
-from zkconsumer.core.membership.wire import by_topic, decode_assignment
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.commands import Command
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.reactions import name_of
+from zkconsumer.core.coordinator.wire import by_topic, decode_assignment
 from zkconsumer.journal.recorder import Entry, Sink, describe, session_text
 from zkconsumer.journal.schema import Kind
 from zkconsumer.journal.tally import GROUP_KINDS, Tally
@@ -29,16 +28,16 @@ _BROKER: Final = 4 + 2 + 10 + 4 + 2  # id, host of ten characters, port, no rack
 class GroupObserver(Protocol):
     """Told of everything a member does, in order. Must be quick, and must not raise."""
 
-    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
-        """The core is about to be told ``fact``."""
+    def event(self, event: Event, generation: int, attempt: int) -> None:
+        """The core is about to be told ``event``."""
 
-    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
-        """The core wants ``order``."""
+    def command(self, command: Command, generation: int, attempt: int) -> None:
+        """The core wants ``command``."""
 
     def request(
-        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
     ) -> None:
-        """The request that ``order`` asks for, sent at ``sent_us``, was answered or given up."""
+        """The request that ``command`` asks for, sent at ``sent_us``, was answered or given up."""
 
 
 class GroupRecorder:
@@ -76,27 +75,27 @@ class GroupRecorder:
             "attempt": attempt,
         }
 
-    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
-        """Write a fact."""
-        entry = self._entry(Kind.FACT, fact, generation, attempt)
-        describe(fact, entry)
-        _describe(fact, entry)
+    def event(self, event: Event, generation: int, attempt: int) -> None:
+        """Write an event."""
+        entry = self._entry(Kind.FACT, event, generation, attempt)
+        describe(event, entry)
+        _describe(event, entry)
         self._sink.write(entry)
 
-    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
-        """Write an order."""
-        entry = self._entry(Kind.ORDER, order, generation, attempt)
-        describe(order, entry)
-        _describe(order, entry)
+    def command(self, command: Command, generation: int, attempt: int) -> None:
+        """Write a command."""
+        entry = self._entry(Kind.ORDER, command, generation, attempt)
+        describe(command, entry)
+        _describe(command, entry)
         self._sink.write(entry)
 
     def request(
-        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
     ) -> None:
         """Write an operation."""
-        entry = self._entry(Kind.OP, order, generation, attempt)
+        entry = self._entry(Kind.OP, command, generation, attempt)
         entry |= {"sent": sent_us, "result": result_of(answer)}
-        self._sink.write(entry | dataclasses.asdict(self._wire.cost(order, answer)))
+        self._sink.write(entry | dataclasses.asdict(self._wire.cost(command, answer)))
 
 
 class GroupCounter:
@@ -110,35 +109,35 @@ class GroupCounter:
         self._now_us = now_us
         self._wire = Wire(group, client_id, None)
 
-    def fact(self, fact: MembershipFact, generation: int, attempt: int) -> None:
+    def event(self, event: Event, generation: int, attempt: int) -> None:
         """Costs nothing."""
 
-    def order(self, order: MembershipOrder, generation: int, attempt: int) -> None:
+    def command(self, command: Command, generation: int, attempt: int) -> None:
         """Follow ownership."""
         now, ownership = self._now_us(), self._tally.ownership
-        match order:
-            case common_orders.StartFetching(_, partitions):
+        match command:
+            case commands.StartFetching(_, partitions):
                 for tp in partitions:
                     ownership.took(now, tp, self._member)
-            case common_orders.Forget(gone) | common_orders.Drop(gone):
+            case commands.Forget(gone) | commands.Drop(gone):
                 for tp in gone:
                     ownership.lost(now, tp, self._member)
 
     def request(
-        self, order: Any, answer: MembershipFact, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
     ) -> None:
         """Count an operation."""
-        name, spent = type(order).__name__, self._wire.cost(order, answer)
+        name, spent = type(command).__name__, self._wire.cost(command, answer)
         self._tally.spend(self._now_us(), self._member, GROUP_KINDS[name], spent, sent_us)
         self._tally.asked(self._member, name, result_of(answer))
 
 
-def result_of(answer: MembershipFact) -> str:
+def result_of(answer: Event) -> str:
     """``ok``, or the code's name."""
     match answer:
-        case facts.RequestFailed(_, code) | facts.HeartbeatAnswered(_, code) if code:
+        case events.RequestFailed(_, code) | events.HeartbeatAnswered(_, code) if code:
             return name_of(code)
-        case facts.OffsetsCommitted(_, codes):
+        case events.OffsetsCommitted(_, codes):
             return next((name_of(code) for code in codes.values() if code), "ok")
     return "ok"
 
@@ -154,79 +153,79 @@ class Wire:
         self._group = _text(group)
         self._instance = 2 + len((instance_id or "").encode())
 
-    def cost(self, order: Any, answer: MembershipFact) -> Cost:
-        """What ``order`` and its ``answer`` cost."""
-        out = self._head + self._out(order)
-        return Cost(1, 0, 0, 0, out, 0 if _unanswered(answer) else _ANSWER + _in(order, answer))
+    def cost(self, command: Any, answer: Event) -> Cost:
+        """What ``command`` and its ``answer`` cost."""
+        out = self._head + self._out(command)
+        return Cost(1, 0, 0, 0, out, 0 if _unanswered(answer) else _ANSWER + _in(command, answer))
 
-    def _out(self, order: Any) -> int:
-        match order:
-            case orders.FindCoordinator():
+    def _out(self, command: Any) -> int:
+        match command:
+            case commands.FindCoordinator():
                 return self._group
-            case orders.LoadTopics(_, topics):
+            case commands.LoadTopics(_, topics):
                 return 4 + sum(map(_text, topics or ())) + 1
-            case orders.JoinGroup(_, name, protocols):
+            case commands.JoinGroup(_, name, protocols):
                 size = self._group + 8 + _text(name) + self._instance + _text("consumer") + 4
                 return size + sum(_text(n) + 4 + len(raw) for n, raw in protocols)
-            case orders.SyncGroup(_, name, _, given):
+            case commands.SyncGroup(_, name, _, given):
                 size = self._group + 4 + _text(name) + self._instance + 4
                 return size + sum(_text(n) + 4 + len(raw) for n, raw in given.items())
-            case orders.Heartbeat(_, name):
+            case commands.Heartbeat(_, name):
                 return self._group + 4 + _text(name) + self._instance
-            case orders.LeaveGroup(_, name):
+            case commands.LeaveGroup(_, name):
                 return self._group + _text(name)
-            case orders.FetchOffsets(_, partitions):
+            case commands.FetchOffsets(_, partitions):
                 return self._group + _partitions(partitions, 4)
-            case orders.CommitOffsets(_, name, _, positions):
+            case commands.CommitOffsets(_, name, _, positions):
                 size = self._group + 4 + _text(name) + self._instance
                 return size + _partitions(positions, 4 + 8 + 4 + 2)
-        raise TypeError(type(order).__name__)
+        raise TypeError(type(command).__name__)
 
 
-def _in(order: Any, answer: MembershipFact) -> int:
+def _in(command: Any, answer: Event) -> int:
     match answer:
-        case facts.CoordinatorFound():
+        case events.CoordinatorFound():
             return 2 + _BROKER - 2
-        case facts.TopicsLoaded(_, partitions, brokers):
+        case events.TopicsLoaded(_, partitions, brokers):
             size = 4 + 4 + len(brokers) * _BROKER + 2 + 22 + 4 + 4
             return size + sum(
                 2 + _text(topic) + 1 + 4 + count * (2 + 4 + 4 + 8 + 8)
                 for topic, count in partitions.items()
             )
-        case facts.Joined(_, name, _, leader, protocol, members):
+        case events.Joined(_, name, _, leader, protocol, members):
             size = 4 + 2 + 4 + _text(protocol) + _text(leader) + _text(name) + 4
             return size + sum(
                 _text(one.member_id) + 2 + len(one.instance_id or "") + 4 + len(one.metadata)
                 for one in members
             )
-        case facts.Synced(_, assignment):
+        case events.Synced(_, assignment):
             return 4 + 2 + 4 + len(assignment)
-        case facts.OffsetsFetched(_, offsets):
+        case events.OffsetsFetched(_, offsets):
             return 4 + _partitions(offsets, 4 + 8 + 4 + 2 + 2) + 2
-        case facts.OffsetsCommitted(_, codes):
+        case events.OffsetsCommitted(_, codes):
             return 4 + _partitions(codes, 4 + 2)
-        case facts.RequestFailed():
-            return _refused(order, answer)
+        case events.RequestFailed():
+            return _refused(command, answer)
     return 4 + 2
 
 
-def _refused(order: Any, answer: facts.RequestFailed) -> int:
-    match order:
-        case orders.FindCoordinator():
+def _refused(command: Any, answer: events.RequestFailed) -> int:
+    match command:
+        case commands.FindCoordinator():
             return 2 + 4 + _text("") + 4
-        case orders.JoinGroup():
-            return _in(order, facts.Joined(0, answer.member_id, -1, "", ""))
-        case orders.SyncGroup():
-            return _in(order, facts.Synced(0, b""))
-        case orders.FetchOffsets():
-            return _in(order, facts.OffsetsFetched(0, {}))
-        case orders.CommitOffsets(_, _, _, positions):
-            return _in(order, facts.OffsetsCommitted(0, positions))
+        case commands.JoinGroup():
+            return _in(command, events.Joined(0, answer.member_id, -1, "", ""))
+        case commands.SyncGroup():
+            return _in(command, events.Synced(0, b""))
+        case commands.FetchOffsets():
+            return _in(command, events.OffsetsFetched(0, {}))
+        case commands.CommitOffsets(_, _, _, positions):
+            return _in(command, events.OffsetsCommitted(0, positions))
     return 4 + 2
 
 
-def _unanswered(answer: MembershipFact) -> bool:
-    return isinstance(answer, facts.RequestFailed | facts.HeartbeatAnswered) and answer.code < 0
+def _unanswered(answer: Event) -> bool:
+    return isinstance(answer, events.RequestFailed | events.HeartbeatAnswered) and answer.code < 0
 
 
 def _text(text: str) -> int:
@@ -244,31 +243,31 @@ def _given(assignment: bytes) -> list[str]:
         return []
 
 
-def _describe(what: MembershipFact | MembershipOrder, entry: Entry) -> None:
+def _describe(what: Event | Command, entry: Entry) -> None:
     """Add what the fields say that members in ZooKeeper do not know."""
     more: dict[str, Any] = {}
     match what:
-        case facts.TopicsLoaded(_, partitions):
+        case events.TopicsLoaded(_, partitions):
             more["detail"] = " ".join(f"{topic}:{n}" for topic, n in sorted(partitions.items()))
-        case facts.Joined(_, _, generation, leader, protocol, members):
+        case events.Joined(_, _, generation, leader, protocol, members):
             more["members"] = [member.member_id for member in members]
             more["detail"] = f"generation {generation}, {protocol}, led by {leader}"
-        case facts.Synced(_, assignment):
+        case events.Synced(_, assignment):
             more["partitions"] = _given(assignment)
-        case facts.OffsetsFetched(_, offsets) | orders.CommitOffsets(_, _, _, offsets):
+        case events.OffsetsFetched(_, offsets) | commands.CommitOffsets(_, _, _, offsets):
             more["offsets"] = {str(tp): n for tp, n in sorted(offsets.items()) if n is not None}
-        case facts.OffsetsCommitted() | facts.HeartbeatAnswered():
+        case events.OffsetsCommitted() | events.HeartbeatAnswered():
             more["result"] = result_of(what)
-        case facts.RequestFailed(_, code, detail):
+        case events.RequestFailed(_, code, detail):
             more |= {"result": name_of(code), "detail": detail}
-        case orders.FetchOffsets(_, partitions) | common_orders.NotifyLost(_, partitions):
+        case commands.FetchOffsets(_, partitions) | commands.NotifyLost(_, partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
-        case common_orders.Forget(partitions):
+        case commands.Forget(partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
-        case orders.JoinGroup(_, name, protocols):
+        case commands.JoinGroup(_, name, protocols):
             more["detail"] = f"{name or 'no member id'}: {', '.join(n for n, _ in protocols)}"
-        case common_orders.Fail(code, text):
+        case commands.Fail(code, text):
             more |= {"result": name_of(code), "detail": text}
-        case common_orders.Close(faults):
+        case commands.Close(faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

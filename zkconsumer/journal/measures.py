@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.journal.tally import BUCKET_US, MemberTally, Sums, Tally
 
 #: Ownership over time is kept for this many partitions at most; a chart shows no more.

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Fact
-from zkconsumer.core.ops import Failed, OffsetOp, Reply, ZkOp
-from zkconsumer.core.orders import Order
-from zkconsumer.core.scripts.common import path_of
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind
 from zkconsumer.journal.wire import Cost, cost, touched
 
@@ -31,11 +31,11 @@ class Sink(Protocol):
 class MemberObserver(Protocol):
     """Told of everything a member does, in order. Must be quick, and must not raise."""
 
-    def fact(self, fact: Fact, session: int, attempt: int) -> None:
-        """The core is about to be told ``fact``."""
+    def event(self, event: Event, session: int, attempt: int) -> None:
+        """The core is about to be told ``event``."""
 
-    def order(self, order: Order, session: int, attempt: int) -> None:
-        """The core wants ``order``."""
+    def command(self, command: Command, session: int, attempt: int) -> None:
+        """The core wants ``command``."""
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int
@@ -105,16 +105,16 @@ class MemberRecorder:
             "attempt": attempt,
         }
 
-    def fact(self, fact: Fact, session: int, attempt: int) -> None:
-        """Write a fact."""
-        entry = self._entry(Kind.FACT, fact, session, attempt)
-        describe(fact, entry)
+    def event(self, event: Event, session: int, attempt: int) -> None:
+        """Write an event."""
+        entry = self._entry(Kind.FACT, event, session, attempt)
+        describe(event, entry)
         self._sink.write(entry)
 
-    def order(self, order: Order, session: int, attempt: int) -> None:
-        """Write an order."""
-        entry = self._entry(Kind.ORDER, order, session, attempt)
-        describe(order, entry)
+    def command(self, command: Command, session: int, attempt: int) -> None:
+        """Write a command."""
+        entry = self._entry(Kind.ORDER, command, session, attempt)
+        describe(command, entry)
         self._sink.write(entry)
 
     def op(
@@ -151,21 +151,21 @@ def _names(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def describe(what: object, entry: Entry) -> None:
-    """Add what the fields of a fact or an order say, under the schema's names."""
+    """Add what the fields of an event or a command say, under the schema's names."""
     token = getattr(what, "token", None)
     if token is not None:
         entry["token"] = token
     more: dict[str, Any] = {}
     match what:
-        case facts.Changed(path):
+        case events.Changed(path):
             more["path"] = path
-        case facts.TimerFired(_, name) | orders.SetTimer(_, name):
+        case events.TimerFired(_, name) | commands.SetTimer(_, name):
             more["detail"] = name
-        case facts.ScriptFailed(_, code, path):
+        case events.ScriptFailed(_, code, path):
             more |= {"path": path, "result": code.value, "detail": what.text}
-        case facts.ViewLoaded(_, view):
+        case events.ViewLoaded(_, view):
             more["members"] = sorted(view.members)
-        case facts.Claimed(_, claims, blocked):
+        case events.Claimed(_, claims, blocked):
             more["partitions"] = _names(claims)
             more["blocked"] = {str(tp): text for tp, text in sorted(blocked.items())}
             more["offsets"] = {
@@ -173,51 +173,51 @@ def describe(what: object, entry: Entry) -> None:
                 for tp, claim in sorted(claims.items())
                 if claim.committed is not None
             }
-        case facts.Committed(_, claims, fenced):
+        case events.Committed(_, claims, fenced):
             more["offsets"] = {
                 str(tp): claim.committed
                 for tp, claim in sorted(claims.items())
                 if claim.committed is not None
             }
             more["detail"] = f"fenced: {' '.join(_names(fenced))}" if fenced else ""
-        case facts.OwnersChecked(_, foreign) | facts.Released(_, foreign):
+        case events.OwnersChecked(_, foreign) | events.Released(_, foreign):
             more["partitions"] = _names(foreign)
-        case facts.FetchingStopped(_, positions) | facts.CommitRequested(_, positions):
+        case events.FetchingStopped(_, positions) | events.CommitRequested(_, positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case facts.Dropped(positions):
+        case events.Dropped(positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case facts.OffsetReset(tp):
+        case events.OffsetReset(tp):
             more["partitions"] = [str(tp)]
-        case facts.ListenerDone(_, error):
+        case events.ListenerDone(_, error):
             more["detail"] = error or ""
-        case facts.RegistrationRefused(_, owner):
+        case events.RegistrationRefused(_, owner):
             more["detail"] = f"registered by session {session_text(owner)}"
-        case orders.Commit(_, _, positions):
+        case commands.Commit(_, _, positions):
             more["offsets"] = {str(tp): at for tp, at in sorted(positions.items())}
-        case orders.Release(_, _, claims):
+        case commands.Release(_, _, claims):
             more["partitions"] = _names(claims)
-        case orders.ClaimPartitions(_, _, wanted):
+        case commands.ClaimPartitions(_, _, wanted):
             more["partitions"] = _names(wanted)
-        case orders.StartFetching(_, partitions):
+        case commands.StartFetching(_, partitions):
             more["partitions"] = _names(partitions)
             more["offsets"] = {
                 str(tp): start for tp, (_, start) in sorted(partitions.items()) if start is not None
             }
         case (
-            orders.StopFetching(_, partitions)
-            | orders.CheckOwners(_, partitions)
-            | orders.NotifyReleasing(_, partitions)
-            | orders.WatchBlockers(_, partitions)
+            commands.StopFetching(_, partitions)
+            | commands.CheckOwners(_, partitions)
+            | commands.NotifyReleasing(_, partitions)
+            | commands.WatchBlockers(_, partitions)
         ):
             more["partitions"] = _names(partitions)
-        case orders.Drop(partitions):
+        case commands.Drop(partitions):
             more["partitions"] = _names(partitions)
-        case orders.LoadView(_, scope):
+        case commands.LoadView(_, scope):
             more["detail"] = scope.value
-        case orders.AnswerStart(outcome, detail):
+        case commands.AnswerStart(outcome, detail):
             more |= {"result": outcome.value, "detail": detail}
-        case orders.Report(event, text):
+        case commands.Report(event, text):
             more |= {"result": event, "detail": text}
-        case orders.Close(faults) | orders.AnswerCommit(_, faults):
+        case commands.Close(faults) | commands.AnswerCommit(_, faults):
             more["detail"] = "; ".join(faults)
     entry |= {name: value for name, value in more.items() if value or value == 0}

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Fact
-from zkconsumer.core.ops import Multi, OffsetOp, Reply, ZkOp
-from zkconsumer.core.orders import Order, Scope
-from zkconsumer.core.scripts.common import path_of
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Command, Scope
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.ops import Multi, OffsetOp, Reply, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import path_of
 from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import Entry
 from zkconsumer.journal.wire import Cost, cost, watch_event_bytes
@@ -155,27 +155,27 @@ class Tally:
 
     # -- while it happens
 
-    def told(self, member: str, fact: Fact) -> None:
-        """A member was told ``fact``."""
-        if isinstance(fact, facts.Changed):
-            self._fired(member, fact.path, 0)
-        elif isinstance(fact, facts.Claimed) and fact.blocked:
-            self.member(member).conflicts += len(fact.blocked)
+    def told(self, member: str, event: Event) -> None:
+        """A member was told ``event``."""
+        if isinstance(event, events.Changed):
+            self._fired(member, event.path, 0)
+        elif isinstance(event, events.Claimed) and event.blocked:
+            self.member(member).conflicts += len(event.blocked)
 
     def _fired(self, member: str, path: str, chroot: int) -> None:
         share = self.member(member)
         share.watches_fired += 1
         share.bytes_in += watch_event_bytes(path, chroot)
 
-    def wanted(self, member: str, order: Order) -> None:
-        """A member's core gave ``order``."""
-        if isinstance(order, orders.LoadView):
-            if order.scope is not Scope.GROUP:
+    def wanted(self, member: str, command: Command) -> None:
+        """A member's core gave ``command``."""
+        if isinstance(command, commands.LoadView):
+            if command.scope is not Scope.GROUP:
                 self.member(member).attempts += 1
-        elif isinstance(order, orders.SetTimer):
-            if order.name == "backoff":
+        elif isinstance(command, commands.SetTimer):
+            if command.name == "backoff":
                 self.member(member).failed_attempts += 1
-        elif isinstance(order, orders.Report) and order.event == "rebalance-failed":
+        elif isinstance(command, commands.Report) and command.event == "rebalance-failed":
             self.member(member).failed_attempts += 1
             self.member(member).gave_up += 1
 
@@ -262,13 +262,13 @@ class MemberCounter:
         self._member = member
         self._now_us = now_us
 
-    def fact(self, fact: Fact, session: int, attempt: int) -> None:
-        """Count a fact."""
-        self._tally.told(self._member, fact)
+    def event(self, event: Event, session: int, attempt: int) -> None:
+        """Count an event."""
+        self._tally.told(self._member, event)
 
-    def order(self, order: Order, session: int, attempt: int) -> None:
-        """Count an order."""
-        self._tally.wanted(self._member, order)
+    def command(self, command: Command, session: int, attempt: int) -> None:
+        """Count a command."""
+        self._tally.wanted(self._member, command)
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Create,
     Delete,

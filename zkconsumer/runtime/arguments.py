@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import topic_path
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import topic_path
 from zkconsumer.errors import ConfigError, ZkConsumerError
 
 

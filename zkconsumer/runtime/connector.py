@@ -14,17 +14,16 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Final, Generic, Self
 
 from zkconsumer.config.keys import ConsumerKeys
-from zkconsumer.core import facts
-from zkconsumer.core.orders import AnswerStart, Outcome
-from zkconsumer.core.topic_filter import TopicFilter
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.znodes import make_consumer_id
+from zkconsumer.core.common import events
+from zkconsumer.core.common.commands import AnswerStart, Outcome
+from zkconsumer.core.common.topic_filter import TopicFilter
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.znodes import make_consumer_id
 from zkconsumer.errors import (
     CommitFailedError,
     ConfigError,
@@ -381,7 +380,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             self._abandon(timeout)
             return
         plane.let_go_in_this_thread()
-        loop.post(facts.CloseRequested())
+        loop.post(events.CloseRequested())
         try:
             # The rest is for ending without an answer.
             faults = loop.closed.result(timeout - min(1.0, timeout / 4))

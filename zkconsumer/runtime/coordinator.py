@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.reactions import UNREACHABLE
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import ENDED, State
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import ENDED, State
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
@@ -123,7 +123,7 @@ class BrokerCoordination:
             line.start(self._answered, self._crashed)
         if self._streams or self._listener is not None:
             member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
-        member.take(facts.Started())
+        member.take(events.Started())
 
     def stamp(self) -> tuple[int, int]:
         """See ``Coordination``: generation and number of rejoins."""
@@ -133,16 +133,16 @@ class BrokerCoordination:
     def carry_out(self, command: Any) -> None:
         """Send a request."""
         match command:
-            case orders.Heartbeat():
+            case commands.Heartbeat():
                 self._heartbeats.submit(command)
                 return
-            case orders.FindCoordinator() | orders.LeaveGroup():
+            case commands.FindCoordinator() | commands.LeaveGroup():
                 self._requests.interrupt()  # the answer under way is of no use any more
                 self._heartbeats.interrupt()
-            case orders.CommitOffsets() if self._joining is not None:
+            case commands.CommitOffsets() if self._joining is not None:
                 # Closing: a member that keeps partitions while it joins commits them.
                 self._requests.interrupt()
-            case orders.JoinGroup():
+            case commands.JoinGroup():
                 self._joining = command.token
         self._requests.submit(command)
 
@@ -152,12 +152,12 @@ class BrokerCoordination:
         self._heartbeats.close()
 
     def _take_answer(self, command: Any, event: Any, sent_us: int) -> None:
-        self.last_fault = event.detail if isinstance(event, facts.RequestFailed) else ""
+        self.last_fault = event.detail if isinstance(event, events.RequestFailed) else ""
         if command.token == self._joining:
             self._joining = None
         if self.observer is not None:
             self.observer.request(command, event, sent_us, *self.stamp())
-        if isinstance(event, facts.OffsetsCommitted):
+        if isinstance(event, events.OffsetsCommitted):
             self.committed += sum(not code for code in event.codes.values())
         self._member.take(event)
 
@@ -180,22 +180,22 @@ class BrokerCoordination:
                 longest = max(longest, now - before[1])
         slow = longest > self._spec.rebalance_timeout
         if slow and self._member.machine.state not in _AWAY:
-            self._member.take(facts.PollExpired())
+            self._member.take(events.PollExpired())
         elif self._slow and not slow:
-            self._member.take(facts.PollResumed())
+            self._member.take(events.PollResumed())
         self._slow = slow
 
     # -- the lines' threads --------------------------------------------------------------------
 
     def _answered(self, command: Any, event: Any, sent: float, sent_us: int) -> None:
-        if isinstance(command, orders.Heartbeat):
-            if not isinstance(event, facts.HeartbeatAnswered):
-                event = facts.HeartbeatAnswered(command.token, UNREACHABLE)
+        if isinstance(command, commands.Heartbeat):
+            if not isinstance(event, events.HeartbeatAnswered):
+                event = events.HeartbeatAnswered(command.token, UNREACHABLE)
             elif event.code in _MEMBER:
                 self.confirm(sent, event.code)
-        elif isinstance(event, facts.Synced):
+        elif isinstance(event, events.Synced):
             self.confirm(sent, 0)
-        elif isinstance(event, facts.CoordinatorFound):
+        elif isinstance(event, events.CoordinatorFound):
             self._heartbeats.coordinator = self._requests.coordinator
         self._host.post(partial(self._take_answer, command, event, sent_us))
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.loop import Done
 from zkconsumer.runtime.threads import MemberThread
 

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
     ConnectorClosedError,
@@ -63,7 +63,7 @@ class Machine(Protocol):
     def state(self) -> Any:
         """The member's state."""
 
-    def on(self, fact: Any) -> list[Any]:
+    def on(self, event: Any) -> list[Any]:
         """Take in one event; return the commands that follow from it."""
 
 
@@ -168,11 +168,11 @@ class Coordination(Protocol[MachineT]):
 class Observer(Protocol):
     """Told of everything the machine takes in and commands, in order. Must be quick."""
 
-    def fact(self, fact: Any, epoch: int, attempt: int) -> None:
-        """The machine is about to take in ``fact``."""
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """The machine is about to take in ``event``."""
 
-    def order(self, order: Any, epoch: int, attempt: int) -> None:
-        """The machine commands ``order``."""
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
+        """The machine commands ``command``."""
 
 
 class MemberLoop(Generic[MachineT]):
@@ -197,7 +197,7 @@ class MemberLoop(Generic[MachineT]):
         self.host = host
         self.data = data
         self.gate = gate
-        self.started: Future[orders.AnswerStart] = Future()
+        self.started: Future[commands.AnswerStart] = Future()
         """How the first rebalance ended."""
         self.closed: Future[tuple[str, ...]] = Future()
         """What went wrong at the end. An exception is a fault in this library."""
@@ -216,9 +216,9 @@ class MemberLoop(Generic[MachineT]):
 
     # -- any thread ----------------------------------------------------------------------------
 
-    def post(self, fact: Any) -> None:
+    def post(self, event: Any) -> None:
         """Hand an event to the machine."""
-        self.host.post(lambda: self.take(fact))
+        self.host.post(lambda: self.take(event))
 
     def commit(self, positions: Mapping[TopicPartition, int], strict: bool) -> CommitFuture:
         """Ask for a commit; the result is what went wrong, empty when all is stored.
@@ -226,7 +226,7 @@ class MemberLoop(Generic[MachineT]):
         ``strict``: partitions that are not held are an error.
         """
         number, future = self._commits.ask()
-        self.post(facts.CommitRequested(number, positions, strict))
+        self.post(events.CommitRequested(number, positions, strict))
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
@@ -252,19 +252,19 @@ class MemberLoop(Generic[MachineT]):
 
         self.host.after(seconds, again)
 
-    def take(self, fact: Any) -> None:
+    def take(self, event: Any) -> None:
         """Give the machine an event and carry out its commands."""
         if self.ended:
             return
         observer = self.observer
         if observer is not None:
-            observer.fact(fact, *self.coordination.stamp())
-        following = self.machine.on(fact)
+            observer.event(event, *self.coordination.stamp())
+        following = self.machine.on(event)
         self.rebalances.stepped(self.machine.state, following)
-        for order in following:
+        for command in following:
             if observer is not None:
-                observer.order(order, *self.coordination.stamp())
-            self._carry_out(order)
+                observer.command(command, *self.coordination.stamp())
+            self._carry_out(command)
 
     def crashed(self, error: BaseException) -> None:
         """A fault in this library: leave the group rather than be a member that does nothing.
@@ -298,60 +298,60 @@ class MemberLoop(Generic[MachineT]):
                 future.set_exception(failure)
 
     def _auto_commit(self) -> None:
-        self.take(facts.CommitRequested(None, self.data.positions()))
+        self.take(events.CommitRequested(None, self.data.positions()))
 
-    def _carry_out(self, order: Any) -> None:
-        match order:
-            case orders.StopFetching(token, partitions):
-                self.data.stop(partitions, lambda at: self.post(facts.FetchingStopped(token, at)))
-            case orders.Drop(partitions):
-                self.post(facts.Dropped(self.data.drop(partitions)))
-            case orders.Forget(partitions):
+    def _carry_out(self, command: Any) -> None:
+        match command:
+            case commands.StopFetching(token, partitions):
+                self.data.stop(partitions, lambda at: self.post(events.FetchingStopped(token, at)))
+            case commands.Drop(partitions):
+                self.post(events.Dropped(self.data.drop(partitions)))
+            case commands.Forget(partitions):
                 self.data.forget(partitions)
-            case orders.StartFetching(token, starting):
+            case commands.StartFetching(token, starting):
                 self.data.start(starting)
-                self.post(facts.FetchingStarted(token))
-            case orders.NotifyReleasing() | orders.NotifyLost() | orders.NotifyStarting():
-                self._notify(order)
-            case orders.SetBrokers(brokers):
+                self.post(events.FetchingStarted(token))
+            case commands.NotifyReleasing() | commands.NotifyLost() | commands.NotifyStarting():
+                self._notify(command)
+            case commands.SetBrokers(brokers):
                 self.data.set_brokers(brokers)
-            case orders.SetTimer(token, name, seconds, jitter):
+            case commands.SetTimer(token, name, seconds, jitter):
                 if name in self._timers:
                     self._timers.pop(name)()
                 wait = seconds + self.host.random.uniform(0, jitter)
-                fired = facts.TimerFired(token, name)
+                fired = events.TimerFired(token, name)
                 self._timers[name] = self.host.after(wait, lambda: self.take(fired))
-            case orders.AnswerCommit(request, faults):
+            case commands.AnswerCommit(request, faults):
                 self._commits.answer(request, faults)
-            case orders.AnswerStart():
+            case commands.AnswerStart():
                 if not self.started.done():
-                    self.started.set_result(order)
-            case orders.Report(event, text):
+                    self.started.set_result(command)
+            case commands.Report(event, text):
                 self.reports[event] += 1
                 level = logging.WARNING if event in WARNINGS else logging.INFO
                 self.host.log(level, f"{event}: {text}")
-            case orders.Fail(code, text):
+            case commands.Fail(code, text):
                 self._fail(code, text)
-            case orders.Close(faults):
+            case commands.Close(faults):
                 self._end()
                 self._close(faults)
             case _:
-                self.coordination.carry_out(order)
+                self.coordination.carry_out(command)
 
     def _notify(
-        self, order: orders.NotifyReleasing | orders.NotifyLost | orders.NotifyStarting
+        self, command: commands.NotifyReleasing | commands.NotifyLost | commands.NotifyStarting
     ) -> None:
         def done(error: str | None) -> None:
-            self.post(facts.ListenerDone(order.token, error))
+            self.post(events.ListenerDone(command.token, error))
 
-        match self._listener, order:
+        match self._listener, command:
             case None, _:
                 done(None)
-            case listener, orders.NotifyReleasing(_, partitions, leaving):
+            case listener, commands.NotifyReleasing(_, partitions, leaving):
                 listener.releasing(partitions, leaving, done)
-            case listener, orders.NotifyLost(_, partitions):
+            case listener, commands.NotifyLost(_, partitions):
                 listener.lost(partitions, done)
-            case listener, orders.NotifyStarting(_, assignment):
+            case listener, commands.NotifyStarting(_, assignment):
                 listener.starting(assignment, done)
 
     def _fail(self, code: int, text: str) -> None:

@@ -17,9 +17,9 @@ from enum import Enum
 from math import expm1
 from typing import Any
 
-from zkconsumer.core import orders
-from zkconsumer.core.ops import Create, Multi, Ok, Reply, SetData, StoreOffsets
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common import commands
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Create, Multi, Ok, Reply, SetData, StoreOffsets
 
 _MINUTE = 60.0
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -35,7 +35,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
     """A ``HistogramValue``: how often a value was at most so large."""
     STATE = "state"
-    """A name out of ``zkconsumer.core.states.State``."""
+    """A name out of ``zkconsumer.core.zookeeper.states.State``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ class RebalanceCounts:
 
     def stepped(self, state: Enum, following: Sequence[object]) -> None:
         """The machine is in ``state`` now; its last step gave these commands."""
-        if any(isinstance(order, _MOVES) for order in following):
+        if any(isinstance(command, _MOVES) for command in following):
             self._moved = True
         if state in self._outside:
             self._begun = None
@@ -369,7 +369,7 @@ class RebalanceCounts:
             self._begun = None
         elif self._begun is None and state not in self._before:
             self._begun = self._clock()
-            self._moved = any(isinstance(order, _MOVES) for order in following)
+            self._moved = any(isinstance(command, _MOVES) for command in following)
 
 
 class CommitCounts:
@@ -397,4 +397,4 @@ class CommitCounts:
                 self.zookeeper += 1
 
 
-_MOVES = orders.StopFetching | orders.StartFetching
+_MOVES = commands.StopFetching | commands.StartFetching

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
+from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
 from zkconsumer.errors import BrokerError
 
 logger = logging.getLogger("zkconsumer.member")

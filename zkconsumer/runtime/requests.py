@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zkconsumer.broker.group import GroupClient
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.gate import CLOCK
 
 OnAnswer = Callable[[Any, Any, float, int], object]

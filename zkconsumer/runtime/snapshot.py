@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.states import State
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop

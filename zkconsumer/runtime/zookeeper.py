@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Fact
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import OffsetOp, Reply, SessionEvent, ZkOp
-from zkconsumer.core.scripts.common import MemberScript, ScriptContext
-from zkconsumer.core.scripts.table import script_for
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
@@ -57,7 +57,7 @@ class Running:
     """A script under way, in the session it belongs to."""
 
     command: Any
-    script: MemberScript[Fact]
+    script: MemberScript[Event]
     session_id: int
     op: ZkOp | OffsetOp | None = None
     """Waits for its answer."""
@@ -107,7 +107,7 @@ class ZooKeeperCoordination:
 
     def on_watch(self, path: str) -> None:
         """A watch on ``path`` fired."""
-        self._host.post(lambda: self._member.take(facts.Changed(path)))
+        self._host.post(lambda: self._member.take(events.Changed(path)))
 
     # -- the host's thread ---------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class ZooKeeperCoordination:
         context = self._context
         if context is None:
             return
-        if isinstance(command, orders.Release):
+        if isinstance(command, commands.Release):
             self._member.data.forget(command.claims)
         number = next(self._numbers)
         running = Running(command, script_for(command, context), context.session_id)
@@ -150,10 +150,10 @@ class ZooKeeperCoordination:
             spec = member.machine.spec
             self._context = ScriptContext(spec, session_id, self._host.wall_ms)
             self._ping()
-            member.take(facts.SessionOpened(session_id))
+            member.take(events.SessionOpened(session_id))
         elif event is SessionEvent.RESUMED:
             self._ping()
-            member.take(facts.SessionResumed())
+            member.take(events.SessionResumed())
         elif event is SessionEvent.LOST:
             self._gate.close()
             self._context = None
@@ -163,7 +163,7 @@ class ZooKeeperCoordination:
             if self.observer is not None and not self._gate.always_open:
                 shut_us = int(self._gate.shut_seconds * 1e6)
                 self.observer.shut(self._host.wall_us() - shut_us)
-            member.take(facts.SessionLost())
+            member.take(events.SessionLost())
 
     def _ping(self) -> None:
         """Prove that the session lives: it is valid from the moment the request was sent."""
@@ -188,7 +188,7 @@ class ZooKeeperCoordination:
         if running is None:
             return
         assert running.op is not None
-        if isinstance(running.command, orders.Commit):
+        if isinstance(running.command, commands.Commit):
             self.commits.answered(running.op, reply, self._member.machine.spec.paths.offsets)
         if self.observer is not None:
             attempt = self._member.machine.attempts

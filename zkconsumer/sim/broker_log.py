@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from zkconsumer.broker.types import ClusterMetadata, Got
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,

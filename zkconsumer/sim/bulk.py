@@ -19,9 +19,9 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.facts import Fact
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Exists,
     Failed,
@@ -34,9 +34,9 @@ from zkconsumer.core.ops import (
     Reply,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import MemberScript, ScriptContext
-from zkconsumer.core.scripts.table import ZkOrder, script_for
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.wire import Cost, cost
 from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, Txn
@@ -162,7 +162,7 @@ class Chain:
 class _Memo:
     """What a script reads from the first registration on, and what comes of it."""
 
-    fact: facts.ViewLoaded
+    event: events.ViewLoaded
     ops: tuple[GetMany, ...]
     nodes: tuple[Node | None, ...]
     spent: Cost
@@ -179,8 +179,8 @@ class _Loading:
     """A member's ``LoadView`` under way; ``chain`` once its reads run in bulk."""
 
     member: SimMember
-    order: orders.LoadView
-    script: MemberScript[Fact]
+    command: commands.LoadView
+    script: MemberScript[Event]
     version: int
     session: int = 0
     listed: Reply | None = None
@@ -210,10 +210,12 @@ class BulkViews:
         self._zk.service = service
         self.load.read_us = round(service[0] * 1e6)
 
-    def expect(self, member: SimMember, order: orders.LoadView, script: MemberScript[Fact]) -> None:
+    def expect(
+        self, member: SimMember, command: commands.LoadView, script: MemberScript[Event]
+    ) -> None:
         """``member`` begins to load a view."""
-        if order.scope is not orders.Scope.OWN:
-            self._loading[member] = _Loading(member, order, script, self._version)
+        if command.scope is not commands.Scope.OWN:
+            self._loading[member] = _Loading(member, command, script, self._version)
 
     def abandon(self, member: SimMember) -> None:
         """The member's process has died."""
@@ -221,7 +223,7 @@ class BulkViews:
         if loading is not None and loading.chain is not None:
             self.load.end(loading.chain)
 
-    def takes(self, member: SimMember, session: int, script: MemberScript[Fact], op: ZkOp) -> bool:
+    def takes(self, member: SimMember, session: int, script: MemberScript[Event], op: ZkOp) -> bool:
         """Whether the script's reads from ``op`` on run in bulk; the script then waits."""
         loading = self._loading.get(member)
         if loading is None or loading.script is not script or loading.listed is not None:
@@ -263,20 +265,20 @@ class BulkViews:
         spec = loading.member.spec
         own = self._zk.get(spec.paths.member(spec.consumer_id))
         found = own and (own.stat.ephemeral_owner, own.stat.version)
-        return spec.scala or found == (loading.session, loading.order.epoch)
+        return spec.scala or found == (loading.session, loading.command.epoch)
 
     def _memo(self, loading: _Loading) -> _Memo | None:
         """Run the script once on the committed state; ``None`` when it does not end well."""
-        spec, order = loading.member.spec, loading.order
-        key = (order.scope, order.known, id(spec.subscription), spec.assignor, spec.scala)
+        spec, command = loading.member.spec, loading.command
+        key = (command.scope, command.known, id(spec.subscription), spec.assignor, spec.scala)
         if key not in self._memos:
             context = ScriptContext(spec, loading.member.session, lambda: 0)
-            order = replace(loading.order, token=0)
-            self._memos[key] = self._dry_run(order, context)
+            command = replace(loading.command, token=0)
+            self._memos[key] = self._dry_run(command, context)
         return self._memos[key]
 
-    def _dry_run(self, order: ZkOrder, context: ScriptContext) -> _Memo | None:
-        script = script_for(order, context)
+    def _dry_run(self, command: ScriptCommand, context: ScriptContext) -> _Memo | None:
+        script = script_for(command, context)
         ops: list[GetMany] = []
         nodes: list[Node | None] = []
         tail: list[ZkOp] = []
@@ -296,7 +298,7 @@ class BulkViews:
             try:
                 op = script.send(reply)
             except StopIteration as end:
-                if not isinstance(end.value, facts.ViewLoaded) or not end.value.view.registered:
+                if not isinstance(end.value, events.ViewLoaded) or not end.value.view.registered:
                     return None
                 total = Cost(*(sum(getattr(c, n) for c in spent) for n in Cost.__slots__))
                 return _Memo(end.value, tuple(ops), tuple(nodes), total, tuple(tail))
@@ -321,8 +323,8 @@ class BulkViews:
             loading.member.send(memo.tail[len(replies)], partial(self._tail_answered, loading))
             return
         del self._loading[loading.member]
-        fact = replace(memo.fact, token=loading.order.token)
-        loading.member.finish(loading.script, fact)
+        event = replace(memo.event, token=loading.command.token)
+        loading.member.finish(loading.script, event)
 
     def _tail_answered(self, loading: _Loading, reply: Reply) -> None:
         if self._loading.get(loading.member) is not loading:

@@ -1,8 +1,8 @@
 """A broker's group coordinator in virtual time: members, generations, sessions, offsets.
 
-It takes the orders of ``zkconsumer.core.membership`` as requests and answers with its facts, so the
-members that speak to it are the real machine. One group. Source of states, codes and rules: Kafka
-3.9 ``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
+It takes the commands of ``zkconsumer.core.coordinator`` as requests and answers with its events, so
+the members that speak to it are the real machine. One group. Source of states, codes and rules:
+Kafka 3.9 ``GroupCoordinator`` (groups of the classic protocol). Runs inside kernel events.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import GroupMember, MembershipFact
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.wire import decode_assignment, decode_subscription
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event, GroupMember
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.wire import decode_assignment, decode_subscription
 from zkconsumer.sim.group_roster import Protocols, Reply, Roster, Seat
 from zkconsumer.sim.kernel import Kernel
 
@@ -129,52 +129,52 @@ class GroupCoordinator:
 
     # -- requests
 
-    def handle(self, order: Any, spec: GroupSpec, reply: Reply) -> None:
+    def handle(self, command: Any, spec: GroupSpec, reply: Reply) -> None:
         """One request arrives from the member with ``spec``; ``reply`` is called once, or never
         when the broker dies before."""
         life = self._life
 
-        def answer(fact: MembershipFact) -> None:
+        def answer(event: Event) -> None:
             if self._life == life:
-                reply(fact)
+                reply(event)
 
-        if self.loading and not isinstance(order, orders.LoadTopics):
-            match order:
-                case orders.Heartbeat(token) if not self.lenient:
-                    answer(facts.HeartbeatAnswered(token, 0))
-                case orders.SyncGroup():
-                    answer(failure(order, REBALANCING))
+        if self.loading and not isinstance(command, commands.LoadTopics):
+            match command:
+                case commands.Heartbeat(token) if not self.lenient:
+                    answer(events.HeartbeatAnswered(token, 0))
+                case commands.SyncGroup():
+                    answer(failure(command, REBALANCING))
                 case _:
-                    answer(failure(order, LOADING))
+                    answer(failure(command, LOADING))
             return
-        match order:
-            case orders.LoadTopics(token, wanted):
+        match command:
+            case commands.LoadTopics(token, wanted):
                 known = self._topics()
                 names = known if wanted is None else [name for name in wanted if name in known]
-                answer(facts.TopicsLoaded(token, {name: known[name] for name in names}))
-            case orders.JoinGroup():
-                self._join(order, spec, answer)
-            case orders.SyncGroup():
-                self._sync(order, spec, answer)
-            case orders.Heartbeat(token, name, generation):
+                answer(events.TopicsLoaded(token, {name: known[name] for name in names}))
+            case commands.JoinGroup():
+                self._join(command, spec, answer)
+            case commands.SyncGroup():
+                self._sync(command, spec, answer)
+            case commands.Heartbeat(token, name, generation):
                 code = self._known(name, generation, spec)
                 if not code:
                     self._hear(name)
                     code = REBALANCING if self.state is GroupState.PREPARING else 0
-                answer(facts.HeartbeatAnswered(token, code))
-            case orders.LeaveGroup(token, name):
+                answer(events.HeartbeatAnswered(token, code))
+            case commands.LeaveGroup(token, name):
                 self._forget_pending(name)
                 self._expel(name, left=True)
-                answer(facts.Left(token))
-            case orders.FetchOffsets(token, wanted):
-                answer(facts.OffsetsFetched(token, {tp: self.offsets.get(tp) for tp in wanted}))
-            case orders.CommitOffsets(token, name, generation, positions):
+                answer(events.Left(token))
+            case commands.FetchOffsets(token, wanted):
+                answer(events.OffsetsFetched(token, {tp: self.offsets.get(tp) for tp in wanted}))
+            case commands.CommitOffsets(token, name, generation, positions):
                 code = self._may_commit(name, generation, spec)
                 if not code:
                     if name in self.seats:
                         self._hear(name)
                     self._store_offsets(name, positions)
-                answer(facts.OffsetsCommitted(token, dict.fromkeys(positions, code)))
+                answer(events.OffsetsCommitted(token, dict.fromkeys(positions, code)))
 
     def _may_commit(self, name: str, generation: int, spec: GroupSpec) -> int:
         if self.state is GroupState.DEAD:
@@ -213,15 +213,15 @@ class GroupCoordinator:
 
     # -- joining
 
-    def _join(self, order: orders.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
-        name, replaces = order.member_id, ""
+    def _join(self, command: commands.JoinGroup, spec: GroupSpec, reply: Reply) -> None:
+        name, replaces = command.member_id, ""
         if self.state is GroupState.DEAD:
             if name:
-                reply(failure(order, UNKNOWN_MEMBER))
+                reply(failure(command, UNKNOWN_MEMBER))
                 return
             self.state = GroupState.EMPTY
-        if not self.roster.supports(order.protocols):
-            reply(failure(order, INCONSISTENT_PROTOCOL))
+        if not self.roster.supports(command.protocols):
+            reply(failure(command, INCONSISTENT_PROTOCOL))
             return
         if not name:
             self._ids += 1
@@ -229,71 +229,71 @@ class GroupCoordinator:
             if spec.instance_id is None:
                 self.roster.pending.add(name)
                 self.kernel.schedule(spec.session_timeout, partial(self._forget_pending, name))
-                reply(facts.RequestFailed(order.token, ID_REQUIRED, "", name))
+                reply(events.RequestFailed(command.token, ID_REQUIRED, "", name))
                 return
             replaces = self.roster.instances.get(spec.instance_id, "")
         elif name not in self.roster.pending:
             code = self._is_member(name, spec)
             if code:
-                reply(failure(order, code))
+                reply(failure(command, code))
                 return
         self.roster.pending.discard(name)
-        self._seat(order, spec, name, replaces, reply)
+        self._seat(command, spec, name, replaces, reply)
         self._complete_join()
 
     def _seat(
-        self, order: orders.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
+        self, command: commands.JoinGroup, spec: GroupSpec, name: str, replaces: str, reply: Reply
     ) -> None:
         if self._watch is not None and name in self.seats:
-            self._watch.joins(name, _owned(dict(order.protocols).get(self._protocol, b"")))
+            self._watch.joins(name, _owned(dict(command.protocols).get(self._protocol, b"")))
         before = self.seats.get(name)
         leader = self._leader
         if replaces:
-            same = self.seats[replaces].protocols == order.protocols
-            self._replace(replaces, name, order, spec)
+            same = self.seats[replaces].protocols == command.protocols
+            self._replace(replaces, name, command, spec)
             keeps = self.roster.vote() == self._protocol and (same or not self.lenient)
             if self.state is GroupState.STABLE and keeps:
                 self._tell_assigned({name: self._parts.get(name, b"")})
-                reply(facts.Joined(order.token, name, self.generation, leader, self._protocol))
+                reply(events.Joined(command.token, name, self.generation, leader, self._protocol))
                 self._store()
                 return
         elif before is None:
-            self._add(name, spec, order.protocols)
+            self._add(name, spec, command.protocols)
             if self.state is GroupState.PREPARING and self.generation == 0:
                 self._more_came = True
-        elif before.protocols == order.protocols and (
+        elif before.protocols == command.protocols and (
             self.state is GroupState.COMPLETING
             or (self.state is GroupState.STABLE and name != self._leader)
         ):  # nothing new: the answer was lost on its way
-            reply(self._joined(order.token, name))
+            reply(self._joined(command.token, name))
             return
         seat = self.seats[name]
-        self.roster.offer(seat, order.protocols)
+        self.roster.offer(seat, command.protocols)
         # A request of an earlier connection of this member is never answered.
-        seat.joining = partial(_with_token, reply, order.token)
+        seat.joining = partial(_with_token, reply, command.token)
         if self.state is not GroupState.PREPARING:
             self._prepare()
 
-    def _replace(self, old: str, new: str, order: orders.JoinGroup, spec: GroupSpec) -> None:
+    def _replace(self, old: str, new: str, command: commands.JoinGroup, spec: GroupSpec) -> None:
         """A process has started with the instance id of another: that one is fenced."""
         seat = self.roster.remove(old)
         assert seat is not None
         self._refuse(seat, FENCED_INSTANCE)
-        self._add(new, spec, order.protocols, new=False)
+        self._add(new, spec, command.protocols, new=False)
         self._parts = {new if name == old else name: part for name, part in self._parts.items()}
         if self._leader == old:
             self._leader = new
         if self._watch is not None:
             self._watch.removed(old, False)
 
-    def _joined(self, token: int, name: str) -> facts.Joined:
+    def _joined(self, token: int, name: str) -> events.Joined:
         members: tuple[GroupMember, ...] = ()
         if name == self._leader:
             members = tuple(
                 GroupMember(one, seat.spec.instance_id, dict(seat.protocols)[self._protocol])
                 for one, seat in self.seats.items()
             )
-        return facts.Joined(token, name, self.generation, self._leader, self._protocol, members)
+        return events.Joined(token, name, self.generation, self._leader, self._protocol, members)
 
     def _prepare(self) -> None:
         """All shall join again, within the longest of their rebalance timeouts."""
@@ -303,7 +303,7 @@ class GroupCoordinator:
         for seat in self.seats.values():
             waiting, seat.syncing = seat.syncing, None
             if waiting is not None:
-                waiting(facts.RequestFailed(0, REBALANCING))
+                waiting(events.RequestFailed(0, REBALANCING))
         if first:
             self._gather(self._initial_delay, self._patience() - self._initial_delay)
         else:
@@ -389,29 +389,29 @@ class GroupCoordinator:
 
     # -- the assignment
 
-    def _sync(self, order: orders.SyncGroup, spec: GroupSpec, reply: Reply) -> None:
-        code = self._known(order.member_id, order.generation, spec)
+    def _sync(self, command: commands.SyncGroup, spec: GroupSpec, reply: Reply) -> None:
+        code = self._known(command.member_id, command.generation, spec)
         if not code and self.state is GroupState.PREPARING:
             code = REBALANCING
         if code:
-            reply(failure(order, code))
+            reply(failure(command, code))
             return
-        seat = self.seats[order.member_id]
-        seat.syncing = partial(_with_token, reply, order.token)
-        self._unsynced.discard(order.member_id)
-        if self.state is GroupState.COMPLETING and order.member_id == self._leader:
-            self._parts = {name: order.assignments.get(name, b"") for name in self.seats}
+        seat = self.seats[command.member_id]
+        seat.syncing = partial(_with_token, reply, command.token)
+        self._unsynced.discard(command.member_id)
+        if self.state is GroupState.COMPLETING and command.member_id == self._leader:
+            self._parts = {name: command.assignments.get(name, b"") for name in self.seats}
             self.state = GroupState.STABLE
             self._store()
             self._tell_assigned(self._parts)
         elif self.state is GroupState.STABLE:  # it has missed the answer before
-            self._tell_assigned({order.member_id: self._parts.get(order.member_id, b"")})
+            self._tell_assigned({command.member_id: self._parts.get(command.member_id, b"")})
         if self.state is GroupState.STABLE:
             for name, one in self.seats.items():
                 waiting, one.syncing = one.syncing, None
                 if waiting is not None:
                     one.heard_us = self.kernel.now_us
-                    waiting(facts.Synced(0, self._parts.get(name, b"")))
+                    waiting(events.Synced(0, self._parts.get(name, b"")))
         if not self._unsynced:
             self._phase += 1
 
@@ -473,7 +473,7 @@ class GroupCoordinator:
         if seat is None:
             return
         if seat.joining is not None:
-            seat.joining(facts.RequestFailed(0, UNKNOWN_MEMBER))
+            seat.joining(events.RequestFailed(0, UNKNOWN_MEMBER))
         if self.state in (GroupState.STABLE, GroupState.COMPLETING):
             self._prepare()
         self._complete_join()
@@ -481,7 +481,7 @@ class GroupCoordinator:
     def _refuse(self, seat: Seat, code: int) -> None:
         for waiting in (seat.joining, seat.syncing):
             if waiting is not None:
-                waiting(facts.RequestFailed(0, code))
+                waiting(events.RequestFailed(0, code))
         seat.joining = seat.syncing = None
 
     # -- the end of brokers
@@ -521,15 +521,15 @@ class GroupCoordinator:
             self.state = GroupState.EMPTY if known else GroupState.DEAD
 
 
-def _with_token(reply: Reply, token: int, fact: Any) -> None:
-    reply(replace(fact, token=token))
+def _with_token(reply: Reply, token: int, event: Any) -> None:
+    reply(replace(event, token=token))
 
 
-def failure(order: Any, code: int) -> MembershipFact:
-    """The answer to ``order`` that says ``code``."""
-    if isinstance(order, orders.Heartbeat):
-        return facts.HeartbeatAnswered(order.token, code)
-    return facts.RequestFailed(order.token, code)
+def failure(command: Any, code: int) -> Event:
+    """The answer to ``command`` that says ``code``."""
+    if isinstance(command, commands.Heartbeat):
+        return events.HeartbeatAnswered(command.token, code)
+    return events.RequestFailed(command.token, code)
 
 
 def _owned(metadata: bytes) -> frozenset[TopicPartition]:

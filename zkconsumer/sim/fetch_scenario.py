@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from zkconsumer.broker.records import PythonDecoder, Record
-from zkconsumer.core.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.errors import MessageSizeTooLargeError
 from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind

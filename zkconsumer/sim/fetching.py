@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder

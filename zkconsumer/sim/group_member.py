@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from zkconsumer.core.invariants import MemberAtRest, Observer
-from zkconsumer.core.membership import facts, orders
-from zkconsumer.core.membership.facts import MembershipFact
-from zkconsumer.core.membership.machine import MembershipMachine
-from zkconsumer.core.membership.reactions import UNREACHABLE
-from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.common.invariants import MemberAtRest, Observer
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
@@ -47,24 +47,24 @@ class Brokers:
         self.members: list[SimGroupMember] = []
         self._free_us = 0
 
-    def receive(self, order: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
+    def receive(self, command: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
         """A request has come to broker ``asked``; it waits for its turn."""
         self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
-        turn = partial(self._serve, order, asked, spec, reply)
+        turn = partial(self._serve, command, asked, spec, reply)
         self.kernel.schedule_at_us(self._free_us, turn)
 
-    def _serve(self, order: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
-        if isinstance(order, orders.FindCoordinator):
+    def _serve(self, command: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
+        if isinstance(command, commands.FindCoordinator):
             code = NOT_AVAILABLE if self.down else 0
         elif self.down or asked != self.home:
             code = NOT_COORDINATOR if asked in self.alive else UNREACHABLE
         else:
-            self.group.handle(order, spec, reply)
+            self.group.handle(command, spec, reply)
             return
         if not code:
-            reply(facts.CoordinatorFound(order.token))
+            reply(events.CoordinatorFound(command.token))
         else:
-            reply(failure(order, code))
+            reply(failure(command, code))
 
     def fail_over(self, seconds: float, loading: float, dies: bool = True) -> None:
         """The coordinator dies (or gives the group up); ``seconds`` later the other broker is it,
@@ -118,8 +118,8 @@ class Line:
     def interrupt(self) -> None:
         """The connection breaks: what is under way gets no answer."""
         if self._busy is not None:
-            number, order, _ = self._busy
-            self._member.host.post(partial(self._arrived, number, failure(order, UNREACHABLE)))
+            number, command, _ = self._busy
+            self._member.host.post(partial(self._arrived, number, failure(command, UNREACHABLE)))
 
     def close(self) -> None:
         """See ``RequestLine``."""
@@ -130,42 +130,42 @@ class Line:
         member = self._member
         if self._busy is not None or not self._waiting or not member.alive:
             return
-        order = self._waiting.popleft()
+        command = self._waiting.popleft()
         brokers, kernel = member.cluster, member.cluster.kernel
         self._number += 1
-        self._busy = self._number, order, kernel.now_us
+        self._busy = self._number, command, kernel.now_us
         later = partial(self._after, self._number)
         if member.is_cut:
-            later(member.trip_us, failure(order, UNREACHABLE))
+            later(member.trip_us, failure(command, UNREACHABLE))
             return
         lost = brokers.loss > 0 and kernel.rng.random() < brokers.loss
         if lost:
-            later(round(3e6 * kernel.rng.random()), failure(order, UNREACHABLE))
+            later(round(3e6 * kernel.rng.random()), failure(command, UNREACHABLE))
             if kernel.rng.random() < 0.5:
                 return  # else only the answer is
         reply = partial(self._reply, self._number)
-        arrive = partial(brokers.receive, order, self.coordinator, member.spec, reply)
+        arrive = partial(brokers.receive, command, self.coordinator, member.spec, reply)
         kernel.schedule_at_us(kernel.now_us + member.trip_us, arrive)
 
-    def _reply(self, number: int, fact: MembershipFact) -> None:
+    def _reply(self, number: int, event: Event) -> None:
         brokers, wait = self._member.cluster, self._member.trip_us
         if brokers.delay and brokers.kernel.rng.random() < brokers.delay:
             wait += round(5e6 * brokers.kernel.rng.random())
-        self._after(number, wait, fact)
+        self._after(number, wait, event)
 
-    def _after(self, number: int, wait_us: int, fact: MembershipFact) -> None:
+    def _after(self, number: int, wait_us: int, event: Event) -> None:
         kernel = self._member.cluster.kernel
-        come = partial(self._member.host.post, partial(self._arrived, number, fact))
+        come = partial(self._member.host.post, partial(self._arrived, number, event))
         kernel.schedule_at_us(kernel.now_us + wait_us, come)
 
-    def _arrived(self, number: int, fact: MembershipFact) -> None:
+    def _arrived(self, number: int, event: Event) -> None:
         if self._busy is None or self._busy[0] != number:
             return  # the connection broke before
-        _, order, sent_us = self._busy
+        _, command, sent_us = self._busy
         self._busy = None
-        if isinstance(fact, facts.CoordinatorFound):
+        if isinstance(event, events.CoordinatorFound):
             self.coordinator = self._member.cluster.home
-        self._on_answer(order, fact, sent_us / 1e6, sent_us)
+        self._on_answer(command, event, sent_us / 1e6, sent_us)
         self._next()
 
 

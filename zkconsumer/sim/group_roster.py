@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from zkconsumer.core.membership.facts import MembershipFact
-from zkconsumer.core.membership.spec import GroupSpec
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.spec import GroupSpec
 
-Reply = Callable[[MembershipFact], object]
+Reply = Callable[[Event], object]
 Protocols = tuple[tuple[str, bytes], ...]
 
 

@@ -10,16 +10,16 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zkconsumer.core.invariants import Observer, Violation, no_loss, no_orphan
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.membership.strategies import (
+from zkconsumer.core.common.invariants import Observer, Violation, no_loss, no_orphan
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
 from zkconsumer.sim.coordinator import GroupCoordinator
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
@@ -321,11 +321,11 @@ class _Seen:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def fact(self, *_: object) -> None:
+    def event(self, *_: object) -> None:
         """Look."""
         self._world.states.update(member.machine.state for member in self._world.members)
 
-    def order(self, *_: object) -> None:
+    def command(self, *_: object) -> None:
         """Nothing."""
 
     def request(self, *_: object) -> None:

@@ -12,12 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from zkconsumer.core.invariants import Observer
-from zkconsumer.core.ops import Create, Delete
-from zkconsumer.core.states import State
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.view import MemberSpec
-from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
+from zkconsumer.core.common.invariants import Observer
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.ops import Create, Delete
+from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    topic_path,
+)
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink, event_entry

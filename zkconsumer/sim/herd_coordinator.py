@@ -1,6 +1,6 @@
 """The events of ``zkconsumer.sim.herd`` in a group that a broker coordinates, in virtual time.
 
-The members are the real machine of ``zkconsumer.core.membership``.
+The members are the real machine of ``zkconsumer.core.coordinator``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from zkconsumer.core.invariants import Observer
-from zkconsumer.core.membership.spec import GroupSpec
-from zkconsumer.core.membership.states import State
-from zkconsumer.core.membership.strategies import RangeStrategy, Strategy
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.invariants import Observer
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import RangeStrategy, Strategy
 from zkconsumer.journal.group import GroupCounter, GroupObserver, GroupRecorder
 from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import Sink, event_entry

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from zkconsumer.core import orders
-from zkconsumer.core.facts import Fact
-from zkconsumer.core.invariants import MemberAtRest, Observer
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.ops import OffsetOp, Reply, SessionEvent, ZkOp
-from zkconsumer.core.scripts.common import MemberScript, ScriptContext
-from zkconsumer.core.scripts.table import ZkOrder, script_for
-from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.common.invariants import MemberAtRest, Observer
+from zkconsumer.core.zookeeper import commands
+from zkconsumer.core.zookeeper.events import Event
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.journal.wire import Cost
 from zkconsumer.runtime.gate import DeliveryGate
@@ -165,15 +165,15 @@ class SimMember(SimProcess[RebalanceMachine]):
 
     # -- for ``BulkViews``
 
-    def step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
+    def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
         """Send a script its reply."""
         assert isinstance(self._coordination, BulkCoordination)
         self._coordination.step(session, script, reply)
 
-    def finish(self, script: MemberScript[Fact], fact: Fact) -> None:
+    def finish(self, script: MemberScript[Event], event: Event) -> None:
         """A script has come to its end without being run."""
         assert isinstance(self._coordination, BulkCoordination)
-        self._coordination.finish(script, fact)
+        self._coordination.finish(script, event)
 
     def send(
         self, op: ZkOp, on_reply: Callable[[Reply], object], sent_us: int | None = None
@@ -205,44 +205,44 @@ class BulkCoordination(ZooKeeperCoordination):
         super().__init__(host, gate, member.spec.session_timeout)
         self._owner = member
         self._bulk = bulk
-        self._expected: MemberScript[Fact] | None = None
+        self._expected: MemberScript[Event] | None = None
 
     def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
         assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
         member, command, script = self._owner, running.command, running.script
-        if isinstance(command, orders.LoadView) and self._expected is not script:
+        if isinstance(command, commands.LoadView) and self._expected is not script:
             self._expected = script
             self._bulk.expect(member, command, script)
         if not self._bulk.takes(member, running.session_id, script, op):
             super()._submit(number, running, op)
 
-    def step(self, session: int, script: MemberScript[Fact], reply: Reply | None) -> None:
+    def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
         """Send a script its reply; one of a session that is lost is abandoned."""
         number = self._number_of(script)
         if number is not None and session == self.session_id:
             self._step(number, self._scripts[number], reply)
 
-    def finish(self, script: MemberScript[Fact], fact: Fact) -> None:
+    def finish(self, script: MemberScript[Event], event: Event) -> None:
         """The script's outcome is known."""
         number = self._number_of(script)
         if number is not None:
             del self._scripts[number]
         script.close()
-        self._member.post(fact)
+        self._member.post(event)
 
-    def _number_of(self, script: MemberScript[Fact]) -> int | None:
+    def _number_of(self, script: MemberScript[Event]) -> int | None:
         return next((n for n, one in self._scripts.items() if one.script is script), None)
 
 
-def run_now(zk: FakeZk, order: ZkOrder, context: ScriptContext) -> Fact:
+def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event:
     """Run a script that only reads against the committed state, at once and without a session."""
-    script = script_for(order, context)
+    script = script_for(command, context)
     op = next(script)
     while True:
         try:
             op = script.send(read_now(zk, op))
         except StopIteration as end:
-            result: Fact = end.value
+            result: Event = end.value
             return result
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic
 
-from zkconsumer.core import facts
-from zkconsumer.core.invariants import Observer
-from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.common import events
+from zkconsumer.core.common.invariants import Observer
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import Coordination, Done, MachineT, MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
@@ -450,9 +450,9 @@ class SimProcess(Generic[MachineT]):
 
     # -- what a user or a fault does
 
-    def post(self, fact: Any) -> None:
+    def post(self, event: Any) -> None:
         """Hand the machine an event."""
-        self.loop.post(fact)
+        self.loop.post(event)
 
     def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
         """Ask for a commit of ``positions``, or of all consumed ones."""
@@ -467,7 +467,7 @@ class SimProcess(Generic[MachineT]):
 
     def close(self) -> None:
         """Leave the group in order."""
-        self.loop.post(facts.CloseRequested())
+        self.loop.post(events.CloseRequested())
 
     def crash(self) -> None:
         """The process dies; the servers find out by their timeouts."""
@@ -508,19 +508,19 @@ class _Watchers:
         self._member = member
         self._watchers = watchers
 
-    def fact(self, fact: Any, epoch: int, attempt: int) -> None:
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
         host = self._member.host
         if host.recorded:
-            host.say(f"{fact}")
+            host.say(f"{event}")
         self._member.active_us = host.kernel.now_us
         for watcher in self._watchers:
-            watcher.fact(fact, epoch, attempt)
+            watcher.event(event, epoch, attempt)
 
-    def order(self, order: Any, epoch: int, attempt: int) -> None:
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
         for watcher in self._watchers:
-            watcher.order(order, epoch, attempt)
+            watcher.command(command, epoch, attempt)
 
     def op(self, *operation: Any) -> None:
         """See ``MemberObserver``."""

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from zkconsumer.core import facts, orders
-from zkconsumer.core.assign import RoundRobinHash
-from zkconsumer.core.invariants import (
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.invariants import (
     MemberAtRest,
     Observer,
     Violation,
@@ -23,11 +22,18 @@ from zkconsumer.core.invariants import (
     no_member_without_share,
     no_orphan,
 )
-from zkconsumer.core.ops import Create, Delete, MultiOp, Ok, SetData
-from zkconsumer.core.scripts.common import ScriptContext
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.view import Assignor, GroupView, MemberSpec, decide
-from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import Create, Delete, MultiOp, Ok, SetData
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    topic_path,
+)
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.process import Habits, SimLog
@@ -157,9 +163,9 @@ class World:
         for member in self.members:
             if member.spec.consumer_id == spec.consumer_id:
                 epoch = member.machine.registered_epoch
-        fact = run_now(self.zk, orders.LoadView(0, epoch=epoch), context)
-        assert isinstance(fact, facts.ViewLoaded), fact
-        return fact.view
+        event = run_now(self.zk, commands.LoadView(0, epoch=epoch), context)
+        assert isinstance(event, events.ViewLoaded), event
+        return event.view
 
     def at_rest(self) -> list[Violation]:
         """Judge who owns and fetches what. Call it when everybody had the time to settle."""

@@ -13,8 +13,8 @@ from functools import partial
 from textwrap import wrap
 from typing import Any
 
-from zkconsumer.core.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.view import MemberSpec
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import (
     Entry,

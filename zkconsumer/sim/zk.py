@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Delete,

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Exists,
     Failed,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,

@@ -19,8 +19,8 @@ from kafka.errors import KafkaError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing.waiting import wait_until

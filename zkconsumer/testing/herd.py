@@ -18,8 +18,14 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import BROKER_IDS, BROKER_TOPICS, GroupPaths, broker_path, topic_path
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    topic_path,
+)
 from zkconsumer.errors import ClusterError
 from zkconsumer.journal.deliveries import consumed_twice
 from zkconsumer.journal.files import JournalWriter, read_journal

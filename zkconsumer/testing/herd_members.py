@@ -20,18 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zkconsumer.core import facts
-from zkconsumer.core.machine import RebalanceMachine
-from zkconsumer.core.states import CLOSING, IDLE, OUTSIDE, State
-from zkconsumer.core.types import (
+from zkconsumer.core.common import events
+from zkconsumer.core.common.types import (
     BrokerEndpoint,
     ConsumerThreadId,
     Pattern,
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.view import MemberSpec
-from zkconsumer.core.znodes import GroupPaths
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.recorder import MemberRecorder, run_entry
@@ -181,7 +181,7 @@ class HerdMember:
 
     def stop(self) -> None:
         """Leave the group."""
-        self.loop.post(facts.CloseRequested())
+        self.loop.post(events.CloseRequested())
         self.loop.closed.result(_LEAVE_SECONDS)
 
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from zkconsumer.config.properties import read_properties
-from zkconsumer.core.types import Pattern, TopicPartition
+from zkconsumer.core.common.types import Pattern, TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing.groups import Delivery
 from zkconsumer.testing.jars import JVM_FILES, cache_dir, fetch_jars, java

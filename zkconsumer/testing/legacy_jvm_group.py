@@ -16,16 +16,16 @@ from kafka import KafkaProducer
 from kazoo.exceptions import NoNodeError
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
-from zkconsumer.core.assign import (
+from zkconsumer.core.common.assign import (
     RoundRobinHash,
     assign_range,
     assign_roundrobin,
     java_hash,
     thread_ids,
 )
-from zkconsumer.core.topic_filter import expand
-from zkconsumer.core.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
-from zkconsumer.core.znodes import decode_registration, decode_topic, topic_path
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.znodes import decode_registration, decode_topic, topic_path
 from zkconsumer.testing.cluster import LocalCluster
 from zkconsumer.testing.groups import Delivery, GroupWatch
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers

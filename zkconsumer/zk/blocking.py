@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
-from zkconsumer.core.ops import Code, Failed, Reply, SessionEvent, ZkOp
-from zkconsumer.core.scripts.common import Refused, Script, SessionGone, attempt
+from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
 

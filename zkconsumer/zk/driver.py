@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.zookeeper.ops import (
     Check,
     Code,
     Create,

@@ -6,13 +6,13 @@ Used by the command line. Each call blocks the calling thread until ZooKeeper an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from zkconsumer.core.ops import (
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import (
     Code,
     Delete,
     Exists,
@@ -25,9 +25,8 @@ from zkconsumer.core.ops import (
     Value,
     ZkOp,
 )
-from zkconsumer.core.scripts.common import READ_BATCH
-from zkconsumer.core.types import TopicPartition
-from zkconsumer.core.znodes import BROKER_IDS, GroupPaths
+from zkconsumer.core.zookeeper.scripts.common import READ_BATCH
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
 

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import Producer as TransactionalProducer
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import Consumer, Producer as TransactionalProducer, TopicPartition as Place
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from kazoo.client import KazooClient

@@ -15,7 +15,7 @@ from zkconsumer.broker.fetch import BrokerFetcher
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.types import ClusterMetadata, Got
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.fetch.events import FetchConfig
 from zkconsumer.runtime.fetch.requests import FetchRequest, LeadersRequest, OffsetsRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 
 
 class FetchEventKind(Enum):

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Collection
 
 from zkconsumer.broker.types import ClusterMetadata
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind, OnEvent
 from zkconsumer.runtime.fetch.requests import LeadersRequest, Wait

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
-from zkconsumer.core.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 from zkconsumer.runtime.fetch.table import PartitionFetchState
 from zkconsumer.runtime.partition_info import PartitionTopicInfo

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from zkconsumer.core.assign import java_hash
-from zkconsumer.core.types import BrokerEndpoint
+from zkconsumer.core.common.assign import java_hash
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import ConnectorClosedError, UsageError
 from zkconsumer.runtime.chunk_queue import ChunkQueue
 from zkconsumer.runtime.partition_info import PartitionTopicInfo

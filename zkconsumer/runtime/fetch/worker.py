@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from zkconsumer.broker.records import scan
 from zkconsumer.broker.types import Got, Want
-from zkconsumer.core.types import TopicPartition
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError, OffsetOutOfRangeError
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, FetchEventKind, OnEvent

@@ -1,0 +1,1 @@
+"""What members of both kinds of group share: no IO, no time, no threads."""

@@ -1,0 +1,156 @@
+"""Who gets which partition: the range and roundrobin assignors, bit for bit as the JVM's.
+
+Every member computes the whole group's result on its own, so a command that differs in one place
+makes two members claim the same partition for ever. Pure functions; any thread may call them.
+
+Command of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
+compares UTF-16 code units. Command of partitions in roundrobin: signed 32-bit Java string hash of
+the partition's text; equal hashes in the order of the JVM's map of topics (``scala_maps``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from itertools import pairwise
+
+from zkconsumer.core.common.scala_maps import java_hash_bits, topic_order
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+
+
+class RoundRobinHash(Enum):
+    """The text of a partition that roundrobin hashes. All members must use the same one."""
+
+    DASH = "topic-partition"
+    """Kafka 1.0 and later: ``commands-0``."""
+
+    BRACKETS = "[topic,partition]"
+    """Kafka 0.10.2 and 0.11: ``[commands,0]``."""
+
+    BRACKETS_0_8_2 = "[topic,partition]-0.8.2"
+    """Kafka 0.8.2 to 0.10.1: the same text. Only ties between topics are broken otherwise."""
+
+
+def java_hash(text: str) -> int:
+    """Return what Java's ``text.hashCode()`` returns: signed, 32 bits, over UTF-16 code units."""
+    return _signed(java_hash_bits(0, text))
+
+
+def thread_ids(consumer_id: str, topics: Mapping[str, int]) -> dict[str, list[ConsumerThreadId]]:
+    """Return the thread ids of one member: streams 0 to n-1 for each topic it subscribes to."""
+    return {
+        topic: [ConsumerThreadId(consumer_id, stream) for stream in range(streams)]
+        for topic, streams in topics.items()
+    }
+
+
+def assign_range(
+    threads: Mapping[str, Sequence[ConsumerThreadId]],
+    partitions: Mapping[str, Sequence[int]],
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """Give each topic's threads consecutive runs of its partitions (Scala RangeAssignor).
+
+    ``threads`` holds all members' thread ids by topic, ``partitions`` the partition numbers by
+    topic; both in any order. With P partitions and N threads the first ``P mod N`` threads get one
+    partition more than the others. The result covers the whole group; a topic without threads or
+    without partitions adds nothing to it.
+    """
+    distinct = _distinct(threads.values())
+    rank = _ranks(distinct.values())
+    in_order = {at: sorted(ids, key=rank.__getitem__) for at, ids in distinct.items()}
+    result: dict[TopicPartition, ConsumerThreadId] = {}
+    for topic, unsorted_threads in threads.items():
+        numbers = sorted(partitions.get(topic, ()))
+        if not numbers or not unsorted_threads:
+            continue
+        ordered = in_order[id(unsorted_threads)]
+        share, extra = divmod(len(numbers), len(ordered))
+        start = 0
+        for position, thread in enumerate(ordered[: len(numbers)]):  # the rest gets nothing
+            end = start + share + (position < extra)
+            for number in numbers[start:end]:
+                result[TopicPartition(topic, number)] = thread
+            start = end
+    return result
+
+
+def assign_roundrobin(
+    threads: Mapping[str, Sequence[ConsumerThreadId]],
+    partitions: Mapping[str, Sequence[int]],
+    hash_form: RoundRobinHash,
+    subscriptions: Iterable[Sequence[str]] | None = None,
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """Deal all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
+
+    The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
+    passed over and loses that turn. Arguments and result as in `assign_range`.
+
+    Partitions of one topic whose hashes are equal are dealt by number. Between topics equal hashes
+    are dealt in the order of the JVM's map of topics. ``subscriptions`` is what that order follows
+    from (see `topic_order`); where it is missing, it is taken from ``threads``: members and topics
+    in the order in which they first appear. Nothing else depends on the order of the arguments.
+    """
+    distinct = _distinct(threads.values())
+    rank = _ranks(distinct.values())
+    ring = list(rank)
+    places_of = {at: sorted({rank[t] for t in ids}) for at, ids in distinct.items()}
+    places = {topic: places_of[id(ids)] for topic, ids in threads.items() if ids}
+    before, between, after = ("", "-", "") if hash_form is RoundRobinHash.DASH else ("[", ",", "]")
+
+    deck: list[tuple[int, str, int]] = []
+    for topic in places:
+        prefix = java_hash_bits(0, f"{before}{topic}{between}")
+        for number in partitions.get(topic, ()):
+            hashed = _signed(java_hash_bits(prefix, f"{number}{after}"))
+            deck.append((hashed, topic, number))
+    deck.sort()
+    if any(one[0] == next_[0] and one[1] != next_[1] for one, next_ in pairwise(deck)):
+        found = _subscriptions(threads) if subscriptions is None else subscriptions
+        command = topic_order(found, own_topics=hash_form is RoundRobinHash.BRACKETS_0_8_2)
+        visited = {topic: place for place, topic in enumerate(command)}
+        deck.sort(key=lambda card: (card[0], visited[card[1]], card[2]))
+
+    result: dict[TopicPartition, ConsumerThreadId] = {}
+    turn = 0
+    for _, topic, number in deck:
+        eligible = places[topic]
+        at = bisect_left(eligible, turn)
+        place = eligible[at] if at < len(eligible) else eligible[0]
+        result[TopicPartition(topic, number)] = ring[place]
+        turn = place + 1
+    return result
+
+
+def _distinct(
+    lists: Iterable[Sequence[ConsumerThreadId]],
+) -> dict[int, Sequence[ConsumerThreadId]]:
+    """Each list once, by its identity: topics may share one."""
+    return {id(some): some for some in lists}
+
+
+def _ranks(threads: Iterable[Sequence[ConsumerThreadId]]) -> dict[ConsumerThreadId, int]:
+    """All distinct threads in Java order, each with its place."""
+    distinct = {thread for some in threads for thread in some}
+    ordered = sorted(distinct, key=lambda thread: _java_key(f"{thread.consumer}-{thread.stream}"))
+    return {thread: place for place, thread in enumerate(ordered)}
+
+
+def _subscriptions(
+    threads: Mapping[str, Sequence[ConsumerThreadId]],
+) -> Iterable[Sequence[str]]:
+    """Each consumer's topics, both in the order in which they first appear."""
+    found: dict[str, dict[str, None]] = {}
+    for topic, ids in threads.items():
+        for thread in ids:
+            found.setdefault(thread.consumer, {})[topic] = None
+    return [list(topics) for topics in found.values()]
+
+
+def _java_key(text: str) -> bytes:
+    """A key whose byte order is the order of ``String.compareTo``."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _signed(value: int) -> int:
+    return value - 0x100000000 if value & 0x80000000 else value

@@ -1,0 +1,157 @@
+"""What to do: outputs of a member's machine, in ZooKeeper's groups and the brokers' alike.
+
+A command with a ``token`` is answered by exactly one event that repeats it, unless the session or
+the membership ends first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SetBrokers:
+    """Tell the leader finder which brokers there are. No answer."""
+
+    brokers: tuple[BrokerEndpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetching:
+    """Stop fetchers, clear queues, wait for messages in hand. Answer: ``FetchingStopped``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Take partitions away at once: they are not owned any more. Answer: ``Dropped``, no token."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyReleasing:
+    """Call the listener before partitions are released. Answer: ``ListenerDone``.
+
+    ``leaving``: the member leaves the group; the JVM's listener is not called then.
+    """
+
+    token: int
+    partitions: frozenset[TopicPartition]
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyLost:
+    """Tell the listener that partitions were taken away unasked. Answer: ``ListenerDone``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Stopped partitions are released: their positions are of no use any more. No answer."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyStarting:
+    """Call the listener's ``before_starting_fetchers``. Answer: ``ListenerDone``."""
+
+    token: int
+    assignment: Mapping[TopicPartition, ConsumerThreadId]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetching:
+    """Fetch and deliver; each partition from its offset (``None``: by ``auto.offset.reset``).
+
+    Answer: ``FetchingStarted``.
+    """
+
+    token: int
+    partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send ``TimerFired`` after ``seconds``, plus up to ``jitter`` seconds drawn by the driver."""
+
+    token: int
+    name: str
+    seconds: float
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCommit:
+    """Tell the one who asked: ``faults`` is empty when all offsets are stored."""
+
+    request: int
+    faults: tuple[str, ...]
+
+
+class Outcome(Enum):
+    """How the first rebalance ended."""
+
+    SETTLED = "settled"
+    REBALANCE_FAILED = "rebalance failed"
+    DUPLICATE_ID = "duplicate consumer id"
+    REFUSED = "refused by ZooKeeper"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    """The first rebalance is over; given once."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something an operator wants to know. ``event`` is a fixed name, counted in the metrics."""
+
+    event: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The member cannot continue: ``code`` of the protocol and one line for people. No answer."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The member has left (or cannot any more). ``faults``: what went wrong."""
+
+    faults: tuple[str, ...] = ()
+
+
+CommonCommand = (
+    SetBrokers
+    | StopFetching
+    | Drop
+    | NotifyReleasing
+    | NotifyLost
+    | Forget
+    | NotifyStarting
+    | StartFetching
+    | SetTimer
+    | AnswerCommit
+    | AnswerStart
+    | Report
+    | Fail
+    | Close
+)

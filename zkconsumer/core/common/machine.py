@@ -1,0 +1,106 @@
+"""Machine: what every member's machine is made of: tokens, timers, dispatch. No rebalance logic.
+
+Events in, commands out. Rules that every machine keeps:
+
+1. Total: any event is legal in any state; nothing raises.
+2. An answer whose token is not awaited is dropped and counted (``stale_answers``).
+3. Waiting is a timer command, calling the user's listener is a command; their outcome is an event.
+
+The owner thread of a machine is the only caller.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from zkconsumer.core.common import commands
+
+StateT = TypeVar("StateT")
+EventT = TypeVar("EventT")
+CommandT = TypeVar("CommandT")
+
+Handler = Callable[[Any, Any], None]
+"""A method of a machine, which takes the event."""
+
+
+class Machine(ABC, Generic[StateT, EventT, CommandT]):
+    """Takes events in, finds their handler, collects the commands it emits.
+
+    ``state`` and ``stale_answers`` may be read by the owner thread at any time.
+    """
+
+    ANYWHERE: ClassVar[Mapping[type, Handler]]
+    """Events that answer nothing, and their handlers; legal in every state but the last."""
+    ANSWERS: ClassVar[Mapping[Any, Mapping[type, Handler]]]
+    """Which answers each state waits for, and their handlers."""
+
+    def __init__(self, state: StateT) -> None:
+        self.state = state
+        self.stale_answers = 0
+        self._commands: list[CommandT] = []
+        self._token = 0
+        self._awaited: int | None = None
+        self._timers: dict[str, int] = {}
+
+    @abstractmethod
+    def _ended(self, event: EventT) -> bool:
+        """Whether the machine has ended; if it has, ``event`` is handled by that."""
+
+    @abstractmethod
+    def _answered_beside(self, token: int, event: EventT) -> bool:
+        """Handle an answer to something that runs beside the state; whether it was one."""
+
+    @abstractmethod
+    def _stepped(self) -> None:
+        """Called after each event: carry out what waits for its turn."""
+
+    def _unexpected(self, event: EventT) -> bool:
+        """Handle the awaited answer where the state has no handler for it; whether it did."""
+        return False
+
+    def on(self, event: EventT) -> list[CommandT]:
+        """Take in one event; return the commands that follow from it."""
+        self._commands = []
+        if self._ended(event):
+            return self._commands
+        token: int | None = getattr(event, "token", None)
+        handler = self.ANYWHERE.get(type(event))
+        if handler is not None:
+            getattr(self, handler.__name__)(event)
+        elif token is None or not self._answer(token, event):
+            self.stale_answers += 1
+        self._stepped()
+        return self._commands
+
+    def _answer(self, token: int, event: EventT) -> bool:
+        if self._answered_beside(token, event):
+            return True
+        if token != self._awaited:
+            return False
+        handler = self.ANSWERS.get(self.state, {}).get(type(event))
+        if handler is None:
+            return self._unexpected(event)
+        self._awaited = None
+        getattr(self, handler.__name__)(event)  # a subclass may override it
+        return True
+
+    def _emit(self, command: CommandT) -> None:
+        self._commands.append(command)
+
+    def _next_token(self) -> int:
+        self._token += 1
+        return self._token
+
+    def _await(self, state: StateT) -> int:
+        """Enter ``state`` and return the token that its answer must carry."""
+        self.state = state
+        self._awaited = self._next_token()
+        return self._awaited
+
+    def _timer(self, name: str, seconds: float, jitter: float = 0.0) -> None:
+        """Set the timer ``name``; an earlier one of that name counts no more."""
+        self._timers[name] = self._next_token()
+        timer = commands.SetTimer(self._timers[name], name, seconds, jitter)
+        self._emit(timer)  # type: ignore[arg-type]  # every machine's commands include it

@@ -1,0 +1,117 @@
+"""Every output of the machine of a coordinator's member: requests, and the common commands.
+
+Each command with a ``token`` is answered by one event that repeats it, or by ``RequestFailed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.common.commands import (
+    AnswerCommit as AnswerCommit,
+    AnswerStart as AnswerStart,
+    Close as Close,
+    CommonCommand,
+    Drop as Drop,
+    Fail as Fail,
+    Forget as Forget,
+    NotifyLost as NotifyLost,
+    NotifyReleasing as NotifyReleasing,
+    NotifyStarting as NotifyStarting,
+    Outcome as Outcome,
+    Report as Report,
+    SetBrokers as SetBrokers,
+    SetTimer as SetTimer,
+    StartFetching as StartFetching,
+    StopFetching as StopFetching,
+)
+from zkconsumer.core.common.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinator:
+    """Ask any broker; connections to the former coordinator are of no use any more.
+
+    Answer: ``CoordinatorFound``.
+    """
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTopics:
+    """Read how many partitions ``topics`` have; ``None`` means all. Answer: ``TopicsLoaded``."""
+
+    token: int
+    topics: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Ask to be a member; ``protocols`` are strategies with metadata, the best liked first.
+
+    Answer: ``Joined``, when all members have joined.
+    """
+
+    token: int
+    member_id: str
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """Ask for the assignment; the leader brings everybody's. Answer: ``Synced``."""
+
+    token: int
+    member_id: str
+    generation: int
+    assignments: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Show that this member lives. Answer: ``HeartbeatAnswered``."""
+
+    token: int
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Leave, so that the others need not wait for the session timeout. Answer: ``Left``."""
+
+    token: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """Read committed offsets. Answer: ``OffsetsFetched``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Store ``positions`` as a member of ``generation``. Answer: ``OffsetsCommitted``."""
+
+    token: int
+    member_id: str
+    generation: int
+    positions: Mapping[TopicPartition, int]
+
+
+Command = (
+    FindCoordinator
+    | LoadTopics
+    | JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | FetchOffsets
+    | CommitOffsets
+    | CommonCommand
+)

@@ -1,0 +1,143 @@
+"""Every input of the machine of a coordinator's member: answers, and the common events.
+
+An event that answers a command repeats its ``token``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.common.events import (
+    CloseRequested as CloseRequested,
+    CommitRequested as CommitRequested,
+    CommonEvent,
+    Dropped as Dropped,
+    FetchingStarted as FetchingStarted,
+    FetchingStopped as FetchingStopped,
+    ListenerDone as ListenerDone,
+    TimerFired as TimerFired,
+)
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member as the leader is told of it; ``metadata`` is its subscription in bytes."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The member shall join."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFound:
+    """Some broker named the group's coordinator."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsLoaded:
+    """What a broker knows: number of partitions of each topic asked for that exists."""
+
+    token: int
+    partitions: Mapping[str, int]
+    brokers: tuple[BrokerEndpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A generation has begun. ``members`` is empty unless this member leads."""
+
+    token: int
+    member_id: str
+    generation: int
+    leader: str
+    protocol: str
+    members: tuple[GroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """SyncGroup succeeded: what the leader gave this member, in bytes."""
+
+    token: int
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsFetched:
+    """Committed offsets; ``None`` where there is none."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommitted:
+    """A commit was answered; 0 where it is stored, else the protocol's error code."""
+
+    token: int
+    codes: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """A heartbeat was answered with ``code``; ``UNREACHABLE`` (-1) when there was no answer."""
+
+    token: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """LeaveGroup was answered, whatever the answer."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A command to the brokers failed: ``code`` of the protocol, or -1 when there was no answer.
+
+    ``member_id`` comes with code 79 (MEMBER_ID_REQUIRED): the id to join with.
+    """
+
+    token: int
+    code: int
+    detail: str = ""
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PollExpired:
+    """The application has had one message in hand, or the listener has taken, for longer than
+    ``max.poll.interval.ms``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollResumed:
+    """The application that had been too slow asks for messages again."""
+
+
+Event = (
+    Started
+    | CoordinatorFound
+    | TopicsLoaded
+    | Joined
+    | Synced
+    | OffsetsFetched
+    | OffsetsCommitted
+    | HeartbeatAnswered
+    | Left
+    | RequestFailed
+    | PollExpired
+    | PollResumed
+    | CommonEvent
+)

@@ -1,0 +1,628 @@
+"""MembershipMachine: one member of a group on the broker's coordinator. Events in, commands out.
+
+It decides when to find, join, sync, release, commit, leave; it reads no clock and does no IO. Same
+contract as ``zkconsumer.core.zookeeper.machine``: total (any event in any state), late answers are
+dropped and counted, ``held`` is what may be delivered. The owner thread is the only caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from zkconsumer.core.common.machine import Handler
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.data import Goal, MembershipData, Purpose
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of, reaction
+from zkconsumer.core.coordinator.states import (
+    BETWEEN,
+    COMMIT_STATES,
+    WAITING,
+    State,
+)
+from zkconsumer.core.coordinator.strategies import Standing, deal_to_streams, topics_of
+from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.errors import ZnodeFormatError
+
+
+class MembershipMachine(MembershipData):
+    """One member. ``on`` takes in an event and returns the commands that follow from it."""
+
+    # -- finding the coordinator, pauses ---------------------------------------------------------
+
+    def _start(self, event: events.Started) -> None:
+        if self.state is State.NEW:
+            self._timer("reread", self.spec.reread)
+            self._go(Goal.LOAD)
+
+    def _go(self, goal: Goal) -> None:
+        """Do ``goal`` next, after finding the coordinator when it is not known."""
+        self._goal = goal
+        if not self._coordinator:
+            if self._search is None:
+                self._emit(commands.FindCoordinator(self._await(State.FINDING)))
+            else:
+                self.state, self._awaited, self._search = State.FINDING, self._search, None
+            return
+        match goal:
+            case Goal.LOAD:
+                self._load()
+            case Goal.SYNC:
+                self._send_sync()
+            case Goal.COMMIT:
+                self._commit_release()
+            case Goal.OFFSETS:
+                self._fetch_offsets()
+            case Goal.REST:
+                self._rest()
+
+    def _found(self, event: events.CoordinatorFound) -> None:
+        self._coordinator = True
+        self._send_heartbeat()
+        self._go(self._goal)
+
+    def _find_failed(self, event: events.RequestFailed) -> None:
+        if reaction(Request.FIND, event.code) is Reaction.FATAL:
+            self._fail(event.code, event.detail)
+        else:
+            self._back_off(self._goal)
+
+    def _find_beside(self) -> None:
+        """Look for a lost coordinator beside what is waited for here: a member that waits for its
+        listener has to show that it lives, and the listener may wait for a commit."""
+        lost = not self._coordinator and self.generation >= 0 and self.state in WAITING
+        if lost and self._search is None and not self._search_paused:
+            self._search = self._next_token()
+            self._emit(commands.FindCoordinator(self._search))
+
+    def _search_done(self, event: Event) -> None:
+        if isinstance(event, events.CoordinatorFound):
+            self._coordinator = True
+            self._send_heartbeat()
+        elif isinstance(event, events.RequestFailed):
+            if reaction(Request.FIND, event.code) is Reaction.FATAL:
+                self._fail(event.code, event.detail)
+            else:
+                self._search_paused = True
+                self._timer("search", self.spec.backoff)
+
+    def _back_off(self, goal: Goal) -> None:
+        self._goal = goal
+        self._awaited = None
+        self.state = State.BACKING_OFF
+        self._timer("backoff", self.spec.backoff)
+
+    def _coordinator_lost(self) -> None:
+        """Whatever is under way with it will not be answered; join, or go on as a member.
+
+        Elsewhere the failure of what is waited for leads to the next one, or ``_find_beside``.
+        """
+        goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
+        if self.state in BETWEEN or self.state is State.STABLE:
+            self._find_again(goal)
+        elif self._lost_again():
+            self._search_paused = True
+            self._timer("search", self.spec.backoff)
+
+    def _find_again(self, goal: Goal) -> None:
+        if self._lost_again():
+            self._back_off(goal)
+        else:
+            self._go(goal)
+
+    def _lost_again(self) -> bool:
+        """Note that there is no coordinator; whether the last one was none either.
+
+        Brokers name the former coordinator until they have heard of its end: so the second search
+        waits.
+        """
+        self._coordinator = False
+        before, self._unproved = self._unproved, True
+        return before
+
+    def _timer_fired(self, event: events.TimerFired) -> None:
+        if self._timers.get(event.name) != event.token:
+            return
+        if event.name == "heartbeat":
+            if self._beat is None:
+                self._send_heartbeat()
+        elif event.name == "commit":
+            self._desk.paused = False
+        elif event.name == "search":
+            self._search_paused = False
+        elif event.name == "release":
+            self._release_late = True
+            if self._goal is Goal.COMMIT and self.state in (State.BACKING_OFF, State.FINDING):
+                self._give_up_commit()
+        elif event.name == "backoff" and self.state is State.BACKING_OFF:
+            self._go(self._goal)
+        elif event.name == "reread":
+            self._timer("reread", self.spec.reread)
+            if self.state is State.STABLE and self._reread is None:
+                self._reread = self._next_token()
+                self._emit(commands.LoadTopics(self._reread, self._topics_to_reread()))
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._emit(commands.LoadTopics(self._await(State.LOADING), self.spec.topics_to_load))
+
+    def _loaded(self, event: events.TopicsLoaded) -> None:
+        self._emit(commands.SetBrokers(event.brokers))
+        self._known = dict(event.partitions)
+        try:
+            self._topics = self.spec.topics(self._known)
+        except ZnodeFormatError as error:
+            self._fail(UNREACHABLE, error.reason)
+        else:
+            self._join()
+
+    def _load_failed(self, event: events.RequestFailed) -> None:
+        self._coordinator = False  # whom we asked is gone: begin with the next broker
+        self._back_off(Goal.LOAD)
+
+    def _join(self) -> None:
+        self._rejoin_wanted = False
+        self.rejoins += 1
+        owned = frozenset(self.held) if self.spec.cooperative else frozenset()
+        standing = Standing(
+            self.spec.consumer_id, self._topics, owned, self.generation, self._before
+        )
+        protocols = tuple((one.name, one.subscribe(standing)) for one in self.spec.strategies)
+        self._emit(commands.JoinGroup(self._await(State.JOINING), self.member_id, protocols))
+
+    def _join_failed(self, event: events.RequestFailed) -> None:
+        what = reaction(Request.JOIN, event.code)
+        if what is Reaction.TAKE_ID and event.member_id:
+            self.member_id = event.member_id
+            self._join()
+        else:
+            self._react(what, event, Goal.LOAD)
+
+    def _joined(self, event: events.Joined) -> None:
+        self._unproved = False
+        self.member_id, self.generation = event.member_id, event.generation
+        self.leads, self.protocol = event.leader == event.member_id, event.protocol
+        self._members, self._assignments = event.members, {}
+        if self.spec.strategy(event.protocol) is None:
+            self._fail(23, f"the group uses the strategy {event.protocol!r}, which is not offered")
+            return
+        if self._beat is None:
+            self._timer("heartbeat", self.spec.heartbeat_interval)
+        self._group_topics = {t: self._known[t] for t in self._topics if t in self._known}
+        self._wanted = frozenset(topic for one in self._members for topic in topics_of(one))
+        if not self.leads:
+            self._go(Goal.SYNC)
+        elif self._wanted <= self._topics.keys():
+            self._assign()
+        else:
+            wanted = tuple(sorted(self._wanted))
+            self._emit(commands.LoadTopics(self._await(State.LEADING), wanted))
+
+    def _group_loaded(self, event: events.TopicsLoaded) -> None:
+        self._group_topics = dict(event.partitions)
+        self._assign()
+
+    def _assign(self) -> None:
+        strategy = self.spec.strategy(self.protocol)
+        assert strategy is not None
+        self._assignments = strategy.assign(self._members, self._group_topics)
+        self._go(Goal.SYNC)
+
+    def _send_sync(self) -> None:
+        token = self._await(State.SYNCING)
+        self._emit(commands.SyncGroup(token, self.member_id, self.generation, self._assignments))
+
+    def _sync_failed(self, event: events.RequestFailed) -> None:
+        what = reaction(Request.SYNC, event.code)
+        self._react(what, event, Goal.LOAD if what is Reaction.FIND_AGAIN else Goal.SYNC)
+
+    def _react(self, what: Reaction, event: events.RequestFailed, goal: Goal) -> None:
+        """Do what the table says about an answer that was waited for."""
+        match what:
+            case Reaction.PROCEED | Reaction.RETRY | Reaction.TAKE_ID | Reaction.REFUSE:
+                self._back_off(goal)
+            case Reaction.FIND_AGAIN:
+                self._find_again(goal)
+            case Reaction.REJOIN:
+                self._rejoin()
+            case Reaction.LOST | Reaction.EXPELLED:
+                self._lose(what is Reaction.EXPELLED)
+            case Reaction.FATAL:
+                self._fail(event.code, event.detail)
+
+    # -- the assignment --------------------------------------------------------------------------
+
+    def _synced(self, event: events.Synced) -> None:
+        try:
+            given = decode_assignment(event.assignment)
+        except ValueError as error:
+            self._report("broken-assignment", f"the leader's assignment cannot be read: {error}")
+            given = decode_assignment(b"")
+        self._before = (given.partitions, self.generation)
+        self._starting = deal_to_streams(self.spec.consumer_id, self._topics, given, self.held)
+        gone = frozenset(self.held) - given.partitions
+        if gone:
+            self._rejoin_wanted = True  # others wait for them
+            self._release(gone, Purpose.SHRINK)
+        else:
+            self._extend()
+
+    def _extend(self) -> None:
+        if self._starting:
+            self._go(Goal.OFFSETS)
+        else:
+            self._go(Goal.REST)
+
+    def _fetch_offsets(self) -> None:
+        token = self._await(State.FETCHING_OFFSETS)
+        self._emit(commands.FetchOffsets(token, frozenset(self._starting)))
+
+    def _offsets_failed(self, event: events.RequestFailed) -> None:
+        self._react(reaction(Request.FETCH, event.code), event, Goal.OFFSETS)
+
+    def _offsets_fetched(self, event: events.OffsetsFetched) -> None:
+        self._offsets = event.offsets
+        token = self._await(State.NOTIFYING_START)
+        self._emit(commands.NotifyStarting(token, dict(self._starting)))
+
+    def _start_announced(self, event: events.ListenerDone) -> None:
+        self._listener_error(event)
+        token = self._await(State.STARTING)
+        self.held.update(self._starting)
+        self._emit(
+            commands.StartFetching(
+                token, {tp: (of, self._offsets.get(tp)) for tp, of in self._starting.items()}
+            )
+        )
+        self._starting = {}
+
+    def _fetching(self, event: events.FetchingStarted) -> None:
+        self._go(Goal.REST)
+
+    def _rest(self) -> None:
+        self.state = State.STABLE
+        if not self._answered_start:
+            self._answered_start = True
+            self._emit(commands.AnswerStart(commands.Outcome.SETTLED))
+        if self._rejoin_wanted:
+            self._rejoin()
+
+    def _topics_to_reread(self) -> tuple[str, ...] | None:
+        """Own topics, or all for a filter; the leader's also those of the other members."""
+        own = self.spec.topics_to_load
+        return None if own is None else tuple(sorted({*own, *self._wanted}))
+
+    def _reread_done(self, event: events.TopicsLoaded) -> None:
+        self._emit(commands.SetBrokers(event.brokers))
+        if self.state is not State.STABLE:
+            return
+        try:
+            topics = self.spec.topics(event.partitions)
+        except ZnodeFormatError:
+            return  # it was fine before: the processor is busy
+        wanted = self._wanted | topics.keys()
+        now = {topic: event.partitions[topic] for topic in wanted if topic in event.partitions}
+        # A static member that was restarted may lead without being told (mended by KIP-814).
+        may_lead = self.leads or self.spec.instance_id is not None
+        if topics != self._topics or (may_lead and now != self._group_topics):
+            self._report("topics-changed", "topics or partitions have changed: joining again")
+            self._rejoin()
+
+    # -- giving up partitions --------------------------------------------------------------------
+
+    def _rejoin(self) -> None:
+        if self.held and not self.spec.cooperative:
+            self._release(frozenset(self.held), Purpose.REJOIN)
+        else:
+            self._go(Goal.LOAD)
+
+    def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
+        self._purpose, self._releasing = purpose, partitions
+        self._release_late = False
+        self._timers.pop("release", None)
+        self._emit(commands.StopFetching(self._await(State.STOPPING), partitions))
+
+    def _limit_release(self) -> None:
+        self._timer("release", self.spec.release_timeout(self.closing))
+
+    def _stopped(self, event: events.FetchingStopped) -> None:
+        self._positions = {
+            tp: offset for tp, offset in event.positions.items() if tp in self._releasing
+        }
+        self._stopped_at = dict(self._positions)
+        if self.spec.auto_commit and self._positions:
+            self._desk.forget(self._releasing)
+            self._go(Goal.COMMIT)
+        else:
+            self._announce_release()
+
+    def _commit_release(self) -> None:
+        token = self._await(State.COMMITTING)
+        self._emit(
+            commands.CommitOffsets(token, self.member_id, self.generation, dict(self._positions))
+        )
+
+    def _release_commit_failed(self, event: events.RequestFailed) -> None:
+        self._commit_answer(dict.fromkeys(self._positions, event.code), event.detail)
+
+    def _released_committed(self, event: events.OffsetsCommitted) -> None:
+        self._commit_answer(event.codes, "")
+
+    def _commit_answer(self, codes: Mapping[TopicPartition, int], detail: str) -> None:
+        left = {tp: codes.get(tp, 15) for tp in self._positions if codes.get(tp, 15)}
+        self._positions = {tp: self._positions[tp] for tp in left}
+        reactions = {reaction(Request.COMMIT, code): code for code in left.values()}
+        for lost in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
+            if lost in reactions:
+                code = reactions[lost]
+                text = f"offsets are not stored: {name_of(code)}"
+                self._note_fault(text)
+                self._react(lost, events.RequestFailed(0, code, text), Goal.LOAD)
+                return
+        if Reaction.FIND_AGAIN in reactions:
+            self._coordinator = False
+        named = ", ".join(sorted(f"{tp}: {name_of(code)}" for tp, code in left.items()))
+        self._release_fault = detail or named
+        again = Reaction.FIND_AGAIN in reactions or Reaction.RETRY in reactions
+        if again and not self._release_late:
+            if "release" not in self._timers:
+                self._limit_release()
+            self._back_off(Goal.COMMIT)
+        elif left:
+            self._give_up_commit()
+        else:
+            self._announce_release()
+
+    def _give_up_commit(self) -> None:
+        self._note_fault(f"offsets are not stored: {self._release_fault}")
+        self._announce_release()
+
+    def _note_fault(self, text: str) -> None:
+        self._report("commit-failed", text)
+        if self.closing:
+            self._faults.append(text)
+
+    def _announce_release(self) -> None:
+        token = self._await(State.NOTIFYING_RELEASE)
+        self._emit(commands.NotifyReleasing(token, self._releasing, self.closing))
+
+    def _release_announced(self, event: events.ListenerDone) -> None:
+        self._listener_error(event)
+        for tp in self._releasing:
+            self.held.pop(tp, None)
+        self._desk.forget(self._releasing)
+        self._emit(commands.Forget(self._releasing))
+        self._releasing, self._stopped_at = frozenset(), {}
+        if self.closing:
+            self._finish_closing()
+        elif self._purpose is Purpose.SHRINK:
+            self._extend()
+        else:
+            self._go(Goal.LOAD)
+
+    def _lose(self, expelled: bool) -> None:
+        """The group went on without this member: nothing may be delivered or committed."""
+        self.generation = -1
+        self._beat = None
+        self._releasing = frozenset()
+        if expelled:
+            self.member_id = ""
+        lost = self._drop_all()
+        self._desk.refuse("the group has given the partitions to other members")
+        if not lost:
+            self._after_loss()
+            return
+        self._report("lost", f"{len(lost)} partitions were taken away")
+        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+
+    def _drop_all(self) -> frozenset[TopicPartition]:
+        """Drop what is held; return that and what the listener was told would be fetched."""
+        held = frozenset(self.held)
+        told = frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
+        self.held.clear()
+        self._stopped_at = {}
+        self._desk.forget(held)
+        self._starting = {}
+        if held:
+            self._emit(commands.Drop(held))
+        return held | told
+
+    def _loss_announced(self, event: events.ListenerDone) -> None:
+        self._listener_error(event)
+        self._after_loss()
+
+    def _after_loss(self) -> None:
+        if self.closing:
+            self._finish_closing()
+        elif self._outside:
+            self.state, self._awaited = State.OUTSIDE, None
+        else:
+            self._go(Goal.LOAD)
+
+    def _dropped(self, event: events.Dropped) -> None:
+        pass  # where they stood does not matter: nothing of it may be committed
+
+    def _listener_error(self, event: events.ListenerDone) -> None:
+        if event.error is not None:
+            self._report("listener-error", event.error)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def _send_heartbeat(self) -> None:
+        if self.generation >= 0 and self._coordinator:
+            self._beat = (self._next_token(), self.member_id, self.generation)
+            self._emit(commands.Heartbeat(*self._beat))
+
+    def _heartbeat_answered(self, event: events.HeartbeatAnswered) -> None:
+        if self._beat is None or event.token != self._beat[0]:
+            self.stale_answers += 1
+            return
+        current = self._beat[1:] == (self.member_id, self.generation)
+        self._beat = None
+        if self.generation < 0:
+            return
+        self._timer("heartbeat", self.spec.heartbeat_interval)
+        what = reaction(Request.HEARTBEAT, event.code)
+        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
+        if what is Reaction.FIND_AGAIN:
+            self._coordinator_lost()
+        elif not current or self.state is State.JOINING:
+            return  # the answer to JoinGroup will tell
+        elif what is Reaction.REJOIN:
+            if self.state is State.STABLE:
+                self._rejoin()
+            elif self.state not in BETWEEN:
+                self._rejoin_wanted = True
+        elif what in (Reaction.LOST, Reaction.EXPELLED):
+            self._lose(what is Reaction.EXPELLED)
+        elif what is Reaction.FATAL:
+            self._fail(event.code, name_of(event.code))
+
+    def _poll_expired(self, event: events.PollExpired) -> None:
+        if self.generation < 0 or self.closing or self._outside:
+            return
+        self._outside = True
+        self._report("poll-expired", "max.poll.interval.ms is over: leaving the group")
+        self.generation = -1
+        self._beat = None
+        self._releasing = self._drop_all()
+        self._desk.refuse("the member has left the group: max.poll.interval.ms is over")
+        member_id = self.member_id
+        if self.spec.instance_id is None:
+            self.member_id = ""
+            self._emit(commands.LeaveGroup(self._await(State.LEAVING), member_id))
+        else:
+            self._announce_loss()
+
+    def _announce_loss(self) -> None:
+        lost, self._releasing = self._releasing, frozenset()
+        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+
+    def _poll_resumed(self, event: events.PollResumed) -> None:
+        self._outside = False
+        if self.state is State.OUTSIDE:
+            self._go(Goal.LOAD)
+
+    # -- commits that were asked for -------------------------------------------------------------
+
+    def _commit_requested(self, event: events.CommitRequested) -> None:
+        if not event.strict:  # positions read before the partitions stopped are out of date
+            last = self._stopped_at
+            event = replace(
+                event, positions={tp: max(n, last.get(tp, n)) for tp, n in event.positions.items()}
+            )
+        self._desk.ask(event)
+        if self.generation < 0:  # whoever waits for the answer may be what keeps it from joining
+            self._desk.refuse("the member is not in the group at the moment")
+
+    def _pump_commits(self) -> None:
+        ready = self.state in COMMIT_STATES and self.generation >= 0 and self._coordinator
+        positions = self._desk.next(self.held, ready)
+        if positions:
+            self._desk.token = self._next_token()
+            self._emit(
+                commands.CommitOffsets(self._desk.token, self.member_id, self.generation, positions)
+            )
+        self._commands.extend(self._desk.answers())
+
+    def _desk_answered(self, event: Event) -> None:
+        if isinstance(event, events.OffsetsCommitted):
+            what, code = self._desk.answered(event.codes)
+        elif isinstance(event, events.RequestFailed):
+            what, code = self._desk.failed(event.code, event.detail)
+        else:
+            self.stale_answers += 1
+            return
+        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
+        if what is Reaction.FIND_AGAIN:
+            self._coordinator_lost()
+        elif what is Reaction.RETRY:
+            self._desk.paused = True
+            self._timer("commit", self.spec.backoff)
+        elif what in (Reaction.LOST, Reaction.EXPELLED):
+            self._lose(what is Reaction.EXPELLED)
+        elif what is Reaction.FATAL:
+            self._fail(code, name_of(code))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _close_requested(self, event: events.CloseRequested) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        if self._releasing:
+            if "release" in self._timers:
+                self._limit_release()
+            return  # it goes on when these partitions are released
+        if self.state in (State.NOTIFYING_LOST, State.LEAVING):
+            return
+        self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if self.held:
+            self._release(frozenset(self.held), Purpose.CLOSE)
+        elif self.member_id and self.spec.instance_id is None and self._coordinator:
+            member_id, self.member_id = self.member_id, ""
+            self.generation = -1
+            self._emit(commands.LeaveGroup(self._await(State.LEAVING), member_id))
+        else:
+            self._close()
+
+    def _left(self, event: events.Left | events.RequestFailed) -> None:
+        if self._releasing:
+            self._announce_loss()
+        else:
+            self._after_loss()
+
+    def _close(self) -> None:
+        self.state, self._awaited, self.generation = State.CLOSED, None, -1
+        self._desk.refuse("the connector is shut down")
+        self._commands.extend(self._desk.answers())
+        self._emit(commands.Close(tuple(self._faults)))
+
+    def _fail(self, code: int, text: str) -> None:
+        self._drop_all()
+        self._releasing = frozenset()
+        self.state, self._awaited, self.generation = State.FAILED, None, -1
+        self._desk.refuse(text)
+        self._emit(commands.Fail(code, text))
+        if self.closing:
+            self._close()
+
+    # -- which event is legal where --------------------------------------------------------------
+
+    ANYWHERE: ClassVar[Mapping[type, Handler]] = {
+        events.Started: _start,
+        events.HeartbeatAnswered: _heartbeat_answered,
+        events.PollExpired: _poll_expired,
+        events.PollResumed: _poll_resumed,
+        events.TimerFired: _timer_fired,
+        events.Dropped: _dropped,
+        events.CommitRequested: _commit_requested,
+        events.CloseRequested: _close_requested,
+    }
+    ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
+        State.FINDING: {events.CoordinatorFound: _found, events.RequestFailed: _find_failed},
+        State.STOPPING: {events.FetchingStopped: _stopped},
+        State.COMMITTING: {
+            events.OffsetsCommitted: _released_committed,
+            events.RequestFailed: _release_commit_failed,
+        },
+        State.NOTIFYING_RELEASE: {events.ListenerDone: _release_announced},
+        State.LOADING: {events.TopicsLoaded: _loaded, events.RequestFailed: _load_failed},
+        State.JOINING: {events.Joined: _joined, events.RequestFailed: _join_failed},
+        State.LEADING: {events.TopicsLoaded: _group_loaded, events.RequestFailed: _load_failed},
+        State.SYNCING: {events.Synced: _synced, events.RequestFailed: _sync_failed},
+        State.FETCHING_OFFSETS: {
+            events.OffsetsFetched: _offsets_fetched,
+            events.RequestFailed: _offsets_failed,
+        },
+        State.NOTIFYING_START: {events.ListenerDone: _start_announced},
+        State.STARTING: {events.FetchingStarted: _fetching},
+        State.NOTIFYING_LOST: {events.ListenerDone: _loss_announced},
+        State.LEAVING: {events.Left: _left, events.RequestFailed: _left},
+    }

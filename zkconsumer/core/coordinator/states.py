@@ -1,0 +1,49 @@
+"""The states of a member on the coordinator and which answer is legal where: data."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    """Where a member stands. The value is what it is doing or waiting for."""
+
+    NEW = "not started"
+    FINDING = "asking a broker for the coordinator"
+    BACKING_OFF = "waiting before the next attempt"
+    STOPPING = "stopping fetchers and clearing queues"
+    COMMITTING = "committing what is about to be released"
+    NOTIFYING_RELEASE = "in the listener, before the release"
+    LOADING = "reading the topics that the subscription means"
+    JOINING = "JoinGroup is sent; waiting for all members"
+    LEADING = "leader: reading the topics of all members"
+    SYNCING = "SyncGroup is sent; waiting for the leader's assignment"
+    FETCHING_OFFSETS = "reading committed offsets"
+    NOTIFYING_START = "in the listener, before fetching"
+    STARTING = "starting fetchers"
+    STABLE = "a member that fetches and sends heartbeats"
+    NOTIFYING_LOST = "in the listener: partitions were taken away"
+    LEAVING = "LeaveGroup is sent"
+    OUTSIDE = "left by itself after max.poll.interval.ms; waiting for the application"
+    FAILED = "cannot go on"
+    CLOSED = "left the group"
+
+
+#: States in which a commit that was asked for may run: the generation is settled.
+COMMIT_STATES = frozenset(
+    {
+        State.STABLE,
+        State.STOPPING,
+        State.NOTIFYING_RELEASE,
+        State.NOTIFYING_START,
+        State.FETCHING_OFFSETS,
+        State.STARTING,
+    }
+)
+#: States that wait for the application or for fetchers, whatever becomes of the coordinator.
+WAITING = frozenset(
+    {State.STOPPING, State.NOTIFYING_RELEASE, State.NOTIFYING_START, State.STARTING}
+)
+#: Between JoinGroup and the assignment.
+BETWEEN = frozenset({State.JOINING, State.LEADING, State.SYNCING})
+ENDED = frozenset({State.FAILED, State.CLOSED})

@@ -1,0 +1,268 @@
+"""Assignment strategies: what a member tells the leader, and how the leader deals partitions out.
+
+``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
+``legacy-roundrobin`` deal by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
+in ZooKeeper, so that a group that has moved keeps its split. Sticky ones are in
+``zkconsumer.broker.sticky``. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from zkconsumer.core.common.assign import RoundRobinHash, assign_range, assign_roundrobin
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.wire import (
+    AssignmentData,
+    SubscriptionData,
+    by_topic,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a member says of itself. ``topics`` maps topic to number of streams.
+
+    ``owned`` is what it keeps while it joins; ``before`` the last assignment and its generation,
+    which eager members have given up.
+    """
+
+    consumer_id: str
+    topics: Mapping[str, int]
+    owned: frozenset[TopicPartition]
+    generation: int
+    before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
+
+
+class Strategy(Protocol):
+    """One candidate of JoinGroup."""
+
+    @property
+    def name(self) -> str:
+        """The protocol name the coordinator votes on."""
+
+    @property
+    def cooperative(self) -> bool:
+        """Members keep what they have while they join."""
+
+    def subscribe(self, standing: Standing) -> bytes:
+        """The metadata for JoinGroup."""
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """Member id to assignment, for every member. ``partitions``: topic to their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStrategy:
+    """Each topic's members get consecutive runs; static members first, each by its id.
+
+    Source: Kafka 3.9 RangeAssignor without racks, which is that of kafka-python too.
+    """
+
+    name: str = "range"
+    cooperative: bool = False
+
+    def subscribe(self, standing: Standing) -> bytes:
+        """See ``Strategy``."""
+        return encode_subscription(SubscriptionData(tuple(sorted(standing.topics))))
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """See ``Strategy``."""
+        given: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+        for topic, ids in _members_by_topic(members).items():
+            share, extra = divmod(partitions.get(topic, 0), len(ids))
+            start = 0
+            for place, member_id in enumerate(ids):
+                end = start + share + (place < extra)
+                given[member_id].update(TopicPartition(topic, n) for n in range(start, end))
+                start = end
+        return _encoded(given)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobinStrategy:
+    """All partitions in order to a ring of all members; who lacks the topic is passed over.
+
+    Source: Kafka 3.9 RoundRobinAssignor.
+    """
+
+    name: str = "roundrobin"
+    cooperative: bool = False
+
+    def subscribe(self, standing: Standing) -> bytes:
+        """See ``Strategy``."""
+        return encode_subscription(SubscriptionData(tuple(sorted(standing.topics))))
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """See ``Strategy``."""
+        given: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+        topics = {topic: set(ids) for topic, ids in _members_by_topic(members).items()}
+        ring = [member.member_id for member in sorted(members, key=_order)]
+        turn = 0
+        for topic in sorted(topics):
+            for number in range(partitions.get(topic, 0)):
+                while ring[turn % len(ring)] not in topics[topic]:
+                    turn += 1
+                given[ring[turn % len(ring)]].add(TopicPartition(topic, number))
+                turn += 1
+        return _encoded(given)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyStrategy:
+    """Deals by stream, as members in ZooKeeper do (Scala 1.1.1 PartitionAssignor).
+
+    Subscriptions and assignments carry consumer id and streams as JSON in the user data.
+    """
+
+    name: str
+    hash_form: RoundRobinHash = RoundRobinHash.DASH
+    cooperative: bool = False
+
+    def subscribe(self, standing: Standing) -> bytes:
+        """See ``Strategy``."""
+        told = {"v": 1, "consumer": standing.consumer_id, "streams": dict(standing.topics)}
+        return encode_subscription(
+            SubscriptionData(tuple(sorted(standing.topics)), json.dumps(told).encode())
+        )
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """See ``Strategy``."""
+        threads: dict[str, list[ConsumerThreadId]] = {}
+        member_of: dict[str, str] = {}
+        for member in members:
+            consumer, streams = _told(member)
+            if consumer in member_of:  # two members with one consumer id: tell them apart
+                consumer = f"{consumer}-{member.member_id}"
+            member_of[consumer] = member.member_id
+            for topic, count in streams.items():
+                ids = (ConsumerThreadId(consumer, stream) for stream in range(count))
+                threads.setdefault(topic, []).extend(ids)
+        numbers = {topic: range(count) for topic, count in partitions.items()}
+        owners = (
+            assign_range(threads, numbers)
+            if self.name == "legacy-range"
+            else assign_roundrobin(threads, numbers, self.hash_form)
+        )
+        given: dict[str, dict[TopicPartition, int]] = {m.member_id: {} for m in members}
+        for tp, thread in owners.items():
+            given[member_of[thread.consumer]][tp] = thread.stream
+        return {
+            member_id: encode_assignment(
+                AssignmentData(
+                    frozenset(mine),
+                    json.dumps({"v": 1, "streams": [[*tp, n] for tp, n in mine.items()]}).encode(),
+                )
+            )
+            for member_id, mine in given.items()
+        }
+
+
+def deal_to_streams(
+    consumer_id: str,
+    topics: Mapping[str, int],
+    assignment: AssignmentData,
+    held: Mapping[TopicPartition, ConsumerThreadId],
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """Which stream of this member gets each partition that it does not hold yet.
+
+    As the user data of a legacy strategy says; otherwise consecutive runs of each topic's
+    partitions, or, beside what is held already, always the stream with the fewest of the topic.
+    Partitions of topics that are not subscribed are left out.
+    """
+    said = _said_streams(assignment.user_data)
+    given: dict[TopicPartition, ConsumerThreadId] = {}
+    fresh = {tp for tp in assignment.partitions - held.keys() if tp.topic in topics}
+    for topic, numbers in by_topic(fresh).items():
+        loads = [0] * topics[topic]
+        for tp, thread in held.items():
+            if tp.topic == topic and thread.stream < len(loads):
+                loads[thread.stream] += 1
+        if not any(loads):
+            share, extra = divmod(len(numbers), len(loads))
+            runs = [n for n in range(len(loads)) for _ in range(share + (n < extra))]
+        else:
+            runs = []
+            for _ in numbers:
+                runs.append(loads.index(min(loads)))
+                loads[runs[-1]] += 1
+        for number, run in zip(numbers, runs, strict=True):
+            tp = TopicPartition(topic, number)
+            stream = said.get(tp, run)
+            given[tp] = ConsumerThreadId(consumer_id, stream if stream < topics[topic] else run)
+    return given
+
+
+def topics_of(member: GroupMember) -> tuple[str, ...]:
+    """The topics a member subscribes to; none when its bytes cannot be read."""
+    try:
+        return decode_subscription(member.metadata).topics
+    except ValueError:
+        return ()
+
+
+def _order(member: GroupMember) -> tuple[bool, str, str]:
+    """Static members by instance id, then the others by member id."""
+    return (member.instance_id is None, member.instance_id or "", member.member_id)
+
+
+def _members_by_topic(members: Sequence[GroupMember]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for member in sorted(members, key=_order):
+        for topic in dict.fromkeys(topics_of(member)):
+            found.setdefault(topic, []).append(member.member_id)
+    return found
+
+
+def _encoded(given: Mapping[str, set[TopicPartition]]) -> dict[str, bytes]:
+    return {
+        member_id: encode_assignment(AssignmentData(frozenset(partitions)))
+        for member_id, partitions in given.items()
+    }
+
+
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What comes of user data of another making: infinite numbers and nesting without end, too."""
+
+
+def _told(member: GroupMember) -> tuple[str, dict[str, int]]:
+    """Consumer id and streams of a member; one stream each where it says nothing of the kind."""
+    try:
+        data = decode_subscription(member.metadata)
+    except ValueError:
+        return member.member_id, {}
+    try:
+        told = json.loads(data.user_data)
+        streams = {str(topic): int(n) for topic, n in told["streams"].items()}
+        if all(1 <= n <= 1000 for n in streams.values()):
+            return str(told["consumer"]), streams
+    except (*_UNREADABLE, AttributeError):
+        pass
+    return member.member_id, dict.fromkeys(data.topics, 1)
+
+
+def _said_streams(user_data: bytes) -> dict[TopicPartition, int]:
+    try:
+        found = json.loads(user_data)["streams"]
+        return {
+            TopicPartition(str(topic), int(number)): int(stream)
+            for topic, number, stream in found
+            if int(stream) >= 0
+        }
+    except _UNREADABLE:
+        return {}

@@ -1,6 +1,0 @@
-"""Scripts: what an order means in ZooKeeper, as generators of single operations.
-
-A script yields one ``ZkOp``, is sent one ``Reply`` and ends by returning the fact that answers its
-order. Scripts hold no state between runs and never wait; the live driver and the simulator run the
-same ones, so both interleave at the same points.
-"""

@@ -1,0 +1,140 @@
+"""Every output of the machine of a ZooKeeper group's member.
+
+Commands with a ``token`` are answered by exactly one event that repeats it, unless the session ends
+first. The ZooKeeper part of a command is a script (``zkconsumer.core.zookeeper.scripts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.common.commands import (
+    AnswerCommit as AnswerCommit,
+    AnswerStart as AnswerStart,
+    Close as Close,
+    CommonCommand,
+    Drop as Drop,
+    Fail as Fail,
+    Forget as Forget,
+    NotifyLost as NotifyLost,
+    NotifyReleasing as NotifyReleasing,
+    NotifyStarting as NotifyStarting,
+    Outcome as Outcome,
+    Report as Report,
+    SetBrokers as SetBrokers,
+    SetTimer as SetTimer,
+    StartFetching as StartFetching,
+    StopFetching as StopFetching,
+)
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.known import NOTHING, Known
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Create the registration znode. Answer: ``Registered`` or ``RegistrationRefused``.
+
+    ``epoch`` is the data version it must reach: the number of earlier sessions of this member. It
+    lets a multi check that the session which made a decision is still the one that acts.
+    """
+
+    token: int
+    epoch: int
+
+
+class Scope(Enum):
+    """How much ``LoadView`` reads: the legacy order reads twice, before and after the release."""
+
+    ALL = "everything"
+    OWN = "own registration and brokers"
+    GROUP = "members and topics"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """Read the group and arm the watches. Answer: ``ViewLoaded``.
+
+    ``epoch`` is the version the own registration has unless somebody else wrote to it. What is
+    ``known`` is not read again.
+    """
+
+    token: int
+    scope: Scope = Scope.ALL
+    epoch: int = 0
+    known: Known = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBrokers:
+    """Read the brokers and watch their list. Answer: ``BrokersLoaded``."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOwners:
+    """Find out which held partitions have lost their owner znode. Answer: ``OwnersChecked``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Store ``positions`` of held partitions. Answer: ``Committed``."""
+
+    token: int
+    epoch: int
+    positions: Mapping[TopicPartition, int]
+    claims: Mapping[TopicPartition, Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Delete the owner znodes of ``claims``. Answer: ``Released``."""
+
+    token: int
+    epoch: int
+    claims: Mapping[TopicPartition, Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPartitions:
+    """Create owner znodes and read offsets, fenced. Answer: ``Claimed``."""
+
+    token: int
+    epoch: int
+    wanted: Mapping[TopicPartition, ConsumerThreadId]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBlockers:
+    """Watch owner znodes that stand in the way. Answer: ``BlockersWatched``."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Deregister:
+    """Delete the own registration znode. Answer: ``Deregistered``."""
+
+    token: int
+    epoch: int
+
+
+Command = (
+    Register
+    | LoadView
+    | LoadBrokers
+    | CheckOwners
+    | Commit
+    | Release
+    | ClaimPartitions
+    | WatchBlockers
+    | Deregister
+    | CommonCommand
+)

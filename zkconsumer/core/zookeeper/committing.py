@@ -1,0 +1,199 @@
+"""Commits beside the rebalance: what a member holds, and what a commit's outcome does to that.
+
+The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from zkconsumer.core.common.machine import Machine
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.commit_lane import CommitLane
+from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
+from zkconsumer.core.zookeeper.view import MemberSpec
+
+#: Registration versions start again after this many sessions (see ``commands.Register``).
+EPOCHS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How far a partition got that was stopped or lost, and the claim it had then.
+
+    ``sent`` is the offset of a commit that was under way when the session was lost.
+    """
+
+    position: int
+    claim: Claim
+    sent: int | None = None
+
+
+class Committing(Machine[State, Event, Command]):
+    """A member's claims, the commit lane that works on them, and how far partitions got."""
+
+    def __init__(self, spec: MemberSpec) -> None:
+        super().__init__(State.NEW)
+        self.spec = spec
+        self._lane = CommitLane()
+        self.held: dict[TopicPartition, Claim] = {}
+        self.fetching: set[TopicPartition] = set()
+        self._session: int | None = None
+        self._sessions = 0
+        #: What goes on when the commit under way is answered.
+        self._after_lane: Callable[[], None] | None = None
+        self._reset_meanwhile: set[TopicPartition] = set()
+        self._remembered: dict[TopicPartition, Remembered] = {}
+
+    @abstractmethod
+    def _pull_trigger(self) -> None:
+        """Something may have changed: look at the group again."""
+
+    @abstractmethod
+    def _script_failed(self, event: events.ScriptFailed) -> None:
+        """The command that was awaited could not be carried out."""
+
+    # -- see ``Machine``
+
+    def _ended(self, event: Event) -> bool:
+        if self.state is not State.CLOSED:
+            return False
+        if isinstance(event, events.CommitRequested) and event.request is not None:
+            self._emit(commands.AnswerCommit(event.request, ("the connector is shut down",)))
+        return True
+
+    def _answered_beside(self, token: int, event: Event) -> bool:
+        if not self._lane.busy or token != self._lane.token:
+            return False
+        if isinstance(event, events.Committed | events.ScriptFailed):
+            self._lane_answered(event)
+        else:
+            self.stale_answers += 1
+        return True
+
+    def _unexpected(self, event: Event) -> bool:
+        if isinstance(event, events.ScriptFailed):
+            self._awaited = None
+            self._script_failed(event)
+            return True
+        return False
+
+    def _stepped(self) -> None:
+        self._pump_commits()
+
+    @property
+    def registered_epoch(self) -> int:
+        """The data version of the own registration in this session."""
+        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
+
+    def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
+        """Partitions that are not ours any more, though nobody told us."""
+        if not partitions:
+            return
+        for tp in sorted(partitions):
+            self.held.pop(tp, None)
+            self.fetching.discard(tp)
+            self._emit(commands.Report(event, f"{tp}: {reason}"))
+        self._emit(commands.Drop(partitions))
+
+    def _remember(
+        self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
+    ) -> None:
+        if claim.lacks(position):
+            self._remembered[tp] = Remembered(position, claim, sent)
+
+    def _resumed_at(self, tp: TopicPartition) -> int | None:
+        """How far a partition had got, unless somebody else has stored an offset since."""
+        remembered, claim = self._remembered.get(tp), self.held[tp]
+        if remembered is None:
+            return None
+        if claim.committed == remembered.claim.committed:
+            self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+        elif claim.committed is None or claim.committed != remembered.sent:
+            return None
+        return remembered.position
+
+    def _resumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where those that are held had got."""
+        found = {tp: self._resumed_at(tp) for tp in partitions if tp in self.held}
+        return {tp: position for tp, position in found.items() if position is not None}
+
+    def _offset_reset(self, event: events.OffsetReset) -> None:
+        claim = self.held.get(event.partition)
+        if claim is not None and event.old is not None:
+            self.held[event.partition] = replace(claim, void=True)
+            self._lane.reset(event.partition)
+            if self._lane.busy:  # its positions are from before the reset
+                self._reset_meanwhile.add(event.partition)
+
+    def _commit_requested(self, event: events.CommitRequested) -> None:
+        if self.state in CLOSING or self._session is None:
+            if event.request is not None:
+                reason = "there is no ZooKeeper session"
+                if self.state in CLOSING:
+                    reason = "the connector is shutting down"
+                self._emit(commands.AnswerCommit(event.request, (reason,)))
+            return
+        self._lane.add(event)
+
+    def _pump_commits(self) -> None:
+        while self.state in COMMIT_STATES and self._after_lane is None:
+            found = self._lane.next(
+                self.held, may_lower=self.spec.scala, resend=self.spec.kafka_storage
+            )
+            if found is None:
+                return
+            request, positions, faults = found
+            if positions:
+                token = self._next_token()
+                self._lane.begin(token, request, faults)
+                claims = {tp: self.held[tp] for tp in positions}
+                self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
+            elif request.request is not None:
+                self._emit(commands.AnswerCommit(request.request, faults))
+
+    def _lane_answered(self, event: events.Committed | events.ScriptFailed) -> None:
+        if isinstance(event, events.Committed):
+            faults = self._note_committed(event)
+            if event.unregistered:
+                faults.append("the own registration is missing; it is being made again")
+        else:
+            faults = [event.text]
+        request, all_faults = self._lane.end(tuple(faults))
+        if request is not None:
+            self._emit(commands.AnswerCommit(request, all_faults))
+        elif all_faults:
+            self._emit(commands.Report("commit-failed", "; ".join(all_faults)))
+        if self._after_lane is not None:
+            proceed, self._after_lane = self._after_lane, None
+            proceed()
+
+    def _note_committed(self, event: events.Committed) -> list[str]:
+        """Take over new fencing tokens; let go of partitions that turned out not to be ours."""
+        for tp, claim in event.claims.items():
+            if tp in self.held:
+                reset = tp in self._reset_meanwhile
+                self.held[tp] = replace(claim, void=True) if reset else claim
+        self._reset_meanwhile.clear()
+        for tp in sorted(event.foreign):
+            self._emit(commands.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
+        for reason in event.broken.values():
+            self._emit(commands.Report("broken-offset", reason))
+        faults = [f"{tp}: owned by another member now" for tp in sorted(event.fenced)]
+        faults += event.broken.values()
+        self._take_away(event.fenced & self.held.keys(), "fenced", "another member owns it")
+        if event.fenced or event.unregistered:
+            self._pull_trigger()
+        return faults
+
+    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
+        """Run ``proceed`` now, or when the commit under way is answered."""
+        if self._lane.busy:
+            self._after_lane = proceed
+        else:
+            proceed()

@@ -1,0 +1,225 @@
+"""Every input of the machine of a ZooKeeper group's member. Data, never subclassed.
+
+An event that answers a command repeats its ``token``; the machine drops answers it no longer waits
+for. Partitions are ``TopicPartition``; offsets are always the next offset to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.core.common.events import (
+    CloseRequested as CloseRequested,
+    CommitRequested as CommitRequested,
+    CommonEvent,
+    Dropped as Dropped,
+    FetchingStarted as FetchingStarted,
+    FetchingStopped as FetchingStopped,
+    ListenerDone as ListenerDone,
+    TimerFired as TimerFired,
+)
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.known import NOTHING, Known
+from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.view import GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition held by this member.
+
+    ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
+    no offset znode. ``committed`` is the offset stored there, ``None`` when there is none; it is
+    ``void`` when ``auto.offset.reset`` has replaced it: then a lower one may take its place.
+    """
+
+    thread: ConsumerThreadId
+    version: int | None
+    committed: int | None
+    void: bool = False
+
+    def forbids(self, position: int) -> bool:
+        """Whether a commit of ``position`` would go backwards."""
+        return self.committed is not None and not self.void and position < self.committed
+
+    def lacks(self, position: int) -> bool:
+        """Whether ``position`` is beyond what is stored, or what is stored does not count."""
+        return self.committed is None or self.void or position > self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A ZooKeeper session was established for the first time or after ``SessionLost``."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """The connection came back within the same session; watches may have been lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The session is over: registration and owner znodes are gone or about to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A watch on ``path`` fired."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFailed:
+    """A script could not finish: the session ended, or ZooKeeper or Kafka refused.
+
+    ``path`` is the znode, ``detail`` says more where there is none.
+    """
+
+    token: int
+    code: Code
+    path: str = ""
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return self.detail or f"{self.path or 'ZooKeeper'}: {self.code.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The registration znode exists and belongs to the current session."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationRefused:
+    """The registration znode belongs to another session, ``owner``."""
+
+    token: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLoaded:
+    """One pass of reads over the group is complete; ``known`` is what it was made from."""
+
+    token: int
+    view: GroupView
+    known: Known = field(default=NOTHING, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersLoaded:
+    """The list of brokers was read again."""
+
+    token: int
+    brokers: tuple[BrokerEndpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersChecked:
+    """Which of the held partitions turned out to have no owner znode of this session."""
+
+    token: int
+    foreign: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """``auto.offset.reset`` chose a position in place of ``old``, which is not in the log.
+
+    What is stored counts for nothing then, and a lower position may replace it; otherwise the
+    next member would skip the messages between the two. ``old`` is ``None`` where no offset was
+    stored: then there is nothing to replace.
+    """
+
+    partition: TopicPartition
+    old: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Outcome of ``Commit``.
+
+    ``claims`` has the new claim of each partition that is stored now. ``fenced`` are partitions
+    that another session owns, ``broken`` those whose offset znode cannot be used (with the
+    reason), ``foreign`` those where somebody else wrote an offset although this member owns them.
+    ``unregistered`` means that the own registration was missing, so nothing more was written.
+    """
+
+    token: int
+    claims: Mapping[TopicPartition, Claim]
+    fenced: frozenset[TopicPartition] = frozenset()
+    broken: Mapping[TopicPartition, str] = field(default_factory=dict)
+    foreign: frozenset[TopicPartition] = frozenset()
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Owner znodes of this session are gone; ``foreign`` ones were not this session's to delete.
+
+    ``unregistered``: the own registration was missing, so some may still be there.
+    """
+
+    token: int
+    foreign: frozenset[TopicPartition] = frozenset()
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Outcome of ``ClaimPartitions``.
+
+    ``blocked`` maps partitions owned by others to the owner znode's text; ``broken`` maps
+    partitions whose offset znode cannot be used to the reason. ``unregistered`` as in
+    ``Committed``.
+    """
+
+    token: int
+    claims: Mapping[TopicPartition, Claim]
+    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
+    broken: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unregistered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockersWatched:
+    """Watches on blocking owner znodes are set; ``gone`` says that one had vanished already."""
+
+    token: int
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deregistered:
+    """The registration znode is gone."""
+
+    token: int
+
+
+Event = (
+    SessionOpened
+    | SessionResumed
+    | SessionLost
+    | Changed
+    | ScriptFailed
+    | Registered
+    | RegistrationRefused
+    | ViewLoaded
+    | BrokersLoaded
+    | OwnersChecked
+    | OffsetReset
+    | Committed
+    | Released
+    | Claimed
+    | BlockersWatched
+    | Deregistered
+    | CommonEvent
+)

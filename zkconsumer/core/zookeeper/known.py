@@ -1,0 +1,125 @@
+"""What a member has read of its group and need not read again, and when it must. Pure.
+
+A change of the group makes every member look at it again. Most of what it would read is as it was,
+and this can be told without reading it:
+
+- Registrations: the list of members is read each time, and its stat counts the creations and
+  deletions of children. Each name that came or went takes at least one, a registration that was
+  replaced takes two and leaves the names alike. So when the count has grown by just the number of
+  names that came or went, all other registrations are the ones that were read.
+- Topics and the list of brokers: a watch was left on them. As long as it has not fired, and the
+  connection that carries it lasts, they are as they were.
+
+A watch event that gets lost is made up for by the periodic reading. It also finds a registration
+whose data somebody rewrote in place, which nothing tells: the own one each time, the others in
+``TURNS`` turns, so that a large group at rest does not read all of itself over and over.
+
+Owned by the machine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.core.zookeeper.ops import Listing, Node
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, topic_path
+
+_COUNTER = 1 << 32
+#: Periodic readings in which each registration is read once.
+TURNS = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """Znodes as one pass of reads showed them.
+
+    ``brokers`` by name, ``None``: not known. ``registrations`` of the members in ``listing`` by
+    consumer id, without those that had gone when they were read. ``topics`` that exist, by name.
+    """
+
+    brokers: Mapping[str, Node] | None = None
+    listing: Listing | None = None
+    registrations: Mapping[str, Node] = field(default_factory=dict)
+    topics: Mapping[str, Node] = field(default_factory=dict)
+
+    def registrations_still(self, now: Listing) -> Mapping[str, Node]:
+        """Those of ``registrations`` that are the same in a list of members read later."""
+        before = self.listing
+        if before is None or before.czxid != now.czxid:
+            return {}
+        if now.changes == before.changes:
+            return self.registrations
+        names = frozenset(now.names)
+        moved = len(names.symmetric_difference(before.names))
+        if (now.changes - before.changes) % _COUNTER != moved:
+            return {}
+        return {name: node for name, node in self.registrations.items() if name in names}
+
+
+#: Of one that has read nothing yet.
+NOTHING = Known()
+
+
+class Knowledge:
+    """What the member ``own`` may tell its next ``LoadView``; tell it what happens, in order."""
+
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self._turn = 0
+        self._known = NOTHING
+        #: Since the view under way, or the last one, was asked for.
+        self._fired: set[str] = set()
+        self._reconnected = False
+        self._doubted = False
+
+    def fired(self, path: str) -> None:
+        """A watch on ``path`` fired."""
+        self._fired.add(path)
+
+    def reconnected(self) -> None:
+        """The session has a new connection: watches may be gone."""
+        self._reconnected = True
+
+    def doubted(self) -> None:
+        """It is time for the periodic reading."""
+        self._doubted = True
+
+    def forget(self) -> None:
+        """The session is over."""
+        self._known = NOTHING
+        self._fired.clear()
+        self._reconnected = self._doubted = False
+
+    def ask(self) -> Known:
+        """What the view that is asked for now need not read."""
+        known = self._known
+        if self._doubted:
+            self._turn = (self._turn + 1) % TURNS
+            known = replace(known, registrations=self._untouched(known.registrations))
+        if self._reconnected or self._doubted:
+            known = replace(known, brokers=None, topics={})
+        if BROKER_IDS in self._fired:
+            known = replace(known, brokers=None)
+        if gone := {topic for topic in known.topics if topic_path(topic) in self._fired}:
+            kept = {topic: node for topic, node in known.topics.items() if topic not in gone}
+            known = replace(known, topics=kept)
+        self._known = known
+        self._fired.clear()
+        self._reconnected = self._doubted = False
+        return known
+
+    def _untouched(self, registrations: Mapping[str, Node]) -> dict[str, Node]:
+        """Those whose turn it is not."""
+        return {
+            name: node
+            for name, node in registrations.items()
+            if name != self._own and (sum(name.encode()) + self._turn) % TURNS
+        }
+
+    def learned(self, known: Known) -> None:
+        """A view was read."""
+        self._known = known
+
+
+__all__ = ["NOTHING", "TURNS", "Knowledge", "Known"]

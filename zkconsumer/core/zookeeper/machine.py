@@ -1,0 +1,610 @@
+"""RebalanceMachine: the only place where the state of a member's rebalance changes.
+
+Events in, commands out. One thread owns a machine; watches, timers, sessions and users only post
+events to that thread's mailbox. The rules of every ``Machine`` hold: because of the tokens a late
+``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Beyond them:
+
+1. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
+   how far each got, so that a claim which finds the stored offset unchanged goes on from there.
+   (The JVM only forgets what it owns: its fetchers and streams go on until the next attempt.)
+2. Triggers coalesce to one flag and are never lost.
+
+Two ways to work. The default profile reads the group, then gives up only what it loses:
+
+    view -> stop fetchers, clear queues -> commit -> listener -> release -> claim -> listener
+         -> start fetchers; what others still own is watched and claimed when it is let go
+
+The ``scala`` profile is the JVM's (Scala 1.1.1 ``ZKRebalancerListener``): everything is given up
+first, then the group is read, one conflict undoes the attempt, and after
+``rebalance.max.retries`` attempts the member stays registered and owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import ClassVar
+
+from zkconsumer.core.common.commands import Outcome
+from zkconsumer.core.common.machine import Handler
+from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Scope
+from zkconsumer.core.zookeeper.committing import Committing
+from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
+from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, State
+from zkconsumer.core.zookeeper.view import Decision, GroupView, MemberSpec, decide
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS
+
+#: Seconds between attempts to register while another session holds the consumer id.
+REGISTER_RETRY = 0.5
+
+
+class RebalanceMachine(Committing):
+    """One member's rebalance. ``on(event)`` returns the commands to carry out, in order.
+
+    Readable by the owner thread at any time: ``state``, ``held`` (claims by partition),
+    ``fetching`` (partitions being delivered), ``blocked`` (partitions others own, with the owner's
+    text), ``view`` (the last one), ``quarantined`` (registrations left out: path and reason),
+    ``decision``, ``attempts``, ``failed_attempts``, ``stale_answers``.
+    """
+
+    def __init__(self, spec: MemberSpec) -> None:
+        super().__init__(spec)
+        self.blocked: dict[TopicPartition, str] = {}
+        self.view: GroupView | None = None
+        self.decision = Decision({}, {})
+        self.attempts = 0
+        self.failed_attempts = 0
+        self._brokers: tuple[BrokerEndpoint, ...] | None = None
+        self._brokers_token: int | None = None
+        self._brokers_changed = False  # since the view under way was asked for
+        self._trigger = False
+        self._claim_trigger = False
+        self._verify = False
+        self._attempt = 0
+        self._register_refusals = 0
+        self._is_registered = False  # as far as is known, by the present session
+        self._leaving: frozenset[TopicPartition] = frozenset()
+        self._positions: Mapping[TopicPartition, int] = {}
+        #: What a lost session held, with the offset of a commit that was under way.
+        self._lost: dict[TopicPartition, tuple[Claim, int | None]] = {}
+        #: Partitions that a claim asked for which has told no outcome: owner znodes may be there.
+        self._unsure: dict[TopicPartition, ConsumerThreadId] = {}
+        self.quarantined: Mapping[str, str] = {}
+        self._knowledge = Knowledge(spec.consumer_id)
+        self._start_answered = False
+        self._close_wanted = False
+        self._closing_faults: list[str] = []
+
+    # -- session -------------------------------------------------------------------------------
+
+    def _session_opened(self, event: events.SessionOpened) -> None:
+        if self.state not in (State.NEW, State.SESSIONLESS):
+            return
+        self._session = event.session_id
+        self._sessions += 1
+        self._register_refusals = 0
+        self._register()
+
+    def _session_resumed(self, _fact: events.SessionResumed) -> None:
+        if self._session is not None:
+            self._knowledge.reconnected()
+            self._verify = True
+            self._pull_trigger()
+
+    def _session_lost(self, _fact: events.SessionLost) -> None:
+        if self._session is None:
+            return
+        self._session = None
+        self._is_registered = False
+        self._awaited = None
+        self._after_lane = None
+        sent = self._lane.current.positions if self._lane.current is not None else {}
+        for request in self._lane.abandon():
+            self._emit(commands.AnswerCommit(request, ("the ZooKeeper session was lost",)))
+        if self.state in CLOSING or self._close_wanted:
+            self._closing_faults.append("the ZooKeeper session was lost before the last commit")
+            self._close()
+            return
+        # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
+        if not self.spec.scala and self.held:
+            self._lost = {tp: (claim, sent.get(tp)) for tp, claim in self.held.items()}
+            self._emit(commands.Drop(frozenset(self.held)))
+            self.fetching.clear()
+        self.held.clear()
+        self._unsure.clear()
+        self.blocked.clear()
+        self._leaving = frozenset()
+        self._timers.clear()
+        self._knowledge.forget()
+        self._brokers_token = None
+        self._trigger = self._claim_trigger = False
+        self.state = State.SESSIONLESS
+
+    def _dropped(self, event: events.Dropped) -> None:
+        for tp, position in event.positions.items():
+            if tp in self._lost:
+                self._remember(tp, position, *self._lost.pop(tp))
+
+    def _register(self) -> None:
+        self._is_registered = False
+        token = self._await(State.REGISTERING)
+        self._emit(commands.Register(token, self.registered_epoch))
+
+    def _registered(self, _fact: events.Registered) -> None:
+        self._is_registered = True
+        if not self.spec.scala:
+            # DEVIATION-14: the JVM trusts its watches alone.
+            self._timer("reread", self.spec.reread, self.spec.reread / 10)
+        self._begin_attempts()
+
+    def _registration_refused(self, event: events.RegistrationRefused) -> None:
+        self._register_refusals += 1
+        patience = 0.0 if self.spec.scala else 1.5 * self.spec.session_timeout + 1
+        if self._register_refusals * REGISTER_RETRY > patience:
+            text = (
+                f"{self.spec.paths.member(self.spec.consumer_id)} is registered by another live "
+                f"session (0x{event.owner & 0xFFFFFFFFFFFFFFFF:x}); give each member its own "
+                "consumer.id, or leave the key out"
+            )
+            self._answer_start(Outcome.DUPLICATE_ID, text)
+            self._emit(commands.Report("duplicate-id", text))
+            self._register_refusals = 0
+        self._timer("register", REGISTER_RETRY)
+
+    # -- triggers and timers -------------------------------------------------------------------
+
+    def _changed(self, event: events.Changed) -> None:
+        if self._session is None or self.state in CLOSING:
+            return
+        self._knowledge.fired(event.path)
+        if event.path.startswith(self.spec.paths.owners + "/"):
+            self._claim_trigger = True
+            if self.state is State.RESTING:
+                self._claim_rest()
+        elif event.path == BROKER_IDS:
+            self._load_brokers()
+        else:
+            # DEVIATION-25: the JVM keeps partitions of a static topic that is deleted.
+            self._pull_trigger()
+
+    def _load_brokers(self) -> None:
+        self._brokers_changed = True
+        self._brokers_token = self._next_token()
+        self._emit(commands.LoadBrokers(self._brokers_token))
+
+    def _brokers_loaded(self, event: events.BrokersLoaded) -> None:
+        if event.token != self._brokers_token:
+            self.stale_answers += 1
+            return
+        self._brokers_token = None
+        had_none = not self._brokers
+        self._set_brokers(event.brokers)
+        if had_none and event.brokers:
+            self._pull_trigger()
+
+    def _set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
+        if brokers != self._brokers:
+            self._brokers = brokers
+            self._emit(commands.SetBrokers(brokers))
+
+    def _pull_trigger(self) -> None:
+        self._trigger = True
+        if self.state in IDLE:
+            self._schedule_attempt()
+
+    def _schedule_attempt(self) -> None:
+        if "coalesce" not in self._timers:
+            # DEVIATION-19: the JVM starts at the first event; those that follow cost another.
+            wait = 0.0 if self.spec.scala else self.spec.coalesce
+            self._timer("coalesce", wait, wait)
+
+    def _timer_fired(self, event: events.TimerFired) -> None:
+        if self._timers.get(event.name) != event.token:
+            return
+        del self._timers[event.name]
+        if event.name == "coalesce":
+            if self.state in IDLE and self._trigger:
+                self._begin_attempts()
+        elif event.name == "backoff":
+            if self.state is State.BACKING_OFF:
+                self._view()
+        elif event.name == "blocked":
+            self._claim_trigger = True
+            if self.state is State.RESTING:
+                self._claim_rest()
+        elif event.name == "register":
+            if self.state is State.REGISTERING:
+                self._register()
+        elif event.name == "reread":
+            self._timer("reread", self.spec.reread, self.spec.reread / 10)
+            self._knowledge.doubted()
+            self._verify = True
+            self._pull_trigger()
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def _begin_attempts(self) -> None:
+        self._attempt = 0
+        self._view()
+
+    def _view(self) -> None:
+        self._attempt += 1
+        self.attempts += 1
+        if not self.spec.scala or self._attempt == 1:
+            self._trigger = False  # the JVM forgets it when it begins, not when it tries again
+        self._claim_trigger = False
+        self._brokers_changed = False
+        token = self._await(State.VIEWING)
+        scope = Scope.OWN if self.spec.scala else Scope.ALL
+        # DEVIATION-30: the JVM reads everything at every change.
+        known = NOTHING if self.spec.scala else self._knowledge.ask()
+        self._emit(commands.LoadView(token, scope, self.registered_epoch, known))
+
+    def _view_loaded(self, event: events.ViewLoaded) -> None:
+        self.view = view = event.view
+        self._knowledge.learned(event.known)
+        if not view.registered:
+            if self.spec.scala:
+                self._attempt_failed()
+            else:
+                self._emit(commands.Report("registration-gone", "the own registration is missing"))
+                self._register()
+            return
+        if self._brokers_changed:
+            self._load_brokers()  # the view may have been read before the change
+        else:
+            self._set_brokers(view.brokers)
+        self._report_quarantined(view)
+        if not view.brokers:
+            self._settle()
+        elif self.spec.scala:
+            self._stop(frozenset(self.held) | self.fetching)
+        else:
+            self.decision = decide(view, self.spec.consumer_id, self.spec.assignor)
+            if self._verify and self.held:
+                self._verify = False
+                token = self._await(State.CHECKING)
+                self._emit(commands.CheckOwners(token, frozenset(self.held)))
+            else:
+                self._stop_what_is_lost()
+
+    def _report_quarantined(self, view: GroupView) -> None:
+        for path, reason in view.quarantined.items():
+            if self.quarantined.get(path) != reason:
+                self._emit(commands.Report("quarantined", reason))
+        self.quarantined = view.quarantined
+
+    def _owners_checked(self, event: events.OwnersChecked) -> None:
+        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or somebody else's")
+        self._stop_what_is_lost()
+
+    def _stop_what_is_lost(self) -> None:
+        # DEVIATION-01: the JVM gives up everything before it reads the group.
+        mine = self.decision.mine
+        lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
+        if lost:
+            self._stop(frozenset(lost))
+        elif self._strays(mine):
+            self._when_lane_idle(self._release)
+        else:
+            self._claim()
+
+    def _strays(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
+        """What is not wanted, yet may have an owner znode of ours from a claim that failed."""
+        return {
+            tp: Claim(thread, None, None) for tp, thread in self._unsure.items() if tp not in wanted
+        }
+
+    def _stop(self, partitions: frozenset[TopicPartition]) -> None:
+        self._leaving = partitions
+        token = self._await(State.STOPPING)
+        self._emit(commands.StopFetching(token, partitions))
+
+    def _fetching_stopped(self, event: events.FetchingStopped) -> None:
+        self.fetching -= self._leaving
+        positions = {tp: at for tp, at in event.positions.items() if tp in self.held}
+        if not self.spec.scala or self._close_wanted:
+            for tp, position in positions.items():
+                self._remember(tp, position, self.held[tp])
+        # Those stopped by an attempt that failed are not among the answer's.
+        self._positions = {**self._resumed(self._leaving), **positions}
+        if self._close_wanted:
+            self._close_requested(events.CloseRequested())
+        elif self.spec.auto_commit and self._positions:
+            self._when_lane_idle(self._commit_before_release)
+        else:
+            self._announce_release()
+
+    def _commit_before_release(self) -> None:
+        token = self._await(State.COMMITTING)
+        claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
+        positions = {tp: self._positions[tp] for tp in claims}
+        self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
+
+    def _committed_before_release(self, event: events.Committed) -> None:
+        self._note_committed(event)
+        self._announce_release()
+
+    def _announce_release(self) -> None:
+        token = self._await(State.NOTIFYING_RELEASE)
+        self._emit(commands.NotifyReleasing(token, self._leaving & self.held.keys()))
+
+    def _release_announced(self, event: events.ListenerDone) -> None:
+        if self._listener_failed(event):
+            return
+        self._when_lane_idle(self._release)
+
+    def _release(self) -> None:
+        token = self._await(State.RELEASING)
+        claims = {tp: self.held[tp] for tp in self._leaving if tp in self.held}
+        strays = self._strays(self.decision.mine)
+        self._emit(commands.Release(token, self.registered_epoch, strays | claims))
+
+    def _released(self, event: events.Released) -> None:
+        if event.unregistered:
+            self._register()
+            return
+        for tp in self._leaving:
+            self.held.pop(tp, None)
+            self._remembered.pop(tp, None)
+        for tp in self._strays(self.decision.mine):
+            del self._unsure[tp]
+        self._leaving = frozenset()
+        if self.spec.scala:
+            token = self._await(State.REVIEWING)
+            self._emit(commands.LoadView(token, Scope.GROUP, self.registered_epoch))
+        else:
+            self._claim()
+
+    def _reviewed(self, event: events.ViewLoaded) -> None:
+        self.view = event.view
+        self.decision = decide(event.view, self.spec.consumer_id, self.spec.assignor)
+        if self.spec.consumer_id in event.view.members:
+            self._claim()
+        else:
+            self._attempt_failed()
+
+    def _claim(self) -> None:
+        self.blocked = {}
+        wanted = {tp: thread for tp, thread in self.decision.mine.items() if tp not in self.held}
+        if not wanted:
+            self._start()
+            return
+        if not self.spec.scala:
+            self._unsure.update(wanted)
+        token = self._await(State.CLAIMING)
+        self._emit(commands.ClaimPartitions(token, self.registered_epoch, wanted))
+
+    def _claim_rest(self) -> None:
+        """Claim again what others stood in the way of, without reading the group again."""
+        self._claim_trigger = False
+        if self.blocked:
+            self._claim()
+
+    def _claimed(self, event: events.Claimed) -> None:
+        self.held.update(event.claims)
+        self.blocked = dict(event.blocked)
+        for tp in (*event.claims, *event.blocked):
+            self._unsure.pop(tp, None)
+        for reason in event.broken.values():
+            self._emit(commands.Report("broken-offset", reason))
+        if event.unregistered:
+            self._register()
+        elif self.spec.scala and self.blocked:
+            self._attempt_failed()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        if self.spec.scala or self.held.keys() - self.fetching:
+            token = self._await(State.NOTIFYING_START)
+            self._emit(commands.NotifyStarting(token, self.decision.assignment))
+        else:
+            self._finish()
+
+    def _start_announced(self, event: events.ListenerDone) -> None:
+        if self._listener_failed(event):
+            return
+        starting = {
+            tp: (self.held[tp].thread, self._start_offset(tp))
+            for tp in sorted(self.held.keys() - self.fetching)
+        }
+        self.fetching.update(starting)
+        token = self._await(State.STARTING)
+        self._emit(commands.StartFetching(token, starting))
+
+    def _start_offset(self, tp: TopicPartition) -> int | None:
+        position = self._resumed_at(tp)
+        self._remembered.pop(tp, None)
+        return self.held[tp].committed if position is None else position
+
+    def _listener_failed(self, event: events.ListenerDone) -> bool:
+        """A raising listener fails the attempt in the JVM; by default it is reported."""
+        if event.error is None:
+            return False
+        self._emit(commands.Report("listener-error", event.error))
+        # DEVIATION-17: in the JVM a listener that raises fails the attempt.
+        if self.spec.scala:
+            self._attempt_failed()
+        return self.spec.scala
+
+    def _started(self, _fact: events.FetchingStarted) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.blocked:
+            one_each: dict[str, TopicPartition] = {}
+            for tp, text in sorted(self.blocked.items()):
+                one_each.setdefault(_consumer_of(text), tp)
+            token = self._await(State.WATCHING)
+            self._emit(commands.WatchBlockers(token, frozenset(one_each.values())))
+        else:
+            self._settle()
+
+    def _blockers_watched(self, event: events.BlockersWatched) -> None:
+        self._timer("blocked", self.spec.backoff, self.spec.backoff / 2)
+        self._claim_trigger = self._claim_trigger or event.gone
+        self._settle()
+
+    def _settle(self) -> None:
+        self.state = State.RESTING
+        self._attempt = 0
+        self._answer_start(Outcome.SETTLED)
+        if self._trigger:
+            self._schedule_attempt()
+        elif self._claim_trigger:
+            self._claim_rest()
+
+    # -- failure -------------------------------------------------------------------------------
+
+    def _script_failed(self, event: events.ScriptFailed) -> None:
+        text = event.text
+        if event.code is not Code.SESSION_EXPIRED:
+            self._emit(commands.Report("refused", text))
+        if self.state in CLOSING:
+            self._closing_faults.append(text)
+            self._close()
+            return
+        if not self.spec.scala and event.code is not Code.SESSION_EXPIRED:
+            self._answer_start(Outcome.REFUSED, text)
+        if self.state is State.REGISTERING:
+            self._timer("register", REGISTER_RETRY)
+        else:
+            self._attempt_failed()
+
+    def _attempt_failed(self) -> None:
+        self.failed_attempts += 1
+        # DEVIATION-06: the JVM gives up after rebalance.max.retries attempts, yet stays registered.
+        if self.spec.scala and self._attempt >= self.spec.max_attempts:
+            self.state = State.FAILED
+            text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
+            self._emit(commands.Report("rebalance-failed", text))
+            self._answer_start(Outcome.REBALANCE_FAILED, text)
+            if self._trigger:
+                self._schedule_attempt()
+            return
+        self.state = State.BACKING_OFF
+        self._timer("backoff", self.spec.backoff, 0.0 if self.spec.scala else self.spec.backoff / 2)
+
+    def _answer_start(self, outcome: Outcome, detail: str = "") -> None:
+        if not self._start_answered:
+            self._start_answered = True
+            self._emit(commands.AnswerStart(outcome, detail))
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def _close_requested(self, _fact: events.CloseRequested) -> None:
+        if self.state in CLOSING:
+            return
+        if self.state is State.STOPPING and self._awaited is not None:
+            self._close_wanted = True  # the positions under way belong into the last commit
+            return
+        self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
+        self._timers.clear()
+        self._after_lane = None
+        if self._session is None:
+            self._close()
+            return
+        token = self._await(State.CLOSING_STOP)
+        self._emit(commands.StopFetching(token, frozenset(self.held) | self.fetching))
+
+    def _closing_stopped(self, event: events.FetchingStopped) -> None:
+        self.fetching.clear()
+        self._positions = {**self._resumed(self.held), **event.positions}
+        self._when_lane_idle(self._closing_commit)
+
+    def _closing_commit(self) -> None:
+        self._refuse_commits()
+        if self.spec.auto_commit and self._positions:
+            token = self._await(State.CLOSING_COMMIT)
+            claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
+            positions = {tp: self._positions[tp] for tp in claims}
+            self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
+        else:
+            self._closing_release()
+
+    def _closing_committed(self, event: events.Committed) -> None:
+        self._closing_faults += self._note_committed(event)
+        if event.unregistered:
+            self._closing_faults.append("the own registration was missing at the last commit")
+        self._closing_release()
+
+    def _closing_release(self) -> None:
+        # DEVIATION-15: the JVM leaves owner znodes and registration to the session's end.
+        if self.spec.scala:
+            self._close()
+            return
+        token = self._await(State.CLOSING_RELEASE)
+        self._emit(commands.Release(token, self.registered_epoch, self._strays(()) | self.held))
+
+    def _closing_released(self, _fact: events.Released) -> None:
+        self.held.clear()
+        if not self._is_registered:
+            self._close()  # what is registered there may be another live member
+            return
+        token = self._await(State.CLOSING_DEREGISTER)
+        self._emit(commands.Deregister(token, self.registered_epoch))
+
+    def _closing_deregistered(self, _fact: events.Deregistered) -> None:
+        self._close()
+
+    def _refuse_commits(self) -> None:
+        for request in self._lane.abandon():
+            self._emit(commands.AnswerCommit(request, ("the connector is shutting down",)))
+
+    def _close(self) -> None:
+        self._refuse_commits()
+        self.state = State.CLOSED
+        self.blocked = {}
+        self.quarantined = {}
+        self.held.clear()
+        self.fetching.clear()
+        self._emit(commands.Close(tuple(self._closing_faults)))
+
+    # -- which event is legal where --------------------------------------------------------------
+
+    ANYWHERE: ClassVar[Mapping[type, Handler]] = {
+        events.SessionOpened: _session_opened,
+        events.SessionResumed: _session_resumed,
+        events.SessionLost: _session_lost,
+        events.Changed: _changed,
+        events.TimerFired: _timer_fired,
+        events.Dropped: _dropped,
+        events.OffsetReset: Committing._offset_reset,
+        events.CommitRequested: Committing._commit_requested,
+        events.CloseRequested: _close_requested,
+        events.BrokersLoaded: _brokers_loaded,
+    }
+    # ``ScriptFailed`` with the awaited token is handled in each of these states.
+    ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
+        State.REGISTERING: {
+            events.Registered: _registered,
+            events.RegistrationRefused: _registration_refused,
+        },
+        State.VIEWING: {events.ViewLoaded: _view_loaded},
+        State.CHECKING: {events.OwnersChecked: _owners_checked},
+        State.STOPPING: {events.FetchingStopped: _fetching_stopped},
+        State.COMMITTING: {events.Committed: _committed_before_release},
+        State.NOTIFYING_RELEASE: {events.ListenerDone: _release_announced},
+        State.RELEASING: {events.Released: _released},
+        State.REVIEWING: {events.ViewLoaded: _reviewed},
+        State.CLAIMING: {events.Claimed: _claimed},
+        State.NOTIFYING_START: {events.ListenerDone: _start_announced},
+        State.STARTING: {events.FetchingStarted: _started},
+        State.WATCHING: {events.BlockersWatched: _blockers_watched},
+        State.CLOSING_STOP: {events.FetchingStopped: _closing_stopped},
+        State.CLOSING_COMMIT: {events.Committed: _closing_committed},
+        State.CLOSING_RELEASE: {events.Released: _closing_released},
+        State.CLOSING_DEREGISTER: {events.Deregistered: _closing_deregistered},
+    }
+
+
+def _consumer_of(text: str) -> str:
+    """The member an owner znode's text names, or the text itself."""
+    try:
+        return ConsumerThreadId.parse(text).consumer
+    except ValueError:
+        return text

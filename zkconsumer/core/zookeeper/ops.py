@@ -1,0 +1,220 @@
+"""The operations that scripts yield, and the replies they get. Data only.
+
+A script is a generator: it yields one ``ZkOp`` at a time and is sent one ``Reply``. The live driver
+(``zkconsumer.zk.driver``) and the simulator (``zkconsumer.sim.zk``) carry out the same objects, so
+both interleave op for op. All paths are relative to the chroot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zkconsumer.core.common.types import TopicPartition
+
+
+class SessionEvent(Enum):
+    """What happened to a ZooKeeper session, as its client reports it."""
+
+    OPENED = "opened"
+    RESUMED = "resumed"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+class Code(Enum):
+    """Why an operation failed. ``CONNECTION_LOSS`` means: it may or may not have been applied."""
+
+    NO_NODE = "no node"
+    NODE_EXISTS = "node exists"
+    BAD_VERSION = "bad version"
+    NOT_EMPTY = "not empty"
+    NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
+    NO_AUTH = "no auth"
+    AUTH_REQUIRED = "authentication required"
+    CONNECTION_LOSS = "connection loss"
+    SESSION_EXPIRED = "session expired"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The part of a znode's stat that decisions use. ``ephemeral_owner`` 0 means persistent.
+
+    ``mtime_ms`` is the server's clock at the last change, for people and tools; the simulator
+    leaves it 0.
+    """
+
+    czxid: int
+    mzxid: int
+    version: int
+    ephemeral_owner: int
+    mtime_ms: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A znode's data and stat as one read returned them."""
+
+    data: bytes
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Reply: ``Stat``, or ``None`` when there is no such znode. Its watch fires on creation too."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetData:
+    """Reply: ``Node``, or failure ``NO_NODE`` (then no watch is left)."""
+
+    path: str
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Child names, in no particular order, and how often the list has changed.
+
+    ``changes`` counts each creation and each deletion of a child since the znode itself was created
+    by transaction ``czxid`` (the stat's ``cversion``; 32 bits, then it starts again).
+    """
+
+    names: tuple[str, ...]
+    czxid: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """Reply: tuple of child names in no particular order, or failure ``NO_NODE``.
+
+    With ``counted`` a ``Listing`` instead of the tuple.
+    """
+
+    path: str
+    watch: bool = False
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetMany:
+    """Many independent reads, pipelined. Not a snapshot: each path is read at its own moment.
+
+    Reply: tuple of ``Node | None`` in the order of ``paths``; ``None`` where there is no znode.
+    With ``watch`` each znode that exists gets a data watch; a missing one gets none. With
+    ``children``, which goes without a watch and only tools use: the names of each znode's children
+    in place of the ``Node``.
+    """
+
+    paths: tuple[str, ...]
+    watch: bool = False
+    children: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Reply: ``None``. Fails with ``NODE_EXISTS``, or ``NO_NODE`` when the parent is missing."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Reply: the new ``Stat``. ``version`` -1 means: whatever the version is."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Reply: ``None``. ``version`` -1 means: whatever the version is."""
+
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Only inside ``Multi``: the znode exists and (unless -1) has this version. Reply: ``None``."""
+
+    path: str
+    version: int = -1
+
+
+MultiOp = Create | SetData | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Multi:
+    """All of ``ops`` or none. Reply: tuple of the ops' replies, or a failure with its ``index``."""
+
+    ops: tuple[MultiOp, ...]
+
+
+ZkOp = Exists | GetData | GetChildren | GetMany | Create | SetData | Delete | Multi
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets:
+    """Read offsets that the group has stored in Kafka. Not an operation of ZooKeeper.
+
+    Reply: tuple of ``int | None`` in the order of ``partitions``; ``None`` where none is stored.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffsets:
+    """Store offsets in Kafka. Not an operation of ZooKeeper.
+
+    Reply: tuple of ``str | None`` in the order of ``positions``: why one was refused.
+    """
+
+    positions: tuple[tuple[TopicPartition, int], ...]
+
+
+OffsetOp = FetchOffsets | StoreOffsets
+
+Value = (
+    None
+    | Stat
+    | Node
+    | Listing
+    | tuple[str | None, ...]
+    | tuple[int | None, ...]
+    | tuple[Node | None, ...]
+    | tuple[tuple[str, ...] | None, ...]
+    | tuple[Stat | None, ...]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """The operation was applied; ``value`` is what its class says."""
+
+    value: Value = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The operation failed. ``index`` is the position of the failing op inside a ``Multi``.
+
+    ``detail`` says more where the code alone does not tell (Kafka's refusals).
+    """
+
+    code: Code
+    index: int | None = None
+    detail: str = ""
+
+
+Reply = Ok | Failed

@@ -1,0 +1,182 @@
+"""What all scripts share: reads that survive a lost connection, parents, bounded packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from zkconsumer.core.common.topic_filter import Expansions
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Failed,
+    GetMany,
+    Multi,
+    MultiOp,
+    Node,
+    OffsetOp,
+    Ok,
+    Reply,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.view import MemberSpec
+
+T = TypeVar("T")
+Script = Generator[ZkOp, Reply, T]
+#: A script that may also read and write offsets in Kafka.
+MemberScript = Generator[ZkOp | OffsetOp, Reply, T]
+
+#: Bytes of one multi. The server refuses requests above ``jute.maxbuffer`` (1 MiB by default).
+PACKET_BYTES = 256 * 1024
+#: Partitions of one multi, so that other members' requests are not held up behind it.
+PACKET_PARTITIONS = 500
+#: Paths of one ``GetMany``.
+READ_BATCH = 2000
+_REFUSALS = frozenset(
+    {Code.NO_AUTH, Code.AUTH_REQUIRED, Code.NO_CHILDREN_FOR_EPHEMERALS, Code.OTHER}
+)
+
+
+class SessionGone(Exception):
+    """The session that the script belongs to is over; nothing more can be said."""
+
+
+class Refused(Exception):
+    """ZooKeeper or Kafka refuses in a way that trying again at once will not change."""
+
+    def __init__(self, code: Code, path: str, detail: str = "") -> None:
+        super().__init__(detail or f"{path}: {code.value}")
+        self.code = code
+        self.path = path
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class ScriptContext:
+    """What scripts of one member know besides their order.
+
+    ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
+    seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
+    ``expansions`` remembers which topics the members' filters mean.
+    """
+
+    spec: MemberSpec
+    session_id: int
+    now_ms: Callable[[], int]
+    known_paths: set[str] = field(default_factory=set)
+    expansions: Expansions = field(default_factory=Expansions)
+
+
+def path_of(op: ZkOp | MultiOp) -> str:
+    """The path an operation is about, for messages."""
+    if isinstance(op, GetMany):
+        return op.paths[0] if op.paths else ""
+    if isinstance(op, Multi):
+        return path_of(op.ops[0]) if op.ops else ""
+    return op.path
+
+
+def attempt(op: ZkOp) -> Script[Reply]:
+    """Run ``op`` once. The reply may be ``CONNECTION_LOSS``: then the outcome is unknown.
+
+    Raises ``SessionGone`` or ``Refused``.
+    """
+    reply = yield op
+    if isinstance(reply, Failed):
+        if reply.code is Code.SESSION_EXPIRED:
+            raise SessionGone
+        if reply.code in _REFUSALS:
+            index = reply.index or 0
+            if isinstance(op, GetMany) and index < len(op.paths):
+                raise Refused(reply.code, op.paths[index])
+            culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
+            raise Refused(reply.code, path_of(culprit))
+    return reply
+
+
+def read(op: ZkOp) -> Script[Reply]:
+    """Run a read, again after a lost connection (the driver holds it back until reconnected)."""
+    while True:
+        reply = yield from attempt(op)
+        if not (isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS):
+            return reply
+
+
+def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | None]]:
+    """Read many znodes, ``None`` for each that does not exist, in batches bounded by size."""
+    nodes: list[Node | None] = []
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        if batch and (len(batch) == READ_BATCH or size + len(path) > PACKET_BYTES):
+            nodes += yield from _read_batch(batch, watch)
+            batch, size = [], 0
+        batch.append(path)
+        size += len(path)
+    if batch:
+        nodes += yield from _read_batch(batch, watch)
+    return nodes
+
+
+def _read_batch(paths: list[str], watch: bool) -> Script[list[Node | None]]:
+    reply = yield from read(GetMany(tuple(paths), watch))
+    assert isinstance(reply, Ok)
+    assert isinstance(reply.value, tuple)
+    return [node if isinstance(node, Node) else None for node in reply.value]
+
+
+def ensure_path(ctx: ScriptContext, path: str) -> Script[None]:
+    """Create a persistent znode and its parents where they are missing."""
+    if path in ctx.known_paths or path == "/":
+        return
+    while True:
+        reply = yield from attempt(Create(path))
+        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            ctx.known_paths.add(path)
+            return
+        if reply.code is Code.CONNECTION_LOSS:
+            continue
+        parent = path.rpartition("/")[0]
+        if reply.code is not Code.NO_NODE or not parent:
+            raise Refused(reply.code, path)
+        ctx.known_paths.discard(parent)
+        yield from ensure_path(ctx, parent)
+
+
+def op_bytes(op: MultiOp) -> int:
+    """A slightly high estimate of an operation's size on the wire."""
+    size = len(op.path) * 2 + 80
+    if isinstance(op, Create | SetData):
+        size += len(op.data)
+    return size
+
+
+def packets(items: Iterable[tuple[T, tuple[MultiOp, ...]]]) -> Iterator[dict[T, list[MultiOp]]]:
+    """Group (item, its operations) into packets; an item's operations are never separated."""
+    packet: dict[T, list[MultiOp]] = {}
+    size = 0
+    for item, ops in items:
+        added = sum(op_bytes(op) for op in ops)
+        if packet and (size + added > PACKET_BYTES or len(packet) >= PACKET_PARTITIONS):
+            yield packet
+            packet, size = {}, 0
+        packet[item] = list(ops)
+        size += added
+    if packet:
+        yield packet
+
+
+__all__ = [
+    "Refused",
+    "Script",
+    "ScriptContext",
+    "SessionGone",
+    "attempt",
+    "ensure_path",
+    "packets",
+    "path_of",
+    "read",
+    "read_many",
+]

@@ -1,0 +1,122 @@
+"""Claims and commits with ``offsets.storage=kafka``: owners in ZooKeeper, offsets in Kafka.
+
+Rules of Scala 1.1.1 ``fetchOffsets`` and ``commitOffsets``: with ``dual.commit.enabled`` offsets
+are written to both stores and the larger one is read; without it Kafka alone counts, and ZooKeeper
+is no fallback.
+
+Kafka cannot fence a commit without membership: the coordinator takes whatever comes last. So the
+default profile writes to Kafka only what ZooKeeper has just confirmed to be ours: by the fenced
+commit in dual mode, otherwise by looking at the owner znodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, StoreOffsets
+from zkconsumer.core.zookeeper.scripts import legacy, ownership
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, Refused, ScriptContext, read_many
+
+
+def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
+    """Claim owner znodes, then read the offsets of what was won."""
+    # DEVIATION-03: the JVM reads offsets before it claims.
+    script = legacy.claim if ctx.spec.scala else ownership.claim
+    claimed = yield from script(command, ctx)
+    if claimed.unregistered:
+        return replace(claimed, claims={})  # their offsets are not known
+    if not claimed.claims:
+        return claimed
+    stored = yield from _fetch(claimed.claims)
+    claims = {}
+    for tp, found in claimed.claims.items():
+        committed = stored[tp]
+        if ctx.spec.dual_commit and found.committed is not None:
+            committed = max(found.committed, -1 if committed is None else committed)
+        claims[tp] = replace(found, committed=committed)
+    return replace(claimed, claims=claims)
+
+
+def _fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+    wanted = tuple(sorted(partitions))
+    reply = yield FetchOffsets(wanted)
+    if isinstance(reply, Failed):
+        raise Refused(Code.OTHER, "", reply.detail)
+    assert isinstance(reply.value, tuple)
+    return {
+        tp: offset if isinstance(offset, int) else None
+        for tp, offset in zip(wanted, reply.value, strict=True)
+    }
+
+
+def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+    """Store positions in Kafka, and in ZooKeeper too with ``dual.commit.enabled``.
+
+    All positions are sent to Kafka, also unchanged ones: there an offset that is not written for
+    long enough expires (KAFKA-1510).
+    """
+    if ctx.spec.scala:
+        return (yield from _commit_as_the_jvm(command, ctx))
+    if ctx.spec.dual_commit:
+        # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
+        settled = yield from ownership.commit(command, ctx)
+    else:
+        settled = yield from _confirm_owners(command, ctx)
+    if settled.unregistered:
+        return settled
+    return (yield from _store(command, settled))
+
+
+def _confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+    """What of the order is still owned by this session."""
+    partitions = sorted(command.positions)
+    nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
+    fenced = frozenset(
+        tp
+        for tp, node in zip(partitions, nodes, strict=True)
+        if node is None or node.stat.ephemeral_owner != ctx.session_id
+    )
+    claims = {tp: found for tp, found in command.claims.items() if tp not in fenced}
+    return events.Committed(command.token, claims, fenced)
+
+
+def _store(command: commands.Commit, settled: events.Committed) -> MemberScript[events.Committed]:
+    """Write to Kafka what is settled in ZooKeeper; what Kafka refuses is not committed."""
+    positions = []
+    for tp, position in sorted(command.positions.items()):
+        if tp in settled.claims:
+            stored = settled.claims[tp]
+            if stored.committed is not None and not stored.void:
+                position = max(position, stored.committed)
+            positions.append((tp, position))
+    if not positions:
+        return settled
+    reply = yield StoreOffsets(tuple(positions))
+    if isinstance(reply, Failed):
+        raise Refused(Code.OTHER, "", reply.detail)
+    assert isinstance(reply.value, tuple)
+    claims, broken = dict(settled.claims), dict(settled.broken)
+    for (tp, position), fault in zip(positions, reply.value, strict=True):
+        if isinstance(fault, str):
+            broken[tp] = fault
+            before = command.claims[tp]
+            claims[tp] = replace(claims[tp], committed=before.committed, void=before.void)
+        else:
+            claims[tp] = replace(claims[tp], committed=position, void=False)
+    return replace(settled, claims=claims, broken=broken)
+
+
+def _commit_as_the_jvm(
+    command: commands.Commit, ctx: ScriptContext
+) -> MemberScript[events.Committed]:
+    """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
+    unlimited = {tp: replace(found, committed=None) for tp, found in command.claims.items()}
+    stored = yield from _store(command, events.Committed(command.token, unlimited))
+    if not ctx.spec.dual_commit:
+        return stored
+    positions = {tp: at for tp, at in command.positions.items() if tp not in stored.broken}
+    written = yield from legacy.commit(replace(command, positions=positions), ctx)
+    return replace(stored, claims=written.claims)

@@ -1,0 +1,84 @@
+"""Scripts that register a member and take its registration away."""
+
+from __future__ import annotations
+
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    Multi,
+    MultiOp,
+    Ok,
+    SetData,
+    Stat,
+)
+from zkconsumer.core.zookeeper.scripts.common import (
+    Refused,
+    Script,
+    ScriptContext,
+    attempt,
+    ensure_path,
+    read,
+)
+from zkconsumer.core.zookeeper.znodes import encode_registration
+
+
+def register(
+    command: commands.Register, ctx: ScriptContext
+) -> Script[events.Registered | events.RegistrationRefused]:
+    """Create the registration and bring it to version ``epoch``, in one multi.
+
+    The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
+    ``registerConsumerInZK``). Then the session that owns the znode decides, also after success: a
+    request that the client library sent in a session this member does not know of yet would make
+    the check of the registration pass in the wrong session. (The ``scala`` profile looks only when
+    the znode was there already, as the JVM does.)
+    """
+    spec = ctx.spec
+    path = spec.paths.member(spec.consumer_id)
+    data = encode_registration(spec.subscription, ctx.now_ms())
+    create = Create(path, data, ephemeral=True)
+    # DEVIATION-13: the JVM's registration keeps version 0.
+    ops: list[MultiOp] = [create]
+    ops += [SetData(path, data, version) for version in range(command.epoch)]
+    yield from ensure_path(ctx, spec.paths.ids)
+    while True:
+        reply = yield from attempt(Multi(tuple(ops)) if command.epoch else create)
+        if isinstance(reply, Ok) and spec.scala:
+            return events.Registered(command.token)
+        if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
+            ctx.known_paths.clear()
+            yield from ensure_path(ctx, spec.paths.ids)
+        elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            found = yield from read(Exists(path))
+            stat = found.value if isinstance(found, Ok) else None
+            if not isinstance(stat, Stat):
+                continue
+            if stat.ephemeral_owner != ctx.session_id:
+                return events.RegistrationRefused(command.token, stat.ephemeral_owner)
+            if stat.version == command.epoch:
+                return events.Registered(command.token)
+            yield from attempt(Delete(path, stat.version))
+        elif reply.code is not Code.CONNECTION_LOSS:
+            raise Refused(reply.code, path)
+
+
+def deregister(command: commands.Deregister, ctx: ScriptContext) -> Script[events.Deregistered]:
+    """Delete the registration, but only the one that this session made.
+
+    Path and version are not enough: another process with the same ``consumer.id`` uses the same
+    path, and in its first session the same version. The owner of the znode decides.
+    """
+    path = ctx.spec.paths.member(ctx.spec.consumer_id)
+    while True:
+        found = yield from read(Exists(path))
+        stat = found.value if isinstance(found, Ok) else None
+        if not isinstance(stat, Stat) or stat.ephemeral_owner != ctx.session_id:
+            return events.Deregistered(command.token)
+        reply = yield from attempt(Multi((Check(path, command.epoch), Delete(path, command.epoch))))
+        if isinstance(reply, Ok) or reply.code is not Code.CONNECTION_LOSS:
+            return events.Deregistered(command.token)

@@ -1,0 +1,334 @@
+"""Scripts that claim and release partitions, fenced by the version of the offset znode.
+
+Why the offset znode: an owner znode that is deleted and created again starts at version 0, so its
+version says nothing; the offset znode is persistent and its version only grows. A claim rewrites
+the stored offset unchanged, which invalidates whatever an earlier owner still has under way. While
+there is no offset znode the check of the own registration's version takes its place: it holds
+exactly as long as the session that registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.events import Claim
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Failed,
+    Multi,
+    MultiOp,
+    Node,
+    Ok,
+    Reply,
+    SetData,
+    Stat,
+)
+from zkconsumer.core.zookeeper.scripts.common import (
+    Script,
+    ScriptContext,
+    attempt,
+    ensure_path,
+    packets,
+    read_many,
+)
+from zkconsumer.core.zookeeper.znodes import decode_offset, encode_offset
+from zkconsumer.errors import ZnodeFormatError
+
+
+def own_check(ctx: ScriptContext, epoch: int) -> Check:
+    """Holds in a multi exactly while the session that made the registration lives."""
+    return Check(ctx.spec.paths.member(ctx.spec.consumer_id), epoch)
+
+
+def stored_offset(path: str, node: Node) -> int | None:
+    """The offset in an offset znode; negative ones mean that there is none.
+
+    Raises ZnodeFormatError.
+    """
+    offset = decode_offset(path, node.data)
+    return offset if offset >= 0 else None
+
+
+def read_owner_and_offset(
+    ctx: ScriptContext, partitions: Iterable[TopicPartition]
+) -> Script[dict[TopicPartition, tuple[Node | None, Node | None]]]:
+    """Owner and offset znode of each partition; the offset is read first.
+
+    So an owner seen to be ours was ours after the offset's version was read, and whoever claims
+    the partition later changes that version.
+    """
+    wanted = list(partitions)
+    paths = ctx.spec.paths
+    nodes = yield from read_many(
+        path for tp in wanted for path in (paths.offset(tp), paths.owner(tp))
+    )
+    return {tp: (nodes[2 * i + 1], nodes[2 * i]) for i, tp in enumerate(wanted)}
+
+
+class _Claiming:
+    """Progress of one claim order."""
+
+    def __init__(self, command: commands.ClaimPartitions, ctx: ScriptContext) -> None:
+        self.ctx = ctx
+        self.paths = ctx.spec.paths
+        self.check = own_check(ctx, command.epoch)
+        self.wanted: Mapping[TopicPartition, ConsumerThreadId] = command.wanted
+        self.claims: dict[TopicPartition, Claim] = {}
+        self.blocked: dict[TopicPartition, str] = {}
+        self.broken: dict[TopicPartition, str] = {}
+        self.unregistered = False
+
+    def operations(
+        self, tp: TopicPartition, owner: Node | None, offset: Node | None
+    ) -> tuple[MultiOp, ...] | None:
+        """What it takes to hold ``tp``, or ``None`` when that cannot be now."""
+        path = self.paths.owner(tp)
+        text = str(self.wanted[tp]).encode()
+        ops: list[MultiOp] = []
+        # DEVIATION-11: the JVM takes an equal text for its own owner znode, in whatever session.
+        if owner is not None and owner.stat.ephemeral_owner != self.ctx.session_id:
+            self.blocked[tp] = owner.data.decode(errors="replace")
+            return None
+        if owner is not None and owner.data != text:
+            ops.append(Delete(path, owner.stat.version))
+            owner = None
+        if owner is None:
+            ops.append(Create(path, text, ephemeral=True))
+        if offset is not None:
+            try:
+                stored_offset(self.paths.offset(tp), offset)
+            except ZnodeFormatError as fault:
+                # DEVIATION-20: in the JVM one unreadable offset fails the attempt.
+                self.broken[tp] = str(fault)
+                return None
+            # DEVIATION-03: the JVM reads offsets before it claims.
+            ops.append(SetData(self.paths.offset(tp), offset.data, offset.stat.version))
+        return tuple(ops)
+
+    def won(self, tp: TopicPartition, offset: Node | None, last: object) -> None:
+        """Note that the multi with ``tp`` went through."""
+        if offset is None:
+            self.claims[tp] = Claim(self.wanted[tp], None, None)
+        else:
+            assert isinstance(last, Stat)
+            committed = stored_offset(self.paths.offset(tp), offset)
+            self.claims[tp] = Claim(self.wanted[tp], last.version, committed)
+
+
+def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[events.Claimed]:
+    """Claim what is free; say who blocks the rest. Each partition is won or not on its own.
+
+    Owner znode and offset are read first, then packets of partitions are claimed in one multi
+    each. When a packet fails, what is left of it is read again: the reads decide, so a lost answer,
+    a lost race and a changed offset need no cases of their own.
+    """
+    state = _Claiming(command, ctx)
+    for topic in sorted({tp.topic for tp in command.wanted}):
+        yield from ensure_path(ctx, ctx.spec.paths.owners_topic(topic))
+    todo = sorted(command.wanted)
+    while todo and not state.unregistered:
+        seen = yield from read_owner_and_offset(ctx, todo)
+        todo = []
+        prepared = []
+        for tp, (owner, offset) in seen.items():
+            ops = state.operations(tp, owner, offset)
+            if ops == ():
+                state.won(tp, None, None)
+            elif ops is not None:
+                prepared.append((tp, ops))
+        # DEVIATION-02: the JVM creates owner znodes one by one; one conflict undoes them all.
+        for packet in packets(prepared):
+            if state.unregistered:
+                break
+            reply = yield from _submit(ctx, state.check, packet)
+            if isinstance(reply, Ok):
+                assert isinstance(reply.value, tuple)
+                position = 1
+                for tp, packet_ops in packet.items():
+                    position += len(packet_ops)
+                    state.won(tp, seen[tp][1], reply.value[position - 1])
+            elif reply.code in (Code.NO_NODE, Code.BAD_VERSION) and reply.index == 0:
+                state.unregistered = True
+            else:
+                if reply.code is Code.NO_NODE:
+                    ctx.known_paths.clear()
+                    for topic in sorted({tp.topic for tp in packet}):
+                        yield from ensure_path(ctx, ctx.spec.paths.owners_topic(topic))
+                todo += packet
+    if not state.unregistered:
+        yield from _touch_new_offsets(state)
+    return events.Claimed(
+        command.token, state.claims, state.blocked, state.broken, state.unregistered
+    )
+
+
+def _submit(
+    ctx: ScriptContext, check: Check, packet: Mapping[TopicPartition, list[MultiOp]]
+) -> Script[Ok | Failed]:
+    ops: list[MultiOp] = [check]
+    for packet_ops in packet.values():
+        ops += packet_ops
+    reply: Reply = yield from attempt(Multi(tuple(ops)))
+    return reply
+
+
+def _touch_new_offsets(state: _Claiming) -> Script[None]:
+    """Look again at offsets that were missing: an earlier owner's first commit may have landed.
+
+    The owner znode is ours by now, so the offset read here is the one to start from; rewriting it
+    fences whatever the earlier owner still sends.
+    """
+    missing = [tp for tp, claim_ in state.claims.items() if claim_.version is None]
+    while missing:
+        seen = yield from read_many([state.paths.offset(tp) for tp in missing])
+        found = {tp: node for tp, node in zip(missing, seen, strict=True) if node is not None}
+        missing = []
+        for tp, node in found.items():
+            path = state.paths.offset(tp)
+            try:
+                committed = stored_offset(path, node)
+            except ZnodeFormatError as fault:
+                state.broken[tp] = str(fault)
+                del state.claims[tp]
+                continue
+            reply = yield from _submit(
+                state.ctx, state.check, {tp: [SetData(path, node.data, node.stat.version)]}
+            )
+            if isinstance(reply, Ok):
+                assert isinstance(reply.value, tuple)
+                stat = reply.value[1]
+                assert isinstance(stat, Stat)
+                state.claims[tp] = Claim(state.wanted[tp], stat.version, committed)
+            elif reply.index == 0 and reply.code is not Code.CONNECTION_LOSS:
+                state.unregistered = True
+                return
+            else:
+                missing.append(tp)
+
+
+def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Released]:
+    """Delete owner znodes of this session.
+
+    Only the session that made an ephemeral znode ends it, so looking at its owner first and
+    deleting it then is sound, whatever others did to the partition meanwhile (a JVM member's claim
+    leaves no trace in the offset). The offset's version in the same multi keeps a request that is
+    late from hitting the znode of whoever has claimed the partition since.
+    """
+    check = own_check(ctx, command.epoch)
+    foreign: set[TopicPartition] = set()
+    unregistered = False
+    todo = sorted(command.claims)
+    while todo and not unregistered:
+        prepared: list[tuple[TopicPartition, tuple[MultiOp, ...]]] = []
+        for tp, (owner, offset) in (yield from read_owner_and_offset(ctx, todo)).items():
+            delete = Delete(ctx.spec.paths.owner(tp))
+            if owner is None:
+                continue
+            # DEVIATION-04: the JVM deletes owner znodes by path, whoever they belong to.
+            if owner.stat.ephemeral_owner != ctx.session_id:
+                foreign.add(tp)
+            elif offset is None:
+                prepared.append((tp, (delete,)))
+            else:
+                current = Check(ctx.spec.paths.offset(tp), offset.stat.version)
+                prepared.append((tp, (current, delete)))
+        todo = []
+        for packet in packets(prepared):
+            reply = yield from _submit(ctx, check, packet)
+            if isinstance(reply, Ok):
+                continue
+            if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
+                unregistered = True
+                break
+            todo += packet
+    return events.Released(command.token, frozenset(foreign), unregistered)
+
+
+def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Committed]:
+    """Store positions by compare-and-set; nothing is ever lowered.
+
+    A refused version means that somebody else wrote. While the owner znode is still ours that was
+    a foreign writer (a JVM member that lost the partition, or a tool): the larger offset stays.
+    Otherwise we are the former owner: the partition is fenced. Where there is no offset znode yet
+    no version can tell, so the owner znode is looked at before the first commit.
+    """
+    check = own_check(ctx, command.epoch)
+    paths = ctx.spec.paths
+    claims = dict(command.claims)
+    fenced: set[TopicPartition] = set()
+    foreign: set[TopicPartition] = set()
+    broken: dict[TopicPartition, str] = {}
+    unregistered = False
+    todo: list[TopicPartition] = []
+    suspects: list[TopicPartition] = []
+    for tp, position in sorted(command.positions.items()):
+        held = claims[tp]
+        if held.version is None:
+            suspects.append(tp)
+        elif held.lacks(position):
+            todo.append(tp)
+    if suspects:
+        yield from ensure_path(ctx, paths.offsets)  # first: saves a refusal for each topic
+    for topic in sorted({tp.topic for tp in suspects}):
+        yield from ensure_path(ctx, paths.offsets_topic(topic))
+
+    # DEVIATION-05: in the JVM the last writer wins, and offsets may go back.
+    def operation(tp: TopicPartition) -> tuple[MultiOp, ...]:
+        data = encode_offset(command.positions[tp])
+        version = claims[tp].version
+        if version is None:
+            return (Create(paths.offset(tp), data),)
+        return (SetData(paths.offset(tp), data, version),)
+
+    def look_again(tp: TopicPartition, owner: Node | None, offset: Node | None) -> None:
+        claimed = claims[tp]
+        if owner is None or owner.stat.ephemeral_owner != ctx.session_id:
+            fenced.add(tp)
+            return
+        if offset is None:
+            claims[tp] = Claim(claimed.thread, None, None)
+            todo.append(tp)
+            return
+        try:
+            stored = stored_offset(paths.offset(tp), offset)
+        except ZnodeFormatError as fault:
+            broken[tp] = str(fault)
+            return
+        untouched = offset.stat.version == claimed.version
+        if not untouched and stored != command.positions[tp]:
+            foreign.add(tp)
+        found = Claim(claimed.thread, offset.stat.version, stored, claimed.void and untouched)
+        claims[tp] = found
+        if found.lacks(command.positions[tp]):
+            todo.append(tp)
+
+    while (todo or suspects) and not unregistered:
+        for tp, nodes in (yield from read_owner_and_offset(ctx, suspects)).items():
+            look_again(tp, *nodes)
+        suspects = []
+        for packet in packets((tp, operation(tp)) for tp in sorted(todo)):
+            reply = yield from _submit(ctx, check, packet)
+            if isinstance(reply, Ok):
+                assert isinstance(reply.value, tuple)
+                for tp, value in zip(packet, reply.value[1:], strict=True):
+                    version = value.version if isinstance(value, Stat) else 0
+                    claims[tp] = Claim(claims[tp].thread, version, command.positions[tp])
+            elif reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
+                unregistered = True
+                break
+            else:
+                if reply.code is Code.NO_NODE:
+                    ctx.known_paths.clear()
+                    for topic in sorted({tp.topic for tp in packet}):
+                        yield from ensure_path(ctx, paths.offsets_topic(topic))
+                suspects += packet
+        todo.clear()
+    settled = {tp: found for tp, found in claims.items() if tp not in fenced and tp not in broken}
+    return events.Committed(
+        command.token, settled, frozenset(fenced), broken, frozenset(foreign), unregistered
+    )

@@ -1,0 +1,62 @@
+"""Which script carries out which command."""
+
+from __future__ import annotations
+
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.scripts import kafka_storage, legacy, membership, ownership, view
+from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
+    Refused,
+    ScriptContext,
+    SessionGone,
+)
+
+ScriptCommand = (
+    commands.Register
+    | commands.LoadView
+    | commands.LoadBrokers
+    | commands.CheckOwners
+    | commands.Commit
+    | commands.Release
+    | commands.ClaimPartitions
+    | commands.WatchBlockers
+    | commands.Deregister
+)
+
+
+def script_for(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Event]:
+    """The script of ``command``. It ends with one event that repeats the command's token."""
+    try:
+        return (yield from _select(command, ctx))
+    except SessionGone:
+        return events.ScriptFailed(command.token, Code.SESSION_EXPIRED)
+    except Refused as refusal:
+        return events.ScriptFailed(command.token, refusal.code, refusal.path, refusal.detail)
+
+
+def _select(command: ScriptCommand, ctx: ScriptContext) -> MemberScript[events.Event]:
+    scala = ctx.spec.scala
+    match command:
+        case commands.Register():
+            return (yield from membership.register(command, ctx))
+        case commands.LoadView():
+            return (yield from view.load_view(command, ctx))
+        case commands.LoadBrokers():
+            return (yield from view.load_brokers(command, ctx))
+        case commands.CheckOwners():
+            return (yield from view.check_owners(command, ctx))
+        case commands.Commit():
+            if ctx.spec.kafka_storage:
+                return (yield from kafka_storage.commit(command, ctx))
+            return (yield from (legacy.commit if scala else ownership.commit)(command, ctx))
+        case commands.Release():
+            return (yield from (legacy.release if scala else ownership.release)(command, ctx))
+        case commands.ClaimPartitions():
+            if ctx.spec.kafka_storage:
+                return (yield from kafka_storage.claim(command, ctx))
+            return (yield from (legacy.claim if scala else ownership.claim)(command, ctx))
+        case commands.WatchBlockers():
+            return (yield from view.watch_blockers(command, ctx))
+        case commands.Deregister():
+            return (yield from membership.deregister(command, ctx))

@@ -1,0 +1,239 @@
+"""Scripts that read: the group's view, the brokers, the owners of held partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.commands import Scope
+from zkconsumer.core.zookeeper.known import Known
+from zkconsumer.core.zookeeper.ops import Code, Exists, GetChildren, GetData, Listing, Node, Ok
+from zkconsumer.core.zookeeper.scripts.common import Refused, Script, ScriptContext, read, read_many
+from zkconsumer.core.zookeeper.view import GroupView
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    broker_path,
+    decode_broker,
+    decode_registration,
+    decode_topic,
+    topic_path,
+)
+from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
+
+
+def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
+    """The answer to ``op``; when the path is missing its creation is watched instead."""
+    while True:
+        reply = yield from read(op)
+        if isinstance(reply, Ok):
+            assert isinstance(reply.value, tuple | Listing)
+            return reply.value  # type: ignore[return-value]
+        if not op.watch:
+            break
+        found = yield from read(Exists(op.path, watch=True))
+        if isinstance(found, Ok) and found.value is None:
+            break
+    return Listing((), 0, 0) if op.counted else ()
+
+
+def _children(path: str) -> Script[tuple[str, ...]]:
+    """Children in ZooKeeper's order, watched."""
+    names = yield from _listed(GetChildren(path, True))
+    assert isinstance(names, tuple)
+    return names
+
+
+def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
+    """Znodes of the brokers, by name; their list is watched."""
+    names = [name for name in sorted((yield from _children(BROKER_IDS))) if name.isdecimal()]
+    paths = [broker_path(int(name)) for name in names]
+    nodes: list[Node | None] = []
+    if ctx.spec.scala:
+        for path in paths:
+            nodes += yield from read_many([path])
+    else:
+        nodes = yield from read_many(paths)
+    return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+def _endpoints(
+    nodes: Mapping[str, Node], quarantined: dict[str, str]
+) -> tuple[BrokerEndpoint, ...]:
+    endpoints = []
+    for name, node in nodes.items():
+        path = broker_path(int(name))
+        try:
+            endpoints.append(decode_broker(path, int(name), node.data))
+        except ZkConsumerError as fault:
+            quarantined[path] = str(fault)
+    return tuple(endpoints)
+
+
+def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[events.BrokersLoaded]:
+    """Read ``/brokers/ids`` and leave a watch on the list."""
+    nodes = yield from _broker_nodes(ctx)
+    return events.BrokersLoaded(command.token, _endpoints(nodes, {}))
+
+
+def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.ViewLoaded]:
+    """Read the group: brokers, members, their registrations, topics; but for what is known.
+
+    Reads that do not depend on each other are pipelined. A member whose registration has vanished
+    between listing and reading has left; the watch on the list tells about it.
+    """
+    if ctx.spec.scala:
+        return (yield from _load_view_as_the_jvm(command, ctx))
+    spec, known = ctx.spec, command.known
+    quarantined: dict[str, str] = {}
+    broker_nodes = known.brokers or (yield from _broker_nodes(ctx))
+    brokers = _endpoints(broker_nodes, quarantined)
+    listing = yield from _listed(GetChildren(spec.paths.ids, True, True))
+    assert isinstance(listing, Listing)
+    registrations = yield from _registrations(known, listing, spec.paths.ids)
+    if not _is_own(registrations.get(spec.consumer_id), ctx, command.epoch):
+        known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
+        return events.ViewLoaded(
+            command.token, GroupView(False, brokers, {}, quarantined, {}), known
+        )
+    listed = {name: registrations[name] for name in listing.names if name in registrations}
+    members = yield from _expanded(ctx, listed, quarantined)
+    nodes = yield from _topic_nodes(_topics(ctx, members), known.topics)
+    partitions = _partitions(nodes, quarantined)
+    known = Known(broker_nodes, listing, registrations, nodes)
+    view = GroupView(True, brokers, members, quarantined, partitions)
+    return events.ViewLoaded(command.token, view, known)
+
+
+def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:
+    """Whether the registration is there and still as this session made it."""
+    expected = (ctx.session_id, epoch)
+    return found is not None and (found.stat.ephemeral_owner, found.stat.version) == expected
+
+
+def _registrations(known: Known, listing: Listing, ids: str) -> Script[Mapping[str, Node]]:
+    """Registrations of the listed members by consumer id, ascending."""
+    still = known.registrations_still(listing)
+    if still and len(still) == len(listing.names):
+        return still
+    new = [name for name in sorted(listing.names) if name not in still]
+    nodes = yield from read_many(f"{ids}/{name}" for name in new)
+    found = {name: node for name, node in zip(new, nodes, strict=True) if node is not None}
+    return dict(sorted({**still, **found}.items()))
+
+
+def _load_view_as_the_jvm(
+    command: commands.LoadView, ctx: ScriptContext
+) -> Script[events.ViewLoaded]:
+    """Command of reads as in Scala 1.1.1 ``ZKRebalancerListener.rebalance``, each znode on its own.
+
+    A registration that has vanished since it was listed, or that cannot be used, fails the attempt.
+    """
+    spec, ids = ctx.spec, ctx.spec.paths.ids
+    quarantined: dict[str, str] = {}
+    brokers: tuple[BrokerEndpoint, ...] = ()
+    if command.scope is not Scope.GROUP:
+        own = yield from read(GetData(spec.paths.member(spec.consumer_id)))
+        brokers = _endpoints((yield from _broker_nodes(ctx)), quarantined)
+        if command.scope is Scope.OWN or not isinstance(own, Ok):
+            view = GroupView(isinstance(own, Ok), brokers, {}, quarantined, {})
+            return events.ViewLoaded(command.token, view)
+    registrations: dict[str, Node] = {}
+    for member in (yield from _children(ids)):
+        (node,) = yield from read_many([f"{ids}/{member}"])
+        if node is None:
+            raise Refused(Code.NO_NODE, f"{ids}/{member}")
+        registrations[member] = node
+    members = yield from _expanded(ctx, registrations, quarantined)
+    # DEVIATION-12: in the JVM one bad registration fails every member's attempt.
+    if bad := [path for path in quarantined if path.startswith(ids + "/")]:
+        raise Refused(Code.OTHER, min(bad))
+    nodes = yield from _topic_nodes(_topics(ctx, members), {})
+    partitions = _partitions(nodes, quarantined)
+    return events.ViewLoaded(
+        command.token, GroupView(True, brokers, members, quarantined, partitions)
+    )
+
+
+def _expanded(
+    ctx: ScriptContext, registrations: Mapping[str, Node], quarantined: dict[str, str]
+) -> Script[dict[str, Mapping[str, int]]]:
+    """Each member's topics with their number of streams; filters are applied to all topics."""
+    paths = {member: f"{ctx.spec.paths.ids}/{member}" for member in registrations}
+    subscriptions: dict[str, Subscription] = {}
+    for member, node in registrations.items():
+        try:
+            subscriptions[member] = decode_registration(paths[member], node.data)
+        except ZkConsumerError as fault:
+            quarantined[paths[member]] = str(fault)
+    all_topics: tuple[str, ...] = ()
+    if any(found.pattern is not Pattern.STATIC for found in subscriptions.values()):
+        all_topics = yield from _children(BROKER_TOPICS)
+    members, unusable = ctx.expansions.of(subscriptions, all_topics, ctx.spec.exclude_internal)
+    quarantined |= {
+        paths[member]: str(ZnodeFormatError(paths[member], why)) for member, why in unusable.items()
+    }
+    return members
+
+
+def _topics(ctx: ScriptContext, members: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Topics that the own share depends on."""
+    if ctx.spec.assignor.name == "range":
+        return sorted(members.get(ctx.spec.consumer_id, {}))
+    distinct = {id(expanded): expanded for expanded in members.values()}
+    return sorted({topic for expanded in distinct.values() for topic in expanded})
+
+
+def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping[str, Node]]:
+    """Znodes of the topics that exist, watched; of the others the creation is watched."""
+    if all(topic in known for topic in topics):
+        return known if len(known) == len(topics) else {topic: known[topic] for topic in topics}
+    new = [topic for topic in topics if topic not in known]
+    nodes = yield from read_many([topic_path(topic) for topic in new], watch=True)
+    found = dict(zip(new, nodes, strict=True))
+    for topic in new:
+        while found[topic] is None:
+            reply = yield from read(Exists(topic_path(topic), watch=True))
+            if isinstance(reply, Ok) and reply.value is None:
+                break
+            (found[topic],) = yield from read_many([topic_path(topic)], watch=True)
+    merged = {topic: known.get(topic) or found[topic] for topic in topics}
+    return {topic: node for topic, node in merged.items() if node is not None}
+
+
+def _partitions(
+    nodes: Mapping[str, Node], quarantined: dict[str, str]
+) -> dict[str, tuple[int, ...]]:
+    """Partitions of each topic."""
+    partitions: dict[str, tuple[int, ...]] = {}
+    for topic, node in nodes.items():
+        try:
+            partitions[topic] = decode_topic(topic_path(topic), node.data)
+        except ZkConsumerError as fault:
+            quarantined[topic_path(topic)] = str(fault)
+    return partitions
+
+
+def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[events.OwnersChecked]:
+    """Compare the owner znodes of held partitions with the current session."""
+    partitions = sorted(command.partitions)
+    nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
+    foreign = frozenset(
+        tp
+        for tp, node in zip(partitions, nodes, strict=True)
+        if node is None or node.stat.ephemeral_owner != ctx.session_id
+    )
+    return events.OwnersChecked(command.token, foreign)
+
+
+def watch_blockers(
+    command: commands.WatchBlockers, ctx: ScriptContext
+) -> Script[events.BlockersWatched]:
+    """Leave a watch on each blocking owner znode; say so when one has gone meanwhile."""
+    gone = False
+    for tp in sorted(command.partitions):
+        reply = yield from read(Exists(ctx.spec.paths.owner(tp), watch=True))
+        gone = gone or (isinstance(reply, Ok) and reply.value is None)
+    return events.BlockersWatched(command.token, gone)

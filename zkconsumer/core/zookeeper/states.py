@@ -1,0 +1,60 @@
+"""The machine's states and which event is legal where: data, from which the docs are generated."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    """Where a member stands. The value is what it is doing or waiting for."""
+
+    NEW = "no session yet"
+    SESSIONLESS = "the session is lost; waiting for the next"
+    REGISTERING = "creating the registration"
+    VIEWING = "reading the group"
+    CHECKING = "comparing owner znodes with the session"
+    STOPPING = "stopping fetchers and clearing queues"
+    COMMITTING = "committing what is about to be released"
+    NOTIFYING_RELEASE = "in the listener, before the release"
+    RELEASING = "deleting owner znodes"
+    REVIEWING = "reading the group after the release (scala)"
+    CLAIMING = "creating owner znodes and reading offsets"
+    NOTIFYING_START = "in the listener, before fetching"
+    STARTING = "starting fetchers"
+    WATCHING = "watching owner znodes that stand in the way"
+    RESTING = "the rebalance is done"
+    BACKING_OFF = "waiting after a failed attempt"
+    FAILED = "attempts used up; owns nothing until the next change (scala)"
+    CLOSING_STOP = "leaving: stopping fetchers"
+    CLOSING_COMMIT = "leaving: last commit"
+    CLOSING_RELEASE = "leaving: deleting owner znodes"
+    CLOSING_DEREGISTER = "leaving: deleting the registration"
+    CLOSED = "left the group"
+
+
+#: States in which a trigger may start the next attempt.
+IDLE = frozenset({State.RESTING, State.FAILED})
+#: States in which a commit that was asked for may run beside the rebalance.
+COMMIT_STATES = frozenset(State) - {
+    State.NEW,
+    State.SESSIONLESS,
+    State.REGISTERING,
+    State.COMMITTING,
+    State.RELEASING,
+    State.CLOSING_STOP,
+    State.CLOSING_COMMIT,
+    State.CLOSING_RELEASE,
+    State.CLOSING_DEREGISTER,
+    State.CLOSED,
+}
+#: States of no member, in which no rebalance is under way.
+OUTSIDE = frozenset({State.NEW, State.SESSIONLESS})
+CLOSING = frozenset(
+    {
+        State.CLOSING_STOP,
+        State.CLOSING_COMMIT,
+        State.CLOSING_RELEASE,
+        State.CLOSING_DEREGISTER,
+        State.CLOSED,
+    }
+)

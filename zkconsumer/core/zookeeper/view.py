@@ -1,0 +1,151 @@
+"""What one member believes about its group, and the decision it draws from that. Pure.
+
+A ``GroupView`` is put together from many separate reads, so two members may hold different views at
+the same time (a torn view). Owner znodes arbitrate; a decision is only a claim on partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zkconsumer.core.common.assign import RoundRobinHash, assign_range, assign_roundrobin
+from zkconsumer.core.common.types import (
+    BrokerEndpoint,
+    ConsumerThreadId,
+    Subscription,
+    TopicPartition,
+)
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+
+
+@dataclass(frozen=True, slots=True)
+class Assignor:
+    """The assignment strategy of the group; nothing in ZooKeeper records it.
+
+    ``name`` is ``range`` or ``roundrobin``; ``hash_form`` matters for ``roundrobin`` only.
+    """
+
+    name: str = "range"
+    hash_form: RoundRobinHash = RoundRobinHash.DASH
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """Everything about a member that stays the same while it lives.
+
+    ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` stand for
+    ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are seconds. ``max_attempts`` is
+    ``rebalance.max.retries`` and counts only in the ``scala`` profile.
+    """
+
+    paths: GroupPaths
+    consumer_id: str
+    subscription: Subscription
+    exclude_internal: bool = True
+    assignor: Assignor = Assignor()
+    scala: bool = False
+    auto_commit: bool = True
+    kafka_storage: bool = False
+    dual_commit: bool = False
+    coalesce: float = 0.05
+    backoff: float = 2.0
+    reread: float = 30.0
+    session_timeout: float = 6.0
+    max_attempts: int = 4
+
+
+#: The whole group's assignment, and each member's part of it.
+_Assignment = tuple[
+    Mapping[TopicPartition, ConsumerThreadId],
+    Mapping[str, Mapping[TopicPartition, ConsumerThreadId]],
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The group as one pass of reads showed it.
+
+    ``registered`` says whether this member's own registration was there. ``members`` maps consumer
+    id to topic to number of streams, filters already expanded, members and topics in the order in
+    which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
+    path of each znode that could not be used (registration, topic, broker) to the reason; what it
+    says is left out. All members leave out the same, but for a filter that takes about as long to
+    match as it may: there each member's processor decides. ``partitions`` maps topic to its
+    partitions, ascending.
+    """
+
+    registered: bool
+    brokers: tuple[BrokerEndpoint, ...]
+    members: Mapping[str, Mapping[str, int]]
+    quarantined: Mapping[str, str]
+    partitions: Mapping[str, tuple[int, ...]]
+    _assignments: dict[Any, _Assignment] = field(default_factory=dict, compare=False, repr=False)
+    """What was worked out from it so far: simulated members that read the same share a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``mine`` is what this member should own; ``assignment`` is all that it could work out.
+
+    With ``range`` the assignment covers only topics this member subscribes to, as in the JVM.
+    """
+
+    mine: Mapping[TopicPartition, ConsumerThreadId]
+    assignment: Mapping[TopicPartition, ConsumerThreadId]
+
+
+def decide(view: GroupView, consumer_id: str, assignor: Assignor) -> Decision:
+    """Work out who should own what. A member missing from the view owns nothing."""
+    own_topics = view.members.get(consumer_id, {})
+    key = (assignor, frozenset(own_topics) if assignor.name == "range" else None)
+    if key not in view._assignments:
+        view._assignments[key] = _assign(view, own_topics, assignor)
+    assignment, parts = view._assignments[key]
+    return Decision(mine=parts.get(consumer_id, {}), assignment=assignment)
+
+
+def _assign(view: GroupView, own_topics: Collection[str], assignor: Assignor) -> _Assignment:
+    threads = _threads(view.members, own_topics if assignor.name == "range" else None)
+    partitions = {topic: view.partitions.get(topic, ()) for topic in threads}
+    if assignor.name == "range":
+        assignment = assign_range(threads, partitions)
+    else:
+        subscriptions = [tuple(topics) for topics in view.members.values()]
+        assignment = assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
+    parts: dict[str, dict[TopicPartition, ConsumerThreadId]] = {}
+    for tp, thread in assignment.items():
+        parts.setdefault(thread.consumer, {})[tp] = thread
+    return assignment, parts
+
+
+def _threads(
+    members: Mapping[str, Mapping[str, int]], only: Collection[str] | None
+) -> dict[str, Sequence[ConsumerThreadId]]:
+    """Thread ids by topic, of all topics or of those in ``only``.
+
+    Topics with the same threads share one list: with a few distinct subscriptions there are few
+    lists, and the assignors order each of them once.
+    """
+    alike: dict[int, tuple[Mapping[str, int], list[str]]] = {}
+    for member, topics in members.items():
+        alike.setdefault(id(topics), (topics, []))[1].append(member)
+    readers: dict[str, list[tuple[int, int]]] = {}
+    for kind, (topics, _) in alike.items():
+        for topic, streams in topics.items():
+            if only is None or topic in only:
+                readers.setdefault(topic, []).append((kind, streams))
+    lists: dict[tuple[tuple[int, int], ...], list[ConsumerThreadId]] = {}
+    threads: dict[str, Sequence[ConsumerThreadId]] = {}
+    for topic, found in readers.items():
+        key = tuple(found)
+        if key not in lists:
+            lists[key] = [
+                ConsumerThreadId(member, stream)
+                for kind, streams in found
+                for member in alike[kind][1]
+                for stream in range(streams)
+            ]
+        threads[topic] = lists[key]
+    return threads

@@ -1,0 +1,367 @@
+"""Paths and contents of the znodes of a legacy group: strict writers, readers as the JVM's.
+
+Every znode is untrusted input: anyone who reaches ZooKeeper may write ``/consumers``. A reader
+either returns a checked value or raises ZnodeFormatError, quickly, whatever the bytes are. What a
+reader accepts follows Scala 1.1.1 (with its JSON parser Jackson), apart from the size limits below.
+Pure functions; any thread may call them. All paths are relative to the chroot.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.errors import ConfigError, ZnodeFormatError
+
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_TOPICS: Final = "/brokers/topics"
+
+MAX_ZNODE_BYTES: Final = 64 * 1024
+"""Largest registration or broker znode that is read; larger ones are refused unparsed."""
+MAX_TOPIC_ZNODE_BYTES: Final = 1024 * 1024
+"""Largest topic znode that is read: ZooKeeper's own default limit, as partitions can be many."""
+MAX_TOPICS: Final = 1_000
+"""Most topics in one registration."""
+MAX_STREAMS: Final = 1_000
+"""Most streams for one topic in one registration."""
+MAX_DEPTH: Final = 16
+"""Deepest nesting of JSON that is accepted."""
+
+_LEGAL = re.compile(r"[A-Za-z0-9._-]{1,255}")  # 255: the limit of Kafka 0.8; later ones say 249
+_MEMBER = re.compile(r"[!-.0-~]{1,512}")  # visible ASCII but '/'; the JVM checks nothing here
+_ZK_REFUSES = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]|(?:^|/)\\.{0,2}(?:/|$)")
+_OFFSET = re.compile(rb"-?[0-9]{1,19}")
+_PARTITION = re.compile(r"[0-9]{1,10}")
+_PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
+_ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
+_INT32: Final = 2**31 - 1
+_INT64: Final = 2**63 - 1
+
+
+def is_legal_topic(name: str) -> bool:
+    """Tell whether a topic can have this name: ``[A-Za-z0-9._-]{1,255}``, not ``.`` or ``..``."""
+    return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
+
+
+def broker_path(broker_id: int) -> str:
+    """Return the path of a broker's registration."""
+    return f"{BROKER_IDS}/{_number(BROKER_IDS, broker_id)}"
+
+
+def topic_path(topic: str) -> str:
+    """Return the path of a topic's partition list. Raises ZnodeFormatError for an illegal name."""
+    return f"{BROKER_TOPICS}/{_topic(BROKER_TOPICS, topic)}"
+
+
+class GroupPaths:
+    """The paths of one group. Raises ConfigError when the group's name cannot be in a path.
+
+    A topic or member name that does not fit raises ZnodeFormatError naming its parent. Topics and
+    groups: ``[A-Za-z0-9._-]``, up to 255. Members: visible ASCII without ``/``, up to 512, since
+    the JVM does not check ``consumer.id``. Never ``.`` or ``..``.
+    """
+
+    __slots__ = ("group", "ids", "offsets", "owners", "root")
+
+    def __init__(self, group: str) -> None:
+        # DEVIATION-22: the JVM accepts an empty group.id and writes broken paths.
+        if not is_legal_topic(group):
+            raise ConfigError(
+                [
+                    f"group.id={group!r} cannot be part of a ZooKeeper path: use 1 to 255 letters, "
+                    "digits, '.', '_' or '-' (not '.' or '..')"
+                ]
+            )
+        self.group = group
+        self.root = f"/consumers/{group}"
+        self.ids = f"{self.root}/ids"
+        self.owners = f"{self.root}/owners"
+        self.offsets = f"{self.root}/offsets"
+
+    def member(self, consumer_id: str) -> str:
+        """Return the path of a member's registration."""
+        if _MEMBER.fullmatch(consumer_id) is None or consumer_id in (".", ".."):
+            raise ZnodeFormatError(
+                self.ids,
+                f"member name {_short(consumer_id)} is not 1 to 512 visible ASCII characters "
+                "without '/'",
+            )
+        return f"{self.ids}/{consumer_id}"
+
+    def owners_topic(self, topic: str) -> str:
+        """Return the parent of a topic's owner znodes."""
+        return f"{self.owners}/{_topic(self.owners, topic)}"
+
+    def owner(self, tp: TopicPartition) -> str:
+        """Return the path of a partition's owner znode."""
+        parent = self.owners_topic(tp.topic)
+        return f"{parent}/{_number(parent, tp.partition)}"
+
+    def offsets_topic(self, topic: str) -> str:
+        """Return the parent of a topic's offset znodes."""
+        return f"{self.offsets}/{_topic(self.offsets, topic)}"
+
+    def offset(self, tp: TopicPartition) -> str:
+        """Return the path of a partition's committed offset."""
+        parent = self.offsets_topic(tp.topic)
+        return f"{parent}/{_number(parent, tp.partition)}"
+
+
+def make_consumer_id(
+    group: str, consumer_id: str | None, hostname: str, now_ms: int, uuid_int: int
+) -> str:
+    """Return a member's id as the JVM builds it (Scala ZookeeperConsumerConnector).
+
+    ``<group>_<consumer.id>`` when that key is set, else ``<group>_<hostname>-<epoch ms>-<hex>``
+    with up to 8 hex digits from the upper 64 bits of ``uuid_int`` (leading zeros dropped first).
+    Raises ConfigError when the id cannot be part of a path.
+    """
+    tail = consumer_id
+    if tail is None:
+        tail = f"{hostname}-{now_ms}-{format(uuid_int >> 64, 'x')[:8]}"
+    made = f"{group}_{tail}"
+    if _MEMBER.fullmatch(made) is None:
+        source = "host name" if consumer_id is None else "consumer.id"
+        raise ConfigError(
+            [
+                f"consumer.id: the {source} gives the member name {_short(made)}, which cannot be "
+                "part of a ZooKeeper path: set consumer.id to letters, digits, '.', '_' and '-'"
+            ]
+        )
+    return made
+
+
+def encode_registration(subscription: Subscription, timestamp_ms: int) -> bytes:
+    """Return the bytes of a registration; the timestamp is a string, as old readers need it.
+
+    Quotes and backslashes in a regex are escaped once, as JSON asks (Kafka 1.0.1 to 1.1 does it
+    twice and so cannot match its own pattern). Raises ConfigError for a subscription that members
+    could not read.
+    """
+    filtered = subscription.pattern is not Pattern.STATIC
+    faults: list[str] = []
+    if filtered and len(subscription.topics) != 1:
+        faults.append("a topic filter subscribes with exactly one regex")
+    if len(subscription.topics) > MAX_TOPICS:
+        faults.append(f"{len(subscription.topics)} topics: at most {MAX_TOPICS} for one consumer")
+    for name, streams in subscription.topics.items():
+        if not filtered and not is_legal_topic(name):
+            faults.append(
+                f"topic {_short(name)}: a topic's name has 1 to 255 letters, digits, "
+                "'.', '_' or '-'; use a Whitelist for patterns"
+            )
+        if filtered and _has_surrogate(name):
+            faults.append(f"topic filter {_short(name)} is not valid Unicode")
+        if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
+            faults.append(f"topic {_short(name)}: {streams!r} streams: must be 1 to {MAX_STREAMS}")
+    if faults:
+        raise ConfigError(faults)
+    # DEVIATION-16: Kafka 1.0.1 to 1.1 escapes a filter's backslashes twice.
+    document = {
+        "version": 1,
+        "subscription": dict(subscription.topics),
+        "pattern": subscription.pattern.value,
+        "timestamp": str(timestamp_ms),
+    }
+    data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(data) > MAX_ZNODE_BYTES:
+        raise ConfigError(
+            [f"the subscription takes {len(data)} bytes, more than {MAX_ZNODE_BYTES}: shorten it"]
+        )
+    return data
+
+
+def decode_registration(path: str, data: bytes) -> Subscription:
+    """Return the subscription in a member's registration.
+
+    Raises ZnodeFormatError where Scala 1.1.1 fails its rebalance (bad JSON, missing pattern or
+    subscription, a count that is not an integer of at least 1, a topic that cannot be in a path)
+    and beyond the limits of this module. As there: version and timestamp are not looked at, an
+    unknown pattern or an empty subscription counts as static, a filter with several regexes counts
+    with the first only, text after the JSON value is ignored, and JSON that does not parse is tried
+    again with every backslash doubled.
+    """
+    document = _parse_object(path, data, MAX_ZNODE_BYTES, retry=True)
+    topics, pattern = document.get("subscription"), document.get("pattern")
+    if not isinstance(pattern, str):
+        _refuse(path, "has no text field 'pattern'")
+    if not isinstance(topics, dict):
+        _refuse(path, "has no object field 'subscription'")
+    if len(topics) > MAX_TOPICS:
+        _refuse(path, f"subscribes to {len(topics)} topics, more than {MAX_TOPICS}")
+    for name, streams in topics.items():
+        if type(streams) is not int or abs(streams) > _INT32:
+            _refuse(path, f"the number of streams for {_short(name)} is not an integer")
+    filters = {Pattern.WHITE_LIST.value, Pattern.BLACK_LIST.value}
+    if topics and pattern in filters:
+        regex, streams = next(iter(topics.items()))
+        if _has_surrogate(regex):
+            _refuse(path, f"topic filter {_short(regex)} is not valid Unicode")
+        return Subscription(Pattern(pattern), {regex: _streams(path, regex, streams)})
+    for name, streams in topics.items():
+        _streams(path, name, streams)
+        if not name or _ZK_REFUSES.search(name):
+            _refuse(path, f"subscribes to {_short(name)}, which cannot be part of a path")
+    return Subscription(Pattern.STATIC, topics)
+
+
+def encode_offset(offset: int) -> bytes:
+    """Return the bytes of a committed offset. Raises ValueError outside 0 to 2^63-1."""
+    if not 0 <= offset <= _INT64:
+        raise ValueError(f"{offset} is no offset that can be committed")
+    return b"%d" % offset
+
+
+def decode_offset(path: str, data: bytes) -> int:
+    """Return a committed offset: an optional ``-`` and up to 19 digits, within 64 bits.
+
+    Blanks, ``+``, ``_`` and digits of other scripts are refused, ``-1`` is not: a tool may have
+    written it, and it means that there is no usable offset.
+    """
+    if _OFFSET.fullmatch(data) is None or not -_INT64 - 1 <= (offset := int(data)) <= _INT64:
+        _refuse(path, f"{_short(data)} is not an offset: write a decimal number, nothing else")
+    return offset
+
+
+def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
+    """Return where a broker's PLAINTEXT listener is (registrations of version 1 and later).
+
+    Version 1 has host and port; later ones list endpoints, of which the first PLAINTEXT one counts
+    (Scala Broker.createBroker). Raises ZnodeFormatError when there is none: the old consumer
+    speaks neither TLS nor SASL.
+    """
+    document = _parse_object(path, data, MAX_ZNODE_BYTES)
+    version = document.get("version")
+    if type(version) is not int or version < 1:
+        _refuse(path, "has no version of 1 or more")
+    if version == 1:
+        host, port = document.get("host"), document.get("port")
+        if not isinstance(host, str) or type(port) is not int:
+            _refuse(path, "has no host and port")
+        return _endpoint(path, broker_id, host, port)
+    endpoints = document.get("endpoints")
+    protocols = document.get("listener_security_protocol_map", {})
+    if not isinstance(endpoints, list) or not isinstance(protocols, dict):
+        _refuse(path, "has no list of endpoints, or its listener map is no object")
+    offered: set[str] = set()
+    for endpoint in endpoints:
+        parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+        if parts is None:
+            continue
+        listener = parts[1].upper()
+        protocol = protocols.get(listener, listener)
+        if not isinstance(protocol, str) or _PROTOCOL.fullmatch(protocol.upper()) is None:
+            continue
+        if protocol.upper() == "PLAINTEXT":
+            return _endpoint(path, broker_id, parts[2], int(parts[3]))
+        offered.add(protocol.upper())
+    found = " and ".join(sorted(offered)) + " only" if offered else "no endpoint that can be read"
+    raise ZnodeFormatError(
+        path,
+        f"broker {broker_id} offers {found}: add a PLAINTEXT listener; TLS and SASL are not "
+        "supported yet",
+    )
+
+
+def decode_topic(path: str, data: bytes) -> tuple[int, ...]:
+    """Return a topic's partition numbers, ascending; none when ``partitions`` is missing.
+
+    Scala 1.1.1 also takes JSON that does not parse for a topic without partitions; here that raises
+    ZnodeFormatError, so that the caller can say so and then treat it the same way.
+    """
+    partitions = _parse_object(path, data, MAX_TOPIC_ZNODE_BYTES).get("partitions", {})
+    if not isinstance(partitions, dict):
+        _refuse(path, "field 'partitions' is not an object")
+    for name in partitions:
+        if _PARTITION.fullmatch(name) is None or int(name) > _INT32:
+            _refuse(path, f"{_short(name)} is not a partition number")
+    return tuple(sorted({int(name) for name in partitions}))
+
+
+def _parse_object(path: str, data: bytes, limit: int, *, retry: bool = False) -> dict[str, Any]:
+    if len(data) > limit:
+        _refuse(path, f"holds {len(data)} bytes, more than {limit}")
+    text = data.decode("utf-8", "replace")
+    try:
+        try:
+            document = _parse_json(text)
+        except ValueError:
+            if not retry or "\\" not in text:
+                raise
+            document = _parse_json(text.replace("\\", "\\\\"))
+    except (ValueError, RecursionError):
+        _refuse(path, f"is not JSON: {_short(data)}")
+    if not isinstance(document, dict):
+        _refuse(path, "is not a JSON object")
+    if any(depth > MAX_DEPTH for depth in _depths(document)):
+        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels")
+    return document
+
+
+def _parse_json(text: str) -> object:
+    """Parse the first JSON value of a text, as Jackson does: what follows the value is ignored."""
+    value: object = _JSON.raw_decode(text.lstrip(" \t\r\n"))[0]
+    return value
+
+
+def _parse_int(digits: str) -> int:
+    return int(digits[:20])  # 20 characters are beyond every range read here, as are more
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_JSON = json.JSONDecoder(parse_int=_parse_int, parse_constant=_no_constant)
+
+
+def _depths(document: object) -> Iterator[int]:
+    """Yield the depth of every container, without recursion."""
+    waiting = [(document, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, dict | list):
+            yield depth
+            inner = value.values() if isinstance(value, dict) else value
+            waiting.extend((child, depth + 1) for child in inner)
+
+
+def _endpoint(path: str, broker_id: int, host: str, port: int) -> BrokerEndpoint:
+    if re.fullmatch(r"[0-9A-Za-z%._:-]{1,255}", host) is None or not 1 <= port <= 65535:
+        _refuse(path, f"{_short(host)} port {port} is not an address")
+    return BrokerEndpoint(broker_id, host, port)
+
+
+def _streams(path: str, name: str, streams: int) -> int:
+    if not 1 <= streams <= MAX_STREAMS:
+        _refuse(path, f"{streams} streams for {_short(name)}: must be 1 to {MAX_STREAMS}")
+    return streams
+
+
+def _topic(parent: str, topic: str) -> str:
+    if not is_legal_topic(topic):
+        _refuse(parent, f"{_short(topic)} is not a topic's name: [A-Za-z0-9._-]{{1,255}}")
+    return topic
+
+
+def _number(parent: str, number: int) -> int:
+    if not 0 <= number <= _INT32:
+        _refuse(parent, f"{number} is not a broker's or partition's number")
+    return number
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _short(value: str | bytes) -> str:
+    """Quote foreign text for a message: ASCII only, control characters escaped, cut to a size."""
+    quoted = ascii(value[:60])
+    return quoted if len(value) <= 60 else f"{quoted}... ({len(value)} long)"
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise ZnodeFormatError(path, reason)
