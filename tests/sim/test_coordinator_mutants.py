@@ -58,17 +58,6 @@ def has_no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinator, "LEASE", 100.0)
 
 
-def trusts_a_rebalance_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Heartbeats that ask to join again keep the fence open beyond the rebalance timeout."""
-
-    def confirm(self: coordinator.BrokerCoordination, *args: Any) -> None:
-        self._settled_at = 1e9
-        right(self, *args)
-
-    right = coordinator.BrokerCoordination.confirm
-    patch.setattr(coordinator.BrokerCoordination, "confirm", confirm)
-
-
 def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
     """The leader looks again at the topics that exist, not at those that members want."""
 
@@ -180,7 +169,6 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
         (joins_without_stopping, range(20), "stopped_before_release", STRATEGIES),
         (without(commands.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
         (has_no_fence, range(110, 120), "single_delivery", STRATEGIES),
-        (trusts_a_rebalance_for_ever, range(280, 300), "single_delivery", COOPERATIVE),
         (forgets_topics_that_are_not_there, range(300, 320), "no_orphan_at_rest", STRATEGIES),
         (starts_at_zero, range(20), "starts_at_committed", STRATEGIES),
         (lets_go_and_tells_nobody, range(60), "no_orphan_at_rest", COOPERATIVE),
