@@ -1,7 +1,8 @@
-"""What all tests share: kinds, the run's servers, and names that no other test uses.
+"""What all tests share: kinds, servers, and names that no other test uses.
 
 The folder a test lies in is its kind and its marker. The servers start when the first test asks
-for them; a server that does not start fails the tests that need it.
+for them; a server that does not start fails the tests that need it. When tests run side by side
+(``-n``), each worker process has servers of its own.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """ZooKeeper and one Kafka 3.9 broker for the whole run: tests leave both running."""
+    """ZooKeeper and one Kafka 3.9 broker for a whole worker: tests leave both running."""
     with LocalCluster("3.9") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def zookeeper(cluster: LocalCluster) -> str:
-    """Address of the run's ZooKeeper, without a chroot."""
+    """Address of the worker's ZooKeeper, without a chroot."""
     return cluster.zookeeper
 
 

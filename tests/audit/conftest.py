@@ -6,6 +6,7 @@ version knows, and is then stopped; tests read what it left.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -66,20 +67,21 @@ def jars_of(version: str) -> Path:
     pom = Path(__file__).with_name("zookeeper.xml")
     name = f"zookeeper-{version}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     jars = cache_dir() / "jars" / name
-    if not jars.is_dir():
-        partial = jars.with_name(f"{name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        shutil.copy(pom, partial / "pom.xml")
-        argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", f"{partial}/pom.xml"]
-        argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}/lib"]
-        subprocess.run(
-            argv,
-            check=True,
-            timeout=170,
-        )
-        (partial / "lib").rename(jars)
-        shutil.rmtree(partial)
+    if jars.is_dir():
+        return jars
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with jars.with_name(f"{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be fetching them
+        if not jars.is_dir():
+            partial = jars.with_name(f"{name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            shutil.copy(pom, partial / "pom.xml")
+            argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", f"{partial}/pom.xml"]
+            argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}/lib"]
+            subprocess.run(argv, check=True, timeout=170)
+            (partial / "lib").rename(jars)
+            shutil.rmtree(partial)
     return jars
 
 
@@ -263,6 +265,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.log.level", "ERROR")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # no time to warm up
         .getOrCreate()
     )
     register(session)
