@@ -74,9 +74,11 @@ start() {
         --exec-root "$folder/exec" --pidfile "$folder/pid" >"$log" 2>&1 </dev/null &
     local pid=$! deadline=$((SECONDS + ${ENGINE_SECONDS:-60}))
     until answers "unix://$socket"; do
-        if ! kill -0 "$pid" 2>/dev/null || [ $SECONDS -ge $deadline ]; then
-            kill "$pid" 2>/dev/null || true
-            fail "the Docker engine did not start: $(grep -E 'level=(fatal|error)|^failed' "$log" | tail -n 1 || tail -n 1 "$log")"
+        if ! kill -0 "$pid" 2>/dev/null; then
+            fail "the Docker engine did not start: $(grep -E 'level=fatal|^failed' "$log" | tail -n 1 || tail -n 1 "$log") (whole log: $log)"
+        elif [ $SECONDS -ge $deadline ]; then
+            kill "$pid"
+            fail "the Docker engine did not answer within ${ENGINE_SECONDS:-60} s (its log: $log)"
         fi
         sleep 0.2
     done

@@ -77,8 +77,9 @@ def jars_of(version: str) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             shutil.copy(pom, partial / "pom.xml")
-            argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}", "-f", f"{partial}/pom.xml"]
-            argv += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}/lib"]
+            argv = ["mvn", "-B", "-q", "-ntp", f"-Dzk.version={version}"]
+            argv += ["-f", f"{partial}/pom.xml", "dependency:copy-dependencies"]
+            argv += [f"-DoutputDirectory={partial}/lib"]
             subprocess.run(argv, check=True, timeout=170)
             (partial / "lib").rename(jars)
             shutil.rmtree(partial)

@@ -1,0 +1,93 @@
+"""What CI runs: every test file once; a failure fails it; an interruption leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.testing import wait_until
+
+ROOT = Path(__file__).parents[2]
+CI = ROOT / ".ci" / "run"
+
+
+def environment(folder: Path, make: str) -> dict[str, str]:
+    """An environment in which ``make`` is this script."""
+    program = folder / "make"
+    program.write_text(f"#!/bin/bash\n{make}\n")
+    program.chmod(0o755)
+    return os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def made(folder: Path) -> list[str]:
+    """The targets that CI makes, in order."""
+    script = f'echo "$@" >>{folder}/calls'
+    subprocess.run([CI], env=environment(folder, script), check=True, timeout=30)
+    words = (folder / "calls").read_text().split()
+    return [word for word in words if not word.startswith("-")]
+
+
+def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
+    """No test file is left out of CI, and none is run twice."""
+    runs: Counter[Path] = Counter()
+    for target in made(tmp_path):
+        shown = subprocess.run(
+            ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        ((_, arguments),) = re.findall(r"(^|\s)\S+/pytest ((?:.*\\\n)*.*)", shown)
+        words = shlex.split(arguments)
+        taken = [ROOT / word for word in words if word.startswith("tests")]
+        left = [ROOT / word.partition("=")[2] for word in words if word.startswith("--ignore=")]
+        files = {file for place in taken for file in [place, *place.rglob("test_*.py")]}
+        for file in files:
+            if file.is_file() and not any(file.is_relative_to(place) for place in left):
+                runs[file] += 1
+    assert runs == Counter((ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("failing", ["test", "interop"])
+def test_a_target_that_fails_fails_ci(failing: str, tmp_path: Path) -> None:
+    """The exit status tells it, whichever call of make it is."""
+    script = f'case " $* " in *" {failing} "*) exit 2 ;; esac'
+    ran = subprocess.run([CI], env=environment(tmp_path, script), check=False, timeout=30)
+    assert ran.returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_path: Path) -> None:
+    """The programs that make started, also in the background, end with CI."""
+    script = f"sleep 300 & echo $! >{tmp_path}/one\nsleep 300 & echo $! >{tmp_path}/two\nwait"
+    ci = subprocess.Popen(
+        [CI], env=environment(tmp_path, script), start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    try:
+        pids = [
+            int(wait_until(lambda name=name: read(tmp_path / name), 20, "make runs"))
+            for name in ("one", "two")
+        ]
+        ci.send_signal(number)
+        assert ci.wait(20) == 128 + number
+        wait_until(lambda: not any(map(alive, pids)), 20, "what make started has ended")
+    finally:
+        ci.kill()
+        ci.wait()
+
+
+def read(file: Path) -> str:
+    """Its text; nothing while it is not there."""
+    return file.read_text() if file.exists() else ""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
