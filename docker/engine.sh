@@ -86,7 +86,7 @@ start() {
 }
 
 stop() {
-    local pid deadline=$((SECONDS + 30))
+    local pid place deadline=$((SECONDS + 30))
     pid=$(running) || return 0
     kill "$pid"
     while [ -n "$(running)" ]; do
@@ -96,6 +96,9 @@ stop() {
         fi
         sleep 0.2
     done
+    # What the engine leaves mounted could not be deleted.
+    awk -v folder="$folder/" 'index($2, folder) == 1 { print $2 }' /proc/mounts | sort -r |
+        while read -r place; do umount "$place" || true; done
 }
 
 run() {
