@@ -69,7 +69,8 @@ def wanted(tables: Tables) -> DataFrame:
 def gaps(tables: Tables, limits: Limits) -> list[DataFrame]:
     """Partitions without owner while a member that names the topic stayed registered.
 
-    A member that was there for the whole time without owner is the witness.
+    A member that was there for the whole time without owner is the witness. A deleted topic has no
+    partitions; those of a recreated one are without an owner from its creation on.
     """
     order = Window.partitionBy(*PARTITION).orderBy(f.coalesce("start_zxid", "end_zxid"))
     now = tables.end.select(f.col("zxid").alias("last_zxid"), f.col("time").alias("last_time"))
@@ -83,10 +84,17 @@ def gaps(tables: Tables, limits: Limits) -> list[DataFrame]:
         .where("later is null or next_zxid is not null")
         .crossJoin(f.broadcast(now))
     )  # fmt: skip
+    topics = tables.partitions.select(
+        "chroot", "topic", "partition", "gone_zxid", f.col("zxid").alias("made_zxid"),
+        f.col("time").alias("made_time"),
+    )  # fmt: skip
+    free = free.join(topics, ["chroot", "topic", "partition"], "left").where("gone_zxid is null")
+    recreated = f.col("made_zxid") > f.col("end_zxid")
+    since = f.when(recreated, f.col("made_time")).otherwise(f.col("end_time"))
     free = free.withColumns(
         {
             "seconds": (
-                f.unix_millis(f.coalesce("next_time", "last_time")) - f.unix_millis("end_time")
+                f.unix_millis(f.coalesce("next_time", "last_time")) - f.unix_millis(since)
             ) / 1000,
             "until": f.coalesce("next_zxid", "last_zxid"),
         }

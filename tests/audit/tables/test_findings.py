@@ -484,6 +484,37 @@ def test_no_gap_across_a_hole(spark: SparkSession, hole: tuple[int, int] | None)
     assert told == expected
 
 
+def test_a_deleted_topic_has_no_partitions_without_owner(spark: SparkSession) -> None:
+    """Members that keep the name of a deleted topic in their subscription, or a filter that meant
+    it, are not witnesses of an orphan partition; a recreated topic counts from its creation."""
+    h = History()
+    for topic in ("t", "u", "v"):
+        h.topic(topic, 1)
+    for number, group in enumerate(("static", "filter"), 1):
+        names = {"static": "t", "filter": "t|u|v"}
+        h.join(group, f"{group}_a", number, registration(
+            "static" if group == "static" else "white_list", names[group]))
+        h.claim(group, 0, f"{group}_a", number, "t")
+    for topic in ("u", "v"):
+        h.claim("filter", 0, "filter_a", 2, topic)
+    for number, group in enumerate(("static", "filter"), 1):
+        h.release(group, 0, number)
+    for topic in ("u", "v"):
+        h.add("delete", 2, f"/consumers/filter/owners/{topic}/0")
+    for topic in ("t", "u", "v"):
+        h.add("delete", 7, f"/brokers/topics/{topic}")
+    h.add("createSession", 9, timeout=1, seconds=100)
+    for topic in ("u", "v"):
+        h.topic(topic, 1)
+    h.claim("filter", 0, "filter_a", 2, "u", seconds=5)
+    h.add("createSession", 9, timeout=1, seconds=100)
+    told = found(spark, h)
+    assert set(told) == {("filter", "orphan partition")}
+    (orphan,) = told["filter", "orphan partition"]
+    assert orphan["topic"] == "v"
+    assert "for the last 105.0 s" in orphan["sentence"]
+
+
 def test_findings_of_a_time(spark: SparkSession) -> None:
     """--from leaves what is still so when the logs end, whenever it began, and what ended later."""
     rows: list[dict[str, Any]] = [
