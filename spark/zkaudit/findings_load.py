@@ -13,12 +13,18 @@ from zkaudit.findings_base import GROUP, Limits, Tables, made, row, text
 def storms(tables: Tables, limits: Limits) -> DataFrame:
     """Many rebalances in a short time: one finding for each storm.
 
-    A storm is known by its tenth rebalance (that is the limit); those before belong to it.
+    A storm is known by its tenth rebalance (that is the limit); those before belong to it. Members
+    that come and go without a pause rebalance the group many times in one burst: as many times as
+    members came or went and a partition was claimed again. Of a burst longer than ``storm_seconds``
+    only that share counts.
     """
     span = int(limits.storm_seconds * 1000)
     timed = tables.rebalances.withColumn("ms", f.unix_millis("start_time"))
     near = Window.partitionBy(*GROUP).orderBy("ms")
-    timed = timed.withColumn("recent", f.count(f.lit(1)).over(near.rangeBetween(-span, 0)))
+    lasted = f.greatest(f.unix_millis("end_time") - f.col("ms"), f.lit(1))
+    times = f.least("rounds", f.col("joins") + f.col("leaves")) * f.least(f.lit(1), span / lasted)
+    timed = timed.withColumn("times", f.greatest(f.floor(times), f.lit(1)))
+    timed = timed.withColumn("recent", f.sum("times").over(near.rangeBetween(-span, 0)))
     timed = timed.withColumn("hot", f.when(f.col("recent") >= limits.storm_rebalances, f.col("ms")))
     order = Window.partitionBy(*GROUP).orderBy("ms", "first_zxid")
     before = order.rowsBetween(Window.unboundedPreceding, -1)

@@ -233,6 +233,7 @@ REBALANCES: Final = Table(
         _c("ends", "bigint", "owner znodes gone"),
         _c("partitions", "bigint", "partitions touched"),
         _c("members", "bigint", "members that claimed"),
+        _c("rounds", "bigint", "how many times the partition claimed most often was claimed"),
         _c("refused", "bigint", "refused writes of members"),
         _c("joins", "bigint", "registrations that began"),
         _c("leaves", "bigint", "registrations that ended"),

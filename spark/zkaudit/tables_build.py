@@ -108,6 +108,9 @@ def rebalances(
     rows = rows.withColumn("burst", f.sum(opens).over(order))
 
     moves = f.col("act").isin("claim", "end")
+    claim = f.col("act") == "claim"
+    each = Window.partitionBy(*GROUP, "burst", "tp", "act").orderBy("zxid")
+    rows = rows.withColumn("round", f.when(claim, f.row_number().over(each)))
     return (
         rows.groupBy(*GROUP, "burst")
         .agg(
@@ -115,10 +118,11 @@ def rebalances(
             f.max("zxid").alias("last_zxid"),
             f.timestamp_millis(f.min("ms")).alias("start_time"),
             f.timestamp_millis(f.max("ms")).alias("end_time"),
-            f.count_if(f.col("act") == "claim").alias("claims"),
+            f.count_if(claim).alias("claims"),
             f.count_if(f.col("act") == "end").alias("ends"),
             f.count_distinct(f.when(moves, f.col("tp"))).alias("partitions"),
-            f.count_distinct(f.when(f.col("act") == "claim", f.col("member"))).alias("members"),
+            f.count_distinct(f.when(claim, f.col("member"))).alias("members"),
+            f.coalesce(f.max("round"), f.lit(0)).alias("rounds"),
             f.count_if(f.col("act") == "refused").alias("refused"),
             f.count_if(f.col("act") == "join").alias("joins"),
             f.count_if(f.col("act") == "leave").alias("leaves"),

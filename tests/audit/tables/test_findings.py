@@ -62,8 +62,8 @@ class History:
     def leave(self, group: str, member: str, session: int) -> None:
         self.add("delete", session, f"/consumers/{group}/ids/{member}")
 
-    def release(self, group: str, partition: int, session: int) -> None:
-        self.add("delete", session, f"/consumers/{group}/owners/t/{partition}")
+    def release(self, group: str, partition: int, session: int, **more: Any) -> None:
+        self.add("delete", session, f"/consumers/{group}/owners/t/{partition}", **more)
 
     def commit(self, group: str, partition: int, offset: int, session: int) -> None:
         path = f"/consumers/{group}/offsets/t/{partition}"
@@ -549,7 +549,7 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
         for number, second in enumerate(seconds):
             rows.append(
                 {"chroot": "", "group": group, "first_zxid": 10 * number, "joins": 1, "leaves": 0,
-                 "last_zxid": 10 * number + 5, "start_time": after(second),
+                 "rounds": 1, "last_zxid": 10 * number + 5, "start_time": after(second),
                  "end_time": after(second + 1)}
             )  # fmt: skip
     few = Few(rebalances=frame_of(spark, tables.REBALANCES, *rows))
@@ -559,6 +559,35 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
     assert [row["evidence"][0]["zxid"] for row in told] == [0, 0, 110]
     assert "rebalanced 10 times within 600 s; 10 members came" in told[0]["sentence"]
     assert "rebalanced 12 times within 600 s; 12 members came" in told[2]["sentence"]
+
+
+def test_restarts_without_a_pause_are_a_storm(spark: SparkSession) -> None:
+    """A member that restarts 41 times in 120 s is a storm although the group was never quiet in
+    between; 41 members that start within one minute and then work are not, nor is one change in
+    whose rebalance members try again many times."""
+    h = History()
+    h.join("g", "g_stays", 1)
+    h.join("tries", "tries_a", 2)
+    h.claim("g", 0, "g_stays", 1, seconds=20)
+    for number in range(41):
+        session = 100 + number
+        h.join("g", "g_b", session, seconds=0.6)
+        h.release("g", 0, 1, seconds=0.6)
+        h.claim("g", 0, "g_b", session, seconds=0.6)
+        h.add("closeSession", session, seconds=0.6)
+        h.claim("g", 0, "g_stays", 1, seconds=0.6)
+    for number in range(41):
+        h.join("start", f"start_{number}", 200 + number, seconds=1)
+    for number in range(41):
+        h.claim("start", number, f"start_{number}", 200 + number, seconds=0.1)
+    for _ in range(41):
+        h.claim("tries", 0, "tries_a", 2, seconds=1)
+        h.release("tries", 0, 2, seconds=1)
+    told = found(spark, h)
+    assert {key for key in told if key[1] == "rebalance storm"} == {("g", "rebalance storm")}
+    (storm,) = told["g", "rebalance storm"]
+    assert (storm["end_time"] - storm["time"]).total_seconds() > 120
+    assert "rebalanced 82 times within 600 s; 82 members came" in storm["sentence"]
 
 
 def test_tables_of_a_small_history(spark: SparkSession) -> None:
