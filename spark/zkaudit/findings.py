@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import DataFrame, Window, functions as f
+from pyspark.sql import DataFrame, functions as f
 
 from zkaudit.findings_base import (
     GROUP,
@@ -17,17 +17,19 @@ from zkaudit.findings_base import (
     SEVERITIES,
     Limits,
     Tables,
-    alive,
     made,
     row,
     session,
-    text,
     tp,
+    who,
     writers,
 )
 from zkaudit.findings_journals import double_deliveries, views_apart
 from zkaudit.findings_load import contention, large_herds, storms
+from zkaudit.findings_moves import commits_past_moves
+from zkaudit.findings_offsets import offsets
 from zkaudit.findings_share import gaps, shares, unclaimed
+from zkaudit.staging import stretch_of
 from zkaudit.tables import FINDINGS
 
 __all__ = ["LASTING", "SEVERITIES", "Limits", "Tables", "findings"]
@@ -39,8 +41,7 @@ LASTING = ("orphan partition", "member without its share", "one consumer id on t
 def findings(tables: Tables, limits: Limits) -> DataFrame:
     """Table ``findings``."""
     parts = [
-        bad_commits(tables),
-        regressions(tables),
+        *offsets(tables),
         commits_past_moves(tables),
         foreign_releases(tables),
         two_sessions(tables),
@@ -63,192 +64,62 @@ def _fit(part: DataFrame) -> DataFrame:
     return FINDINGS.shape(part.withColumns({name: f.lit(None) for name in missing}))
 
 
-def bad_commits(tables: Tables) -> DataFrame:
-    """Zombie and orphan commits: one finding for each writer and owner (or time without owner)."""
-    wrong = tables.commits.where(
-        "store = 'zookeeper' and kind != 'claim' and (owner_state = 'none' or "
-        "(owner_state = 'owner' and not owner_session <=> session))"
-    )
-    zombie = f.col("owner_state") == "owner"
-    place = f.struct("zxid", "idx")
-    wrong = (
-        wrong.groupBy(*PARTITION, "session", "owner_state", "owner_start_zxid", "free_since_zxid")
-        .agg(
-            f.min(place).alias("first"),
-            f.max(place).alias("last"),
-            f.min_by("time", place).alias("time"),
-            f.max_by("time", place).alias("last_time"),
-            f.min_by("offset", place).alias("first_offset"),
-            f.max_by("offset", place).alias("last_offset"),
-            f.max(f.when(f.col("kind") == "commit", 1).otherwise(0)).alias("changed"),
-            f.count(f.lit(1)).alias("times"),
-            f.first("owner_session").alias("owner_session"),
-            f.first("owner_member").alias("owner_member"),
-        )
-        .withColumns(
-            {
-                "zxid": f.col("first.zxid"),
-                "idx": f.col("first.idx"),
-                "last_zxid": f.col("last.zxid"),
-                "last_idx": f.col("last.idx"),
-            }
-        )
-    )
-    wrong = wrong.join(writers(tables), [*GROUP, "session"], "left")
-    wrong = alive(tables, wrong, "zxid")
-    many = f.col("times") > 1
-    evidence = f.array_compact(
-        f.array(
-            row("commits", "zxid", "idx", "session",
-                 f.concat(f.lit("wrote "), text("first_offset"))),
-            f.when(many, row("commits", "last_zxid", "last_idx", "session",
-                              f.concat(f.lit("last wrote "), text("last_offset")))),
-            f.when(zombie, row("ownership", "owner_start_zxid", None, "owner_session",
-                                "owner at that time")),
-        )
-    )  # fmt: skip
-    severity = (
-        f.when(zombie & (f.col("changed") == 0), "medium")
-        .when(zombie, "critical")
-        .when(f.col("alive") > 0, "high")
-        .otherwise("info")
-    )
-    writer = f.coalesce(
-        f.concat(f.lit("Member "), f.col("member")),
-        f.concat(f.lit("Session "), session("session"), f.lit(", which is no member's,")),
-    )
-    what = f.when(
-        many,
-        f.concat(text("times"), f.lit(" times, "), text("first_offset"), f.lit(" to "),
-                 text("last_offset"), f.lit(",")),
-    ).otherwise(text("first_offset"))  # fmt: skip
-    tail = f.when(
-        zombie, f.concat(f.lit(" although "), text("owner_member"), f.lit(" owned it."))
-    ).otherwise(
-        f.concat(
-            f.lit(" while nobody owned it; members registered then: "), text("alive"), f.lit(".")
-        )
-    )
-    built = made(
-        wrong.withColumn("evidence", evidence),
-        severity,
-        f.when(zombie, "zombie commit").otherwise("orphan commit"),
-        "proven",
-        writer, " committed ", what, " for ", tp(), " of group ", f.col("group"), tail,
-    )  # fmt: skip
-    return built.withColumns(
-        {
-            "end_zxid": f.when(many, f.col("last_zxid")),
-            "end_time": f.when(many, f.col("last_time")),
-        }
-    )
-
-
-def regressions(tables: Tables) -> DataFrame:
-    """Offsets that went back, in either store."""
-    back = tables.commits.where("offset < previous")
-    back = back.join(writers(tables), [*GROUP, "session"], "left")
-    back = alive(tables, back, "zxid")
-    kafka = f.col("store") == "kafka"
-    steps = f.concat(text("previous"), f.lit(" -> "), text("offset"))
-    place = f.concat(
-        f.lit(" at __consumer_offsets-"), text("log_partition"), f.lit(" offset "),
-        text("log_offset"),
-    )  # fmt: skip
-    what = f.concat(steps, f.when(kafka, place).otherwise(""))
-    back = back.withColumn("evidence", f.array(row("commits", "zxid", "idx", "session", what)))
-    who = f.coalesce(f.col("member"), f.concat(f.lit("session "), session("session")))
-    return made(
-        back,
-        f.when(kafka, "medium").when(f.col("alive") > 0, "high").otherwise("info"),
-        "offset regression",
-        "proven",
-        "The committed offset of ", tp(), " of group ", f.col("group"),
-        f.when(kafka, " in Kafka").otherwise(""), " went back from ", text("previous"), " to ",
-        text("offset"), f.when(kafka, "").otherwise(f.concat(f.lit(", written by "), who)),
-        f.when(kafka, ": Kafka does not tell by whom.")
-        .when(f.col("alive") > 0, ": messages in between are delivered again.")
-        .otherwise(" while no member was registered, as a tool would."),
-    )  # fmt: skip
-
-
-def commits_past_moves(tables: Tables) -> DataFrame:
-    """Offsets written to ZooKeeper after the group was moved to Kafka, save by whoever moves it.
-
-    The mover registers with no topic at all.
-    """
-    movers = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
-    movers = movers.unionByName(tables.moves.select(*GROUP, "session")).where("session is not null")
-    moved = tables.moves.groupBy(*GROUP).agg(f.min("zxid").alias("first_zxid"))
-    writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
-        f.broadcast(moved), list(GROUP)
-    )
-    writes = writes.where("zxid > first_zxid").join(
-        movers.distinct(), [*GROUP, "session"], "left_anti"
-    )
-    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
-    stone = f.struct(f.col("zxid").alias("moved_zxid"), "moved_to").alias("stone")
-    rows = writes.unionByName(
-        tables.moves.select(*GROUP, "zxid", "idx", stone), allowMissingColumns=True
-    )
-    rows = rows.withColumn("last", f.last("stone", ignorenulls=True).over(order))
-    late = rows.where("kind is not null and last.moved_to = 'kafka'")
-    late = late.groupBy(*PARTITION, "session", f.col("last.moved_zxid").alias("moved_zxid")).agg(
-        f.min("zxid").alias("zxid"),
-        f.min_by("idx", "zxid").alias("idx"),
-        f.min("time").alias("time"),
-        f.max("zxid").alias("last_zxid"),
-        f.max("time").alias("end_time"),
-        f.min_by("offset", "zxid").alias("first"),
-        f.max_by("offset", "zxid").alias("newest"),
-        f.count(f.lit(1)).alias("times"),
-    )
-    late = late.join(writers(tables), [*GROUP, "session"], "left").withColumns(
-        {
-            "end_zxid": f.when(f.col("times") > 1, f.col("last_zxid")),
-            "end_time": f.when(f.col("times") > 1, f.col("end_time")),
-            "evidence": f.array(
-                row("moves", "moved_zxid", None, None, "moved to kafka"),
-                row("commits", "zxid", "idx", "session", f.concat(f.lit("wrote "), text("first"))),
-            ),
-        }
-    )
-    return made(
-        late, "critical", "commit past the end of a move", "proven",
-        f.coalesce(f.col("member"), f.concat(f.lit("Session "), session("session"))),
-        " wrote ", text("times"), " times to the offset of ", tp(), " of group ", f.col("group"),
-        " in ZooKeeper, the last time ", text("newest"),
-        ", after the group had been moved to Kafka: nobody will read it.",
-    )  # fmt: skip
-
-
 def foreign_releases(tables: Tables) -> DataFrame:
-    """Owner znodes deleted by another session than their own."""
-    foreign = tables.ownership.where("ended = 'foreign delete'").withColumn(
-        "member_", f.col("member")
+    """Owner znodes deleted by another session than their own.
+
+    Less than critical where both sessions are of one member: it has no rival then. A znode older
+    than the logs belonged to another session than one that began in them.
+    """
+    owned = tables.ownership.where(
+        "ended = 'foreign delete' or start_zxid is null and ended_by is not null"
+    ).withColumnsRenamed({"member": "owner", "session": "owner_session"})
+    names = writers(tables).withColumnRenamed("session", "ended_by")
+    began = tables.sessions.where("created_zxid is not null").select(
+        f.col("session").alias("ended_by"), "created_zxid"
     )
-    names = writers(tables).withColumnsRenamed({"session": "ended_by", "member": "deleter"})
-    foreign = foreign.join(names, [*GROUP, "ended_by"], "left").withColumns(
+    foreign = owned.join(names, [*GROUP, "ended_by"], "left").join(began, "ended_by", "left")
+    known = f.col("start_zxid").isNotNull()
+    later = stretch_of(f.col("created_zxid"), tables.holes) == stretch_of(
+        f.col("end_zxid"), tables.holes
+    )
+    foreign = foreign.where(known | later).withColumns(
         {
+            "same": f.coalesce(f.col("member") == f.col("owner"), f.lit(False)),
             "zxid": f.col("end_zxid"),
             "time": f.col("end_time"),
             "evidence": f.array(
-                row("ownership", "start_zxid", "start_idx", "session", "claimed"),
                 row("ownership", "end_zxid", "end_idx", "ended_by", "deleted"),
             ),
         }
     )
+    claimed = row("ownership", "start_zxid", "start_idx", "owner_session", "claimed")
+    foreign = foreign.withColumn(
+        "evidence",
+        f.when(known, f.array_insert("evidence", 1, claimed)).otherwise(f.col("evidence")),
+    )
     foreign = made(
         foreign,
-        "critical",
+        f.when(f.col("same"), "medium").otherwise("critical"),
         "foreign release",
-        "proven",
-        f.coalesce(f.col("deleter"), f.concat(f.lit("Session "), session("ended_by"))),
+        f.when(known | f.col("member").isNull(), "proven").otherwise("inferred"),
+        f.coalesce(who("ended_by"), f.concat(f.lit("Session "), session("ended_by"))),
         " deleted the owner znode of ", tp(), " of group ", f.col("group"), " that belonged to ",
-        text("member"), ": from then on that member may have had a rival.",
+        f.when(f.col("same"), f.concat(f.lit("its other session "), session("owner_session"),
+                                       f.lit(".")))
+        .otherwise(f.concat(
+            f.coalesce(who("owner_session", "owner"),
+                       f.concat(f.lit("session "), session("owner_session")),
+                       f.lit("a session that had claimed it before the logs begin")),
+            f.lit(": from then on that member may have had a rival."),
+        )),
     )  # fmt: skip
     return foreign.withColumns(
-        {"end_zxid": f.lit(None).cast("bigint"), "end_time": f.lit(None).cast("timestamp")}
+        {
+            "member": f.col("owner"),
+            "session": f.col("owner_session"),
+            "end_zxid": f.lit(None).cast("bigint"),
+            "end_time": f.lit(None).cast("timestamp"),
+        }
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window, functions as f
 
-from zkaudit.staging import Hole
+from zkaudit.staging import Hole, known_at
+from zkaudit.tables_build import steps
 
 SEVERITIES = ("critical", "high", "medium", "low", "info")
 GROUP = ("chroot", "group")
@@ -50,11 +51,12 @@ class Tables:
     herds: DataFrame
     deliveries: DataFrame
     views: DataFrame
+    sessions: DataFrame
     end: DataFrame
     """One row: zxid and time of the last transaction of the history."""
-    known_from: int | None = 0
-    """Every owner znode is known from this zxid on: behind the last hole, and a snapshot told what
-    there was. None: nowhere."""
+    known: tuple[int | None, ...] = (0,)
+    """For each stretch between holes the zxid from which on every ephemeral is known, as
+    ``job_input.known`` returns it."""
     holes: tuple[Hole, ...] = ()
     """Where transactions are missing, as ``Stage.holes``."""
 
@@ -123,9 +125,10 @@ def writers(tables: Tables) -> DataFrame:
 
 
 def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
-    """Add ``alive``: registrations of the group alive just before ``zxid`` of each row."""
-    changes = tables.membership.select(
-        *GROUP, f.col("zxid").alias("at"), f.col("members").alias("count")
+    """Add ``alive``: registrations of the group alive just before ``zxid`` of each row; null where
+    the members are not known."""
+    changes = steps(tables.registrations, tables.holes).select(
+        *GROUP, f.col("zxid").alias("at"), "step"
     )
     points = rows.withColumn("at", f.col(zxid)).withColumn("point", f.lit(True))
     both = points.unionByName(changes, allowMissingColumns=True)
@@ -134,5 +137,23 @@ def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
         .orderBy(f.col("at"), f.col("point").asc_nulls_last())
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    alive = f.coalesce(f.last("count", ignorenulls=True).over(order), f.lit(0))
-    return both.withColumn("alive", alive).where("point").drop("at", "point", "count")
+    count = f.coalesce(f.sum("step").over(order), f.lit(0))
+    known = known_at(f.col("at"), tables.holes, tables.known)
+    both = both.withColumn("alive", f.when(known, count))
+    return both.where("point").drop("at", "point", "step")
+
+
+def who(session_name: str = "session", member_name: str = "member") -> Column:
+    """``Member M (host H, session 0x1)``; null where there is no member.
+
+    The host is that of a generated consumer id: ``group_host-milliseconds-8 digits``.
+    """
+    named = f.expr(
+        f"regexp_extract(substring({member_name}, length(`group`) + 2), "
+        r"r'(?s)\A(.+)-[0-9]{13}-[0-9a-f]{1,8}\z', 1)"
+    )
+    host = f.when(named != "", f.concat(f.lit("host "), named, f.lit(", "))).otherwise("")
+    return f.concat(
+        f.lit("Member "), f.col(member_name), f.lit(" ("), host, f.lit("session "),
+        session(session_name), f.lit(")"),
+    )  # fmt: skip

@@ -145,7 +145,7 @@ def gaps(tables: Tables, limits: Limits) -> list[DataFrame]:
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
     """Partitions that nobody ever owned although a member that means the topic was there."""
     now = tables.end.select(f.col("time").alias("last_time"))
-    sure = 2**63 - 1 if tables.known_from is None else tables.known_from
+    sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
     wants = wanted(tables).where(f.col("from_zxid") >= sure)
     there = tables.partitions.where("gone_zxid is null").select(
         "chroot", "topic", "partition", f.col("zxid").alias("made_zxid"),
@@ -200,14 +200,17 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
 
     With n partitions and t streams, both of the old strategies give each stream n / t, rounded down
     (roundrobin over all topics together, and then all members name the same ones). Only where every
-    partition has an owner: others are findings of their own.
+    partition has an owner: others are findings of their own. A group that has rebalanced within
+    ``gap_seconds`` of the end may not be done.
     """
     now = tables.end.select(f.col("time").alias("last_time"))
     held = tables.ownership.where("ended = 'still held'")
     wants = wanted(tables).where("left = 'still held'")
     count = tables.partitions.where("gone_zxid is null").groupBy("chroot", "topic")
     count = count.agg(f.count(f.lit(1)).alias("n"), f.max("time").alias("grown"))
-    settled = tables.membership.groupBy(*GROUP).agg(f.max("time").alias("changed"))
+    changes = tables.membership.select(*GROUP, "time")
+    changes = changes.unionByName(tables.rebalances.select(*GROUP, f.col("end_time").alias("time")))
+    settled = changes.groupBy(*GROUP).agg(f.max("time").alias("changed"))
     streams = wants.groupBy(*GROUP, "topic").agg(f.sum("streams").alias("t"))
     mine = held.groupBy(*GROUP, "topic", "member").agg(f.count(f.lit(1)).alias("own"))
     each = (
@@ -233,7 +236,10 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     rich = held.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
     idle = (
         each.where("n is null and own is null")
-        .withColumn("seconds", (f.unix_millis("last_time") - f.unix_millis("from_time")) / 1000)
+        .withColumn(
+            "seconds",
+            (f.unix_millis("last_time") - f.unix_millis(f.greatest("from_time", "changed"))) / 1000,
+        )
         .where(f.col("seconds") >= limits.gap_seconds)
         .join(rich.select(*GROUP, "topic").distinct(), [*GROUP, "topic"], "left_semi")
         .join(held.select(*GROUP, "member").distinct(), [*GROUP, "member"], "left_anti")
@@ -257,7 +263,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         made(
             idle.withColumn("evidence", since), "medium", kind, "inferred",
             "Member ", f.col("member"), " of group ", f.col("group"), " owns nothing ",
-            f.format_number("seconds", 1), " s after it registered, while another stream holds two "
-            "or more partitions of ", f.col("topic"), ".",
+            f.format_number("seconds", 1), " s after the last change, while another stream holds "
+            "two or more partitions of ", f.col("topic"), ".",
         ),
     ]  # fmt: skip

@@ -193,6 +193,7 @@ def audit(
     told = history.apply(rows.where(~f.col("type").isin(RUN, PATH)), plan)
     seen, looked_at = seen_by(holes) if holes else (None, ())
     whole = job_input.whole(seen) if seen is not None else {}
+    known = job_input.known(holes, whole.values())
     found = stage(
         told,
         holes,
@@ -214,7 +215,7 @@ def audit(
             )
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
     owned = kept(out, "staging/owned", intervals.owners(intervals.lives(found, "owners")))
-    table(tables.SESSIONS, tables_build.sessions(found))
+    sessions = table(tables.SESSIONS, tables_build.sessions(found))
     ownership = table(tables.OWNERSHIP, owned)
     registered = table(tables.REGISTRATIONS, members)
     written = table(
@@ -223,7 +224,7 @@ def audit(
             sources_offsets.commits(stored), allowMissingColumns=True
         ),
     )
-    changes = table(tables.MEMBERSHIP, tables_build.membership(registered))
+    changes = table(tables.MEMBERSHIP, tables_build.membership(registered, holes, known))
     refused = table(tables.FAILED_CLAIMS, tables_build.failed_claims(found, registered))
     bursts = table(
         tables.REBALANCES, tables_build.rebalances(ownership, changes, refused, QUIET_MS)
@@ -245,7 +246,8 @@ def audit(
         deliveries=table(tables.DELIVERIES, journals.deliveries(lines)),
         views=table(tables.VIEWS, journals.views(lines)),
         end=last,
-        known_from=job_input.known_from(holes, whole.values()),
+        sessions=sessions,
+        known=known,
         holes=tuple(holes),
     )
     wrong = findings(made, options.limits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -132,13 +133,15 @@ def runs_of(rows: DataFrame) -> list[Run]:
     return [Run(row[0], int(row[1]), int(row[2])) for row in found]
 
 
-def known_from(holes: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> int | None:
-    """Return the zxid from which on every znode is known; ``None``: nowhere.
+def known(holes: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
+    """Return for each stretch between holes the zxid from which on every ephemeral is known.
 
-    Without holes from the beginning; else from the first snapshot that was taken behind the last
-    one. ``snapshots`` are the zxids in their names.
+    That is its begin for the first stretch, and the first snapshot taken in it for those behind a
+    hole; ``None``: nowhere in it. ``snapshots`` are the zxids in their names.
     """
-    if not holes:
-        return 0
-    behind = max(before for _, before in holes)
-    return min((zxid for zxid in snapshots if zxid >= behind - 1), default=None)
+    taken = sorted(snapshots)
+    borders = [*sorted(holes), (2**63 - 1, 2**63 - 1)]
+    found: list[int | None] = [0]
+    for (_, first), (last, _) in pairwise(borders):
+        found.append(next((zxid for zxid in taken if first - 1 <= zxid <= last), None))
+    return tuple(found)

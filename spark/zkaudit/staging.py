@@ -75,6 +75,18 @@ def hole_between(first: Column, last: Column, holes: Sequence[Hole]) -> Column:
     return f.exists(ends, lambda after: (after >= first) & (after < last))
 
 
+def first_of(stretch: Column, holes: Sequence[Hole]) -> Column:
+    """First zxid of a stretch; 0 for the first stretch."""
+    firsts = f.array(f.lit(0), *[f.lit(before).cast("bigint") for _, before in sorted(holes)])
+    return f.get(firsts, stretch).cast("bigint")
+
+
+def known_at(zxid: Column, holes: Sequence[Hole], known: Sequence[int | None]) -> Column:
+    """Whether every ephemeral of that time is known; ``known`` as ``job_input.known`` returns."""
+    firsts = f.array(*[f.lit(first).cast("bigint") for first in known])
+    return f.coalesce(zxid >= f.get(firsts, stretch_of(zxid, holes)), f.lit(False))
+
+
 def text_of(data: Column) -> Column:
     """Bytes as text; what is not UTF-8 becomes U+FFFD."""
     return f.make_valid_utf8(data.cast("string"))

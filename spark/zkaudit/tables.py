@@ -203,7 +203,12 @@ MEMBERSHIP: Final = Table(
         _c("session", "bigint", "session of the registration"),
         _c("change", "string", "`join` or `leave`"),
         _c("cause", "string", "leave: how the registration ended"),
-        _c("members", "bigint", "registrations alive after this change, as far as known"),
+        _c(
+            "members",
+            "bigint",
+            "registrations alive after this change; null: not known, because the logs begin later "
+            "or lack transactions, and no snapshot since shows who was there",
+        ),
     ),
 )
 
@@ -248,14 +253,22 @@ HERDS: Final = Table(
         *_AT,
         _c("member", "string", "who came or went"),
         _c("change", "string", "`join` or `leave`"),
-        _c("members", "bigint", "members alive after it, the one that came included"),
+        _c(
+            "members",
+            "bigint",
+            "members alive after it, the one that came included; null: not known",
+        ),
         _c(
             "basis",
             "string",
             "`measured`: all members alive kept journals; `measured in part`: some did, so the "
             "figures are lower bounds; `modelled`: none did, so they are upper bounds",
         ),
-        _c("notified", "bigint", "members told by a watch; modelled: all others alive"),
+        _c(
+            "notified",
+            "bigint",
+            "members told by a watch; modelled: all others alive (null: not known)",
+        ),
         _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
         _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),
         _c("writes", "bigint", "write transactions asked for, commits aside; null: modelled"),

@@ -5,9 +5,11 @@ Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window, functions as f
+from collections.abc import Sequence
 
-from zkaudit.staging import Stage, text_of
+from pyspark.sql import Column, DataFrame, Window, functions as f
+
+from zkaudit.staging import Hole, Stage, first_of, known_at, stretch_of, text_of
 
 GROUP = ("chroot", "group")
 
@@ -38,31 +40,49 @@ def sessions(stage: Stage) -> DataFrame:
     )
 
 
-def membership(registered: DataFrame) -> DataFrame:
-    """Table ``membership``."""
-    joins = registered.where("start_zxid is not null").select(
-        *GROUP,
-        f.col("start_zxid").alias("zxid"),
-        f.col("start_idx").alias("idx"),
-        f.col("start_time").alias("time"),
-        "member",
-        "session",
-        f.lit("join").alias("change"),
-        f.lit(None).cast("string").alias("cause"),
+def steps(registered: DataFrame, holes: Sequence[Hole]) -> DataFrame:
+    """What changes the number of registrations: the rows of ``membership`` with ``step``, and with
+    a null ``change`` where a registration is no longer sure, or is known of only by its end."""
+    begun = f.col("start_zxid").isNotNull()
+    beyond = f.col("end_after_zxid").isNotNull()
+    late, leave = f.lit(2**31 - 1), f.lit("leave")
+
+    def part(which: Column, change: Column, zxid: Column, idx: Column, step: Column) -> DataFrame:
+        left = change == "leave"
+        return registered.where(which).select(
+            *GROUP,
+            zxid.alias("zxid"),
+            idx.alias("idx"),
+            f.when(change == "join", f.col("start_time"))
+            .when(left, f.col("end_time"))
+            .alias("time"),
+            "member",
+            "session",
+            change.alias("change"),
+            f.when(left, f.col("ended")).alias("cause"),
+            step.alias("step"),
+        )
+
+    nothing, end = f.lit(None).cast("string"), f.col("end_zxid")
+    first = first_of(stretch_of(end, holes), holes)
+    return (
+        part(begun, f.lit("join"), f.col("start_zxid"), f.col("start_idx"), f.lit(1))
+        .unionByName(
+            part(end.isNotNull(), leave, end, f.col("end_idx"), f.when(beyond, 0).otherwise(-1))
+        )
+        .unionByName(part(beyond, nothing, f.col("end_after_zxid"), late, f.lit(-1)))
+        .unionByName(part(~begun & end.isNotNull(), nothing, first, f.lit(-1), f.lit(1)))
     )
-    leaves = registered.where("end_zxid is not null").select(
-        *GROUP,
-        f.col("end_zxid").alias("zxid"),
-        f.col("end_idx").alias("idx"),
-        f.col("end_time").alias("time"),
-        "member",
-        "session",
-        f.lit("leave").alias("change"),
-        f.col("ended").alias("cause"),
-    )
+
+
+def membership(
+    registered: DataFrame, holes: Sequence[Hole], known: Sequence[int | None]
+) -> DataFrame:
+    """Table ``membership``. ``known``: as ``job_input.known`` returns it."""
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
-    step = f.when(f.col("change") == "join", 1).otherwise(-1)
-    return joins.unionByName(leaves).withColumn("members", f.sum(step).over(order))
+    count = f.when(known_at(f.col("zxid"), holes, known), f.sum("step").over(order))
+    changes = steps(registered, holes).withColumn("members", count)
+    return changes.where("change is not null").drop("step")
 
 
 def failed_claims(stage: Stage, registered: DataFrame) -> DataFrame:
