@@ -7,6 +7,7 @@ as a commit. Runs in the driver's thread and only builds DataFrames.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
 from pyspark.sql import DataFrame, functions as f
@@ -38,10 +39,15 @@ LASTING = ("orphan partition", "member without its share", "one consumer id on t
 """Kinds of findings that go on at the end of the logs, where they have no end."""
 
 
-def findings(tables: Tables, limits: Limits) -> DataFrame:
-    """Table ``findings``."""
+def findings(
+    tables: Tables,
+    limits: Limits,
+    keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
+) -> DataFrame:
+    """Table ``findings``. ``keep`` stores what is used several times, under a name, and returns
+    what was stored."""
     parts = [
-        *offsets(tables),
+        *offsets(tables, keep),
         commits_past_moves(tables),
         foreign_releases(tables),
         two_sessions(tables),

@@ -2,11 +2,14 @@
 
 An offset matters only if a member starts from it. So each write by another session than the
 owner's, and each that took the owner itself back, is followed to the next claim of its partition.
-There is one finding for each such write, or for each row of them. All windows are over partitions
-with such a write, and end at log gaps. Runs in the driver's thread and only builds DataFrames.
+There is one finding for each such write, or for several by the same session in a row. Windows are
+over partitions with such a write only, and end at log gaps. Runs in the driver's thread and only
+builds DataFrames.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame, Window, functions as f
 
@@ -31,9 +34,10 @@ AFTER_ALL = 2**31 - 1
 """Index of a claim that only a snapshot shows."""
 
 
-def offsets(tables: Tables) -> list[DataFrame]:
+def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list[DataFrame]:
     """Findings about single offsets, in either store."""
-    history, claims = _history(tables)
+    rows = keep("offset_histories", _history(tables))
+    history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
     return [_others(tables, history, claims), _owners(history), _unknown(history, claims),
             _in_kafka(tables)]  # fmt: skip
 
@@ -80,14 +84,14 @@ def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
     return writes.withColumn("role", role).drop("moves", "created_zxid")
 
 
-def _history(tables: Tables) -> tuple[DataFrame, DataFrame]:
-    """Writes with what was before and behind them, and the claims that followed.
+def _history(tables: Tables) -> DataFrame:
+    """Writes and claims with what was before and behind them.
 
-    Writes have ``epoch``, the number of claims before; ``position``: where the partition's member
-    was (offset; ``start``: it had just claimed; ``setter``: the role of the one who had stored
-    that); ``own``: the last write of the same session in the epoch; ``delivered``: the highest
-    offset any member wrote before; ``over``: the next write of the epoch. The second frame has, for
-    each epoch that ended with a claim, ``claim`` and the owner's first commit, ``began``.
+    Claims have ``claimed``. Writes have ``epoch``, the number of claims before; ``position``: where
+    the partition's member was (offset; ``start``: it had just claimed; ``setter``: the role of the
+    session that had stored it); ``own``: the last write of the same session in the epoch;
+    ``delivered``: the highest offset that any member wrote before; ``over``: the next write of the
+    epoch.
     """
     strangers = tables.sessions.where("created_zxid is not null").select("session")
     groups = tables.commits.where("owner_state = 'unknown'").select(*GROUP, "session").distinct()
@@ -147,7 +151,7 @@ def _history(tables: Tables) -> tuple[DataFrame, DataFrame]:
     epoch = Window.partitionBy(*KEY, "epoch")
     same = Window.partitionBy(*KEY, "epoch", "session").orderBy(*order)
     this = f.struct("zxid", "idx", "time", "session", "member", "role", "offset")
-    rows = rows.withColumn("place", place).withColumns(
+    return rows.withColumn("place", place).withColumns(
         {
             "position": f.last("place", ignorenulls=True).over(earlier),
             "over": f.first(f.when(wrote, this), ignorenulls=True).over(
@@ -158,8 +162,14 @@ def _history(tables: Tables) -> tuple[DataFrame, DataFrame]:
             ),
         }
     )
+
+
+def _claims(rows: DataFrame) -> DataFrame:
+    """For each epoch that ended with a claim: ``claim``, and ``began``: that owner's first
+    commit."""
     first = f.struct("zxid", "idx", "offset")
-    followed = (
+    wrote = ~f.col("claimed") & (f.col("kind") != "claim")
+    return (
         rows.groupBy(*KEY, (f.col("epoch") - 1).alias("epoch"))
         .agg(
             f.max(f.when(f.col("claimed"), f.struct("zxid", "time", "session", "member"))).alias(
@@ -170,7 +180,6 @@ def _history(tables: Tables) -> tuple[DataFrame, DataFrame]:
         .where("claim is not null")
         .select(*KEY, "epoch", "claim", f.col("first.offset").alias("began"))
     )
-    return rows.where(wrote), followed
 
 
 def _messages(low: Column, high: Column) -> Column:

@@ -250,7 +250,7 @@ def audit(
         known=known,
         holes=tuple(holes),
     )
-    wrong = findings(made, options.limits)
+    wrong = findings(made, options.limits, lambda name, frame: kept(out, f"staging/{name}", frame))
     wrong = table(tables.FINDINGS, within(wrong, last, options.start, options.end))
     names = [(piece.server, Path(piece.path).name) for piece in looked_at]
     more = {

@@ -25,7 +25,7 @@ from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 GROUP = "orders"
 TOPIC = "clicks"
 PARTITIONS = 4
-PLANTED = ("foreign release", "offset regression", "overlapping delivery", "zombie commit")
+PLANTED = ("foreign release", "overlapping delivery", "tool write")
 """Kinds of findings that the faults give; a clean run gives none."""
 
 OVERLAP_SECONDS = 3.0
@@ -135,7 +135,7 @@ class _Play:
         try:
             path = self.watch.paths.offset(TopicPartition(TOPIC, 0))
             client.set(path, b"1")
-            self.say(f"wrote 1 to {path} by hand: a zombie commit")
+            self.say(f"wrote 1 to {path} by hand: a tool write")
             self.progress()
             path = self.watch.paths.owner(TopicPartition(TOPIC, 1))
             client.delete(path)
