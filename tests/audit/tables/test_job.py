@@ -337,12 +337,12 @@ def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python's regexes, on nested sets
-@pytest.mark.parametrize("seed", [random.SystemRandom().randrange(2**32)])
+@pytest.mark.parametrize("seed", range(3))
 def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
     """Random patterns and names: no group that a pattern matches is left out."""
     chance = random.Random(seed)
     narrowed = 0
-    for _ in range(20_000):
+    for _ in range(7_000):
         regex = "".join(chance.choices("aab-|?*+.()[]{1}\\", k=chance.randrange(1, 8)))
         try:
             pattern = re.compile(regex)
@@ -354,7 +354,7 @@ def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
             narrowed += 1
             if pattern.fullmatch(name):
                 assert any(f"{name}/".startswith(begin) for begin in begins), (regex, name)
-    assert narrowed > 1000
+    assert narrowed > 300
     assert job_input.group_begins("orders") == ("orders/",)
     assert job_input.group_begins("orders-.*|bills?") == ("orders-", "bill")
     assert job_input.group_begins("(?i)orders") == ()
