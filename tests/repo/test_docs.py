@@ -81,7 +81,7 @@ def test_the_znodes_page_names_every_znode_that_the_code_does() -> None:
         *(ROOT / "zkconsumer" / "zk").glob("*.py"),
     ]
     code += [
-        ROOT / "zkconsumer" / "core" / "znodes.py",
+        ROOT / "zkconsumer" / "core" / "zookeeper" / "znodes.py",
         ROOT / "migrate" / "zkmigrate" / "tombstone.py",
     ]
     names = set()

@@ -136,10 +136,10 @@ def test_a_moving_coordinator_costs_no_delivery(seed: int, dies: bool) -> None:
         world.kernel.run(until=40.0)
         world.log.stop()
         world.kernel.run(until=45.0)
-        replay = f"seed {seed}, moment {moment}, {[member.reports for member in members]}"
+        replay = f"seed {seed}, moment {moment}, {[member.loop.reports for member in members]}"
         assert {member.machine.state for member in members} == {State.STABLE}, replay
-        assert not any("commit-failed" in member.reports for member in members), replay
-        assert not any("lost" in member.reports for member in members), replay
+        assert not any("commit-failed" in member.loop.reports for member in members), replay
+        assert not any("lost" in member.loop.reports for member in members), replay
         sent = sum(world.log.end(tp) for tp in world.observer.owners)
         assert len(world.observer.owners) == 6, replay
         assert sent <= world.observer.deliveries <= sent + 6, replay

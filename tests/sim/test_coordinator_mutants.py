@@ -39,7 +39,7 @@ def without(kind: type, name: str) -> Patch:
 
         def handler(self: MembershipMachine, *args: Any) -> Any:
             found = right(self, *args)
-            self._orders[:] = [order for order in self._orders if not isinstance(order, kind)]
+            self._commands[:] = [one for one in self._commands if not isinstance(one, kind)]
             return found
 
         patch.setattr(MembershipMachine, name, handler)

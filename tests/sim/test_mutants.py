@@ -111,7 +111,7 @@ def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
 
     def session_lost(self: RebalanceMachine, fact: events.SessionLost) -> None:
         right(self, fact)
-        self._orders[:] = [o for o in self._orders if not isinstance(o, commands.Drop)]
+        self._commands[:] = [o for o in self._commands if not isinstance(o, commands.Drop)]
 
     patch.setattr(RebalanceMachine, "_session_lost", session_lost)
 

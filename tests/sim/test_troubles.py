@@ -93,18 +93,20 @@ def test_two_live_members_with_one_id(seed: int, leaves_after: float) -> None:
     first = world.add_member(spec)
     kernel.run(until=5.0)
     path = world.paths.member("g_m1")
-    before, attempts, delivered = world.zk.get(path), first.machine.attempts, first.positions()
+    before, attempts = world.zk.get(path), first.machine.attempts
+    delivered = first.plane.positions()
     assert before is not None
     assert len(delivered) == 2
     second = world.add_member(spec)
     kernel.schedule(leaves_after, second.close)
     kernel.run(until=60.0)
     assert not second.alive
-    assert second.outcome is (Outcome.DUPLICATE_ID if leaves_after > 10 else Outcome.REFUSED)
+    answer = second.loop.started.result(0).outcome
+    assert answer is (Outcome.DUPLICATE_ID if leaves_after > 10 else Outcome.REFUSED)
     now = world.zk.get(path)
     assert now is not None
     assert now.stat.czxid == before.stat.czxid, f"registered anew, seed {seed}"
     assert first.fetching == delivered.keys()
-    assert all(first.positions()[tp] > position for tp, position in delivered.items())
+    assert all(first.plane.positions()[tp] > position for tp, position in delivered.items())
     assert first.machine.attempts <= attempts + 2, "no event but the periodic reading"
     assert not world.observer.violations
