@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from zkaudit.cli_commands import cli as audit_cli
 from zkaudit.sources import page as sources_page
-from zkmigrate.commands import cli as migrate_cli
+from zkmigrate.commands.root import cli as migrate_cli
 
 import zkconsumer.errors
 from zkconsumer.cli.main import cli

@@ -1,4 +1,29 @@
-"""zkmigrate: moves a group's offsets between ZooKeeper and the broker's coordinator.
+"""zkmigrate: moves the committed offsets of consumer groups between ZooKeeper and Kafka.
 
-snapshot -> plan (pure) -> plan file -> apply (journalled) -> verify (pure comparison) -> rollback.
+A move is made of files and steps that an operator can look at in between::
+
+    zkmigrate assess     stores -> GroupState -> plan_group -> a row for each group
+    zkmigrate plan       the same, written to a plan file: each partition with from, to and reason
+    zkmigrate apply      plan file -> a Change for each group -> both stores; a journal beside it
+    zkmigrate verify     plan file + both stores -> differences
+    zkmigrate rollback   plan file + journal -> the Change that undoes it -> both stores
+
+The packages, each of which imports only those below it:
+
+``commands``
+    One module for each verb: options, progress, rows. The only place that prints.
+``apply``, ``verify``
+    ``apply`` changes the stores, one group after the other; ``verify`` compares them with a plan.
+``stores``
+    Sessions with ZooKeeper and the brokers, and what they hold of a group: its state, the logs, the
+    migration marker.
+``formats``
+    Files: plans, offsets of other tools, configurations.
+``plan``
+    What a move would do, from ``GroupState`` and the operator's options. Pure.
+``model``, ``text``, ``errors``
+    What both stores hold, as values; how it appears in messages; what can go wrong.
+
+Offsets are always those to read next. Nothing of a group is changed before the group is taken over
+as a member would take it over, and everything is read back; see ``apply``.
 """

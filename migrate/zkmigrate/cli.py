@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     from zkconsumer.errors import ZkConsumerError
 
     try:
-        from zkmigrate.commands import cli
+        from zkmigrate.commands.root import cli
 
         logging.getLogger("zkconsumer").addHandler(logging.NullHandler())  # errors say it in a line
         status = cli.main(args=list(arguments), prog_name="zkmigrate", standalone_mode=False)
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted: run the same command again to go on", err=True)
+        click.echo("interrupted: run the same command again to resume", err=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -69,10 +69,10 @@ class _Demo:
         self.command(0, "plan", "--all", "--out", self.file("forth"), show=False)
         for line in Path(self.file("forth")).read_text().splitlines()[1:4]:
             sys.stdout.write(f"  {line[:96]}...\n")
-        _say("Apply it, and kill the mover in the middle (SIGKILL)")
+        _say("Apply it, and kill it in the middle (SIGKILL)")
         self.apply_killed("forth", GROUPS[2])
         self.command(1, "verify", self.file("forth"), show=False)
-        _say("The same command again goes on where it was; every offset is read back")
+        _say("The same command again resumes where it was; every offset is read back")
         self.command(0, "apply", self.file("forth"), "--execute")
         self.command(0, "verify", self.file("forth"))
 
@@ -144,7 +144,7 @@ class _Demo:
             f"  killed; the journal's last record: {lines[-1].split(chr(9))[0][:110]}\n"
         )
         if status != -signal.SIGKILL:
-            self.wrong.append(f"the mover ended with status {status} before it was killed")
+            self.wrong.append(f"apply ended with status {status} before it was killed")
 
     # -- consumers -----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The mover's errors, below those of ``zkconsumer.errors``.
+"""zkmigrate's errors, below those of ``zkconsumer.errors``.
 
 ::
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from zkconsumer.admin.text import printable
 from zkconsumer.errors import ZkConsumerError
 
 
@@ -33,4 +34,9 @@ class JournalError(MigrationError):
 
 
 class GroupRefusedError(MigrationError):
-    """One group cannot be moved now; other groups go on."""
+    """One group cannot be moved now; the others are not affected."""
+
+
+def refused(group: str, why: str) -> GroupRefusedError:
+    """Return the error that names a group and why it is refused."""
+    return GroupRefusedError(printable(f"group {group}: {why}"))

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import Direction, GroupPlan, HeldNow, Tombstone, covers
-from zkmigrate.work import left_by
+from zkmigrate.model import Direction, HeldNow, MigrationMarker
+from zkmigrate.plan.options import covers
+from zkmigrate.plan.values import GroupPlan
 
 DIFFERENCE = "difference"
 """Something is wrong: the target lacks an offset or is behind, or the source store was used."""
@@ -34,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def compare(
-    plan: GroupPlan, direction: Direction, held: HeldNow, marker: Tombstone | None = None
+    plan: GroupPlan, direction: Direction, held: HeldNow, marker: MigrationMarker | None = None
 ) -> Iterator[Difference]:
     """Yield every partition where a store does not hold what it held right after the move.
 
@@ -43,7 +44,7 @@ def compare(
     a difference: nothing stays behind.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
-    before = left_by(plan, direction)
+    before = plan.source_offsets(direction)
     if marker is not None and marker.moved_to is direction.target and marker.values:
         before = dict(marker.values)
     source, target = _offsets(held[direction.source]), _offsets(held[direction.target])

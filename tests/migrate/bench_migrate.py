@@ -1,4 +1,4 @@
-"""Measures the mover on real servers: ``python tests/migrate/bench_migrate.py [GROUPS...]``.
+"""Measures the migrator on real servers: ``python tests/migrate/bench_migrate.py [GROUPS...]``.
 
 First the JVM's ExportZkOffsets and ImportZkOffsets beside ours on 20,000 offsets, three rounds.
 Then, for each number of groups of 100 partitions (1,000 without one), assess, plan, apply, verify

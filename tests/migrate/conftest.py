@@ -1,4 +1,4 @@
-"""Servers of all broker lines for the mover, and a bench that sets groups up and looks at them."""
+"""Servers of all broker lines, and a bench that sets groups up, moves them and reads them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from zkmigrate.journal import Effect, Journal, no_effect
-from zkmigrate.model import Direction, GroupPlan, GroupState, OnConflict, Options
-from zkmigrate.mover import Mover
-from zkmigrate.outcome import Result
-from zkmigrate.plan import plan_group
-from zkmigrate.plan_file import PlanFile, parse, render
-from zkmigrate.snapshot import Stores
+from zkmigrate.apply.journal import Effect, Journal, no_effect
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Result
+from zkmigrate.formats.plan_file import PlanFile, parse, render
+from zkmigrate.model import Direction, GroupState
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import OnConflict, Options
+from zkmigrate.plan.values import GroupPlan
+from zkmigrate.stores.group_states import read_states
+from zkmigrate.stores.sessions import Stores
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -114,15 +117,15 @@ class Bench:
         asked = [TopicPartition(name, p) for name, count in topics.items() for p in range(count)]
         return self.kafka.fetch(group, asked)
 
-    # -- the mover -----------------------------------------------------------------------------
+    # -- the migrator -----------------------------------------------------------------------------
 
     def stores(self, timeout: float = 10.0) -> Stores:
-        """Sessions of the mover."""
-        return Stores(self.cluster.zookeeper, timeout, patience=30.0)
+        """Sessions of the migrator."""
+        return Stores(self.cluster.zookeeper, timeout, coordinator_timeout=30.0)
 
     def state(self, stores: Stores, group: str) -> GroupState:
         """One group's state."""
-        (found,) = stores.states([group], {}, False)
+        (found,) = read_states(stores, [group], {}, False)
         assert isinstance(found, GroupState)
         return found
 
@@ -138,7 +141,7 @@ class Bench:
         with self.stores() as stores:
             plans: list[GroupPlan] = []
             retention = stores.retention()
-            for found in stores.states(groups, {}, chosen.on_conflict is OnConflict.NEWEST):
+            for found in read_states(stores, groups, {}, chosen.on_conflict is OnConflict.NEWEST):
                 if isinstance(found, GroupState):
                     plans.append(plan_group(found, direction, chosen, now, retention))
                 else:
@@ -149,15 +152,15 @@ class Bench:
     def apply(self, plan: PlanFile, journal: Path, effect: Effect = no_effect) -> list[Result]:
         """Carry a plan out."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            return Mover(stores, effect).apply(plan, opened, lambda _result: None)
+            return Migrator(stores, effect).apply(plan, opened, lambda _result: None)
 
     def rollback(
         self, plan: PlanFile, journal: Path, effect: Effect = no_effect, force: bool = False
     ) -> list[Result]:
         """Take a plan back."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            mover = Mover(stores, effect, force)
-            return mover.rollback(plan, opened, True, lambda _result: None)
+            migrator = Migrator(stores, effect, force)
+            return migrator.rollback(plan, opened, True, lambda _result: None)
 
 
 def _address(text: str) -> tuple[str, int]:

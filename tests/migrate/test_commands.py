@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
-from zkmigrate import plan_file
+from zkmigrate.apply.journal import Journal
 from zkmigrate.cli import run
-from zkmigrate.config_map import CLIENTS
-from zkmigrate.journal import Journal
+from zkmigrate.formats import plan_file
+from zkmigrate.formats.config_map import CLIENTS
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import fetch_jars, java
@@ -233,7 +233,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
-    assert err.strip() == "interrupted: run the same command again to go on"
+    assert err.strip() == "interrupted: run the same command again to resume"
     bench.client.delete(f"/consumers/{group}/ids/killed")
     assert run(["apply", str(plan), "--execute", *zookeeper]) == 0
     assert run(["verify", str(plan), *zookeeper]) == 0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
+from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
-from zkmigrate.outcome import Outcome
 
 from zkconsumer.testing import fetch_jars, java, wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers

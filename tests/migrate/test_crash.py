@@ -1,4 +1,4 @@
-"""The mover is killed before and after everything it does to the outside world, then goes on.
+"""The migrator is killed before and after everything it does to the outside world, then goes on.
 
 Every such point has a number. By default a sample of the points is tried (``CRASH_POINTS`` sets how
 many of each way; ``all`` tries each); the sample's seed is printed and read from ``CRASH_SEED``.
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import JournalError
-from zkmigrate.model import Direction, OnConflict, Options
-from zkmigrate.outcome import Outcome, Result
-from zkmigrate.plan_file import PlanFile, render
+from zkmigrate.formats.plan_file import PlanFile, render
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import OnConflict, Options
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
@@ -185,10 +186,10 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from zkmigrate.journal import Journal
-from zkmigrate.mover import Mover
-from zkmigrate.plan_file import parse
-from zkmigrate.snapshot import Stores
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.formats.plan_file import parse
+from zkmigrate.stores.sessions import Stores
 
 zookeeper, plan, journal, word = sys.argv[1:]
 
@@ -198,7 +199,7 @@ def effect(what):
 
 loaded = parse(plan, Path(plan).read_bytes())
 with Stores(zookeeper, 4.0) as stores, Journal(Path(journal), loaded.digest, effect) as opened:
-    Mover(stores, effect).apply(loaded, opened, lambda result: None)
+    Migrator(stores, effect).apply(loaded, opened, lambda result: None)
 """
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zkmigrate import offset_csv, plan_file
+from zkmigrate.apply.journal import Journal, parse
 from zkmigrate.errors import JournalError, PlanFileError
-from zkmigrate.journal import Journal, parse
-from zkmigrate.model import Direction, Entry, GroupPlan, KafkaOffset, Kind, Problem, StaysBehind
+from zkmigrate.formats import offset_csv, plan_file, whole_file
+from zkmigrate.model import Direction, KafkaOffset
+from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import TopicPartition
@@ -26,7 +28,7 @@ PLANS = (
             Entry(TopicPartition("t", 1), None, None, None, None, False, "none"),
             Entry(TopicPartition("t", 2), None, 9, KafkaOffset(5), 5, False, "stays"),
         ),
-        tombstone=b'{"version":1}',
+        marker=b'{"version":1}',
         topics={"t": 77},
         skipped=frozenset({"other", "more:*", "t:7"}),
         stays=(
@@ -242,3 +244,28 @@ def test_a_plan_on_disk_is_checked_whole_and_not_changed_meanwhile(tmp_path: Pat
     path.write_bytes(whole()[:-3])
     with pytest.raises(PlanFileError, match="ends too early"):
         plan_file.load(str(path))
+
+
+def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Content that cannot be made leaves no file behind, what a killed run left is replaced, and a
+    file that exists is refused before any content is made."""
+    path = tmp_path / "plan"
+    (tmp_path / f".plan.{os.getpid()}").write_bytes(b"left by a killed run")
+
+    def content(good: bool) -> Iterator[bytes]:
+        yield b"first"
+        if not good:
+            raise RuntimeError("the source is gone")
+        yield b" second"
+
+    with pytest.raises(RuntimeError, match="is gone"):
+        whole_file.create(path, content(good=False))
+    assert list(tmp_path.iterdir()) == []
+    whole_file.create(path, content(good=True))
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [
+        ("plan", b"first second")
+    ]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        whole_file.create(path, content(good=False))
+    assert path.read_bytes() == b"first second"

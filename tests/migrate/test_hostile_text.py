@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from zkmigrate import plan_file, tombstone
+from zkmigrate.formats import plan_file
 from zkmigrate.model import (
     Direction,
     GroupState,
     KafkaOffset,
     LogRange,
-    Options,
     Store,
     TopicState,
     ZkOffset,
 )
-from zkmigrate.plan import plan_group
-from zkmigrate.snapshot import bad_name
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import Options
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.group_states import bad_name
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node, Stat
 from zkconsumer.errors import ZnodeFormatError
 
 PIECES = (
@@ -66,16 +68,20 @@ def test_foreign_text_is_escaped_everywhere() -> None:
         assert plan_file.parse("plan", "".join(lines).encode()).groups == tuple(plans)
 
 
-def test_a_tombstone_is_read_or_refused() -> None:
+def test_a_migration_marker_is_read_or_refused() -> None:
     """Offsets of any size survive; what is none of ours is a fault that names the znode."""
+
+    def node(data: bytes) -> Node:
+        return Node(data, Stat(1, 1, 4, 0, 17))
+
     values = {TP: 2**63 - 1, TopicPartition("t", 3): 0}
-    data = tombstone.encode(Store.KAFKA, 17, values)
-    found = tombstone.decode("path", data, 4)
+    data = migration_marker.encode(Store.KAFKA, 17, values)
+    found = migration_marker.decode("path", node(data))
     assert (found.moved_to, found.at_ms, found.values) == (Store.KAFKA, 17, values)
     many = {TopicPartition("t" * 200, number): 2**62 for number in range(100_000)}
-    assert len(tombstone.encode(Store.KAFKA, 17, many)) < tombstone.MAX_BYTES
-    rolled_back = tombstone.decode("path", b"", 4, 17)
+    assert len(migration_marker.encode(Store.KAFKA, 17, many)) < migration_marker.MAX_BYTES
+    rolled_back = migration_marker.decode("path", node(b""))
     assert (rolled_back.moved_to, rolled_back.at_ms, rolled_back.values) == (None, 17, {})
     for bad in (b" ", b"x", b"{}", data[:-1], data.replace(b"17", b"-1"), b"[" * 100_000):
         with pytest.raises(ZnodeFormatError, match=r"^/consumers/g/migration: "):
-            tombstone.decode("/consumers/g/migration", bad, 0)
+            migration_marker.decode("/consumers/g/migration", node(bad))

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
-from zkmigrate import ownership
+from zkmigrate.apply import ownership
+from zkmigrate.apply.outcome import Outcome
 from zkmigrate.cli import run
+from zkmigrate.formats.plan_file import PlanFile, render
 from zkmigrate.model import Direction
-from zkmigrate.outcome import Outcome
-from zkmigrate.plan_file import PlanFile, render
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Check, Create, Multi, Node, Ok, Stat
@@ -180,7 +180,7 @@ def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marke
     tps = [TopicPartition("t" * 249, number) for number in range(partitions)]
     hold = ownership.Hold("g" * 249, "name", 0)
     hold.nodes = {tp: Node(b"1", Stat(1, 1, 7, 0)) for tp in tps}
-    script = ownership.write_tombstone(hold, {None}, b"x" * marker)
+    script = ownership.write_marker(hold, {None}, b"x" * marker)
     next(script)
     multi = script.send(Ok((None,)))
     assert isinstance(multi, Multi)

@@ -1,4 +1,4 @@
-"""Moves on real servers: there, back, twice, undone, and refused when somebody is there."""
+"""Moves on real servers: there, back, twice, undone, and refused while the group has members."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.journal import Journal
-from zkmigrate.model import Direction, Kind, OnConflict, Options, Skip, Verdict
-from zkmigrate.mover import Mover
-from zkmigrate.outcome import Outcome
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import OnConflict, Options, Skip
+from zkmigrate.plan.values import Kind, Verdict
+from zkmigrate.stores.group_states import read_offsets
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.cli.main import run as run_tools
@@ -33,8 +36,8 @@ def test_there_undone_and_there_and_back(any_bench: Bench, group: str, topic: st
     moved = {TopicPartition(topic, 0): StoredOffset(0), TopicPartition(topic, 1): StoredOffset(7)}
     assert any_bench.committed(group, {topic: 4}) == moved
     after = any_bench.znodes(group)
-    stone = after.pop(f"/consumers/{group}/migration")
-    assert json.loads(stone)["moved_to"] == "kafka"
+    marker = after.pop(f"/consumers/{group}/migration")
+    assert json.loads(marker)["moved_to"] == "kafka"
     assert after == before
     assert [result.outcome for result in any_bench.apply(plan, journal)] == [Outcome.WAS_DONE]
 
@@ -56,7 +59,8 @@ def test_there_undone_and_there_and_back(any_bench: Bench, group: str, topic: st
 
 def test_kafka_to_zk_and_undone(any_bench: Bench, group: str, topic: str) -> None:
     """On every broker line: offsets in Kafka reach ZooKeeper, also lower ones after a rewind that
-    a tombstone explains; the rollback restores what ZooKeeper held, deleting what it had not."""
+    a migration marker explains; the rollback restores what ZooKeeper held, and deletes what it did
+    not hold."""
     any_bench.topic(topic, 3)
     any_bench.set_zk(group, topic, {0: 9, 1: 9})
     plan, journal = any_bench.plan([group])
@@ -89,7 +93,7 @@ def test_metadata_and_leader_epoch_come_back(bench: Bench, group: str, topic: st
 def test_a_moved_group_is_known_to_the_tools(
     bench: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tombstone is no strange znode: ``zkconsumer groups verify`` finds nothing."""
+    """The migration marker is not a strange znode: ``zkconsumer groups verify`` finds nothing."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan, journal = bench.plan([group])
@@ -99,7 +103,7 @@ def test_a_moved_group_is_known_to_the_tools(
     assert "errors: 0" in capsys.readouterr().err
 
 
-def test_rollback_refuses_when_somebody_moved_on(bench: Bench, group: str, topic: str) -> None:
+def test_rollback_refuses_offsets_committed_since(bench: Bench, group: str, topic: str) -> None:
     """Commits after the move are not undone, unless that is asked for."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
@@ -108,7 +112,7 @@ def test_rollback_refuses_when_somebody_moved_on(bench: Bench, group: str, topic
     bench.set_kafka(group, topic, {0: 4})
     (refused,) = bench.rollback(plan, journal)
     assert refused.outcome is Outcome.FAILED
-    assert "moved on" in refused.why
+    assert "it was changed since" in refused.why
     assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(4)}
     assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
     assert bench.committed(group, {topic: 1}) == {}
@@ -134,7 +138,7 @@ def test_a_forced_rollback_goes_past_both_stores(
     (result,) = bench.rollback(plan, journal, force=True)
     assert result.outcome is Outcome.DONE, result.why
     with bench.stores() as stores:
-        ((_, held),) = stores.offsets(plan.groups)
+        ((_, held),) = read_offsets(stores, plan.groups)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     assert held == {way.source: {first: 5, second: 4}, way.target: {second: 4}}
 
@@ -156,7 +160,7 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
     bench.set_kafka(group, topic, {0: 9})
     before = bench.znodes(group), journal.read_bytes()
     with bench.stores() as stores, Journal(journal, plan.digest) as opened:
-        (dry,) = Mover(stores).rollback(plan, opened, False, lambda _result: None)
+        (dry,) = Migrator(stores).rollback(plan, opened, False, lambda _result: None)
     assert dry.outcome is Outcome.NOTHING
     assert (bench.znodes(group), journal.read_bytes()) == before
     (result,) = bench.rollback(plan, journal)

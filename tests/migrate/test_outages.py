@@ -1,4 +1,4 @@
-"""ZooKeeper answers late, not at all, or ends the mover's session, at every step of a move."""
+"""ZooKeeper answers late, not at all, or ends the migrator's session, at every step of a move."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.journal import Journal
+from zkmigrate.apply.journal import Journal
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.model import Direction
-from zkmigrate.mover import Mover
-from zkmigrate.outcome import Outcome, Result
-from zkmigrate.plan_file import PlanFile
-from zkmigrate.snapshot import Stores
+from zkmigrate.stores.sessions import Stores
 
 from zkconsumer.errors import ZkUnavailableError
 from zkconsumer.testing import TcpProxy, expire_session
@@ -33,20 +33,20 @@ def applied(
     proxy: TcpProxy, plan: PlanFile, journal: Path, effect: Callable[[str, Stores], None]
 ) -> list[Result]:
     """Apply through the proxy."""
-    with Stores(proxy.address, 10.0, patience=30.0) as stores:
+    with Stores(proxy.address, 10.0, coordinator_timeout=30.0) as stores:
 
         def told(what: str) -> None:
             effect(what, stores)
 
         with Journal(journal, plan.digest, told) as opened:
-            return Mover(stores, told).apply(plan, opened, lambda _result: None)
+            return Migrator(stores, told).apply(plan, opened, lambda _result: None)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
 def test_each_answer_of_zookeeper_is_lost(
     bench: Bench, proxy: TcpProxy, group: str, topic: str, direction: Direction
 ) -> None:
-    """Every change that the mover sends to ZooKeeper is carried out, but the connection breaks
+    """Every change that the migrator sends to ZooKeeper is carried out, but the connection breaks
     before the answer: the move ends as planned."""
     bench.topic(topic, 3)
     stored = {0: 0, 1: 7}
@@ -102,8 +102,8 @@ def test_zookeeper_goes_away(bench: Bench, proxy: TcpProxy, group: str, topic: s
 def test_the_session_ends(
     bench: Bench, proxy: TcpProxy, group: str, topic: str, moment: str
 ) -> None:
-    """When ZooKeeper ends the mover's session, its claims are gone: the group is not called moved,
-    the others are, and the next run moves it."""
+    """When ZooKeeper ends the migrator's session, its claims are gone: the group is not called
+    moved, the others are, and the next run moves it."""
     bench.topic(topic, 2)
     groups = [f"{group}-{number}" for number in range(2)]
     for name in groups:

@@ -7,27 +7,26 @@ from dataclasses import replace
 import pytest
 from zkmigrate.model import (
     Direction,
-    GroupPlan,
     GroupState,
     KafkaOffset,
-    Kind,
     LogRange,
+    MigrationMarker,
+    Retention,
+    Store,
+    TopicState,
+    ZkOffset,
+)
+from zkmigrate.plan.group import DAY_MS, plan_group
+from zkmigrate.plan.options import (
     MissingTopics,
     OnConflict,
     Options,
     OutOfRange,
-    Retention,
     Skip,
     Slipped,
-    StaysBehind,
-    Store,
-    Tombstone,
-    TopicState,
-    Verdict,
-    ZkOffset,
     covers,
 )
-from zkmigrate.plan import DAY_MS, plan_group
+from zkmigrate.plan.values import GroupPlan, Kind, StaysBehind, Verdict
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -140,14 +139,14 @@ def test_newest_compares_times_and_never_guesses(committed: int | None, to: int 
         assert (plan.verdict, plan.entries[0].to) == (Verdict.READY, to)
 
 
-def test_newest_counts_again_after_a_rollback_once_somebody_commits() -> None:
+def test_newest_counts_again_after_a_rollback_once_a_consumer_commits() -> None:
     """Times that a rollback set do not count; those of later commits do."""
-    rolled_back = Tombstone(None, NOW, {}, 0, b"")
+    rolled_back = MigrationMarker(None, NOW, {}, b"")
     for after_ms, verdict in ((-1, Verdict.DECIDE), (999, Verdict.DECIDE), (DAY_MS, Verdict.READY)):
         found = replace(
             state(3, 7),
             kafka={TP: KafkaOffset(7, commit_ms=NOW + after_ms)},
-            tombstone=rolled_back,
+            marker=rolled_back,
         )
         plan = made(found, on_conflict=OnConflict.NEWEST)
         assert plan.verdict is verdict
@@ -238,11 +237,11 @@ def test_the_day_of_expiry_is_told() -> None:
     assert "default" in soon
 
 
-def test_a_tombstone_tells_which_store_is_stale() -> None:
+def test_a_marker_shows_which_store_is_stale() -> None:
     """After a move the store that was left may be overwritten, down as well, if nobody wrote it."""
     for target_now, verdict, to in ((3, Verdict.READY, 2), (4, Verdict.DECIDE, None)):
         found = replace(
-            state(target_now, 2), tombstone=Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"")
+            state(target_now, 2), marker=MigrationMarker(Store.KAFKA, NOW, {TP: 3}, b"")
         )
         plan = made(found, BACK)
         assert plan.verdict is verdict
@@ -261,7 +260,7 @@ def test_a_moved_group_is_no_conflict(direction: Direction, policy: OnConflict, 
         state(zk, kafka),
         zk={TP: ZkOffset(zk, 3, 20, NOW - 400 * DAY_MS)},
         kafka={TP: KafkaOffset(kafka, commit_ms=NOW - 500 * DAY_MS)},
-        tombstone=Tombstone(direction.target, NOW, {TP: left}, 0, b"{}"),
+        marker=MigrationMarker(direction.target, NOW, {TP: left}, b"{}"),
         coordinator_members=("app at h (m)",) if direction is FORTH else (),
         members=("g_host-1",) if direction is BACK else (),
     )
@@ -284,7 +283,7 @@ def test_no_policy_lowers_what_a_group_was_moved_to(
         state(zk, kafka),
         zk={TP: ZkOffset(zk, 3, 20, at[Store.ZOOKEEPER])},
         kafka={TP: KafkaOffset(kafka, commit_ms=at[Store.KAFKA])},
-        tombstone=Tombstone(direction.target, NOW, {TP: 3}, 0, b"{}"),
+        marker=MigrationMarker(direction.target, NOW, {TP: 3}, b"{}"),
     )
     plan = made(found, direction, on_conflict=policy)
     assert [(entry.to, entry.write) for entry in plan.entries] == [(live, False)]
@@ -304,7 +303,7 @@ def test_a_moved_group_with_something_new_is_not_done() -> None:
         zk={TP: ZkOffset(3, 3, 20, NOW), other: ZkOffset(2, 0, 21, NOW)},
         ranges={TP: LogRange(0, 10), other: LogRange(0, 10)},
         topics={"orders": TopicState(10, (0, 1))},
-        tombstone=Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"{}"),
+        marker=MigrationMarker(Store.KAFKA, NOW, {TP: 3}, b"{}"),
     )
     plan = made(found)
     assert plan.verdict is Verdict.READY
@@ -320,12 +319,12 @@ def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:
 
 
 def test_offsets_that_the_broker_hides() -> None:
-    """What access lists hide does not count as none: a topic that ZooKeeper or a tombstone shows to
+    """What access lists hide does not count as none: a topic that ZooKeeper or a marker shows to
     be the group's needs a decision, either way; others are named where they could be lost."""
     hidden = frozenset({"orders", "secret", "__consumer_offsets"})
-    moved = Tombstone(Store.KAFKA, NOW, {TP: 3}, 0, b"")
+    moved = MigrationMarker(Store.KAFKA, NOW, {TP: 3}, b"")
     for direction in (FORTH, BACK):
-        for found in (state(5), replace(state(None), tombstone=moved)):
+        for found in (state(5), replace(state(None), marker=moved)):
             plan = made(replace(found, hidden=hidden), direction)
             (problem,) = [one for one in plan.problems if one.kind is Kind.HIDDEN]
             assert problem.kind.verdict is Verdict.DECIDE
@@ -338,15 +337,15 @@ def test_offsets_that_the_broker_hides() -> None:
     skipped = made(replace(state(5), hidden=hidden), BACK, skips=skips)
     assert not any("hide" in note for note in skipped.notes)
     assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "what is hidden is unknown"
-    given = made(replace(state(5, 7), given={TP: 6}, hidden=frozenset({"secret"})), BACK)
-    assert (given.verdict, given.notes) == (Verdict.READY, ())
+    planned = made(replace(state(5, 7), from_file={TP: 6}, hidden=frozenset({"secret"})), BACK)
+    assert (planned.verdict, planned.notes) == (Verdict.READY, ())
 
 
 def test_a_file_takes_the_place_of_the_source() -> None:
     """Offsets from a file are checked like others and written whatever both stores hold."""
-    found = replace(state(3, 7), given={TP: 6})
+    found = replace(state(3, 7), from_file={TP: 6})
     assert made(found).entries[0].to == 6
-    assert kinds(made(replace(found, given={TP: 60}))) == [Kind.OUT_OF_RANGE]
+    assert kinds(made(replace(found, from_file={TP: 60}))) == [Kind.OUT_OF_RANGE]
 
 
 def test_a_skip_means_one_group_and_its_pattern_only() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate import progress
 from zkmigrate.cli import run
+from zkmigrate.commands import progress
 
 if TYPE_CHECKING:
     from conftest import Bench  # type: ignore[import-not-found]

@@ -1,13 +1,15 @@
-"""Somebody acts at the worst moment: between two steps of the mover, or between two runs."""
+"""Another client acts at the worst moment: between two steps of a move, or between two runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.model import Direction, HeldNow, Options, Skip
-from zkmigrate.outcome import Outcome
-from zkmigrate.plan_file import PlanFile
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import Direction, HeldNow
+from zkmigrate.plan.options import Options, Skip
+from zkmigrate.stores.group_states import read_offsets
 from zkmigrate.verify import compare
 
 from zkconsumer.core.common.types import TopicPartition
@@ -56,16 +58,16 @@ def test_a_member_between_the_look_and_the_claim(filled: Bench, group: str, topi
 
 
 def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
-    """A partition that somebody owns is named with its owner, and the others are given back."""
+    """A partition that another member owns is named with its owner, and the others are released."""
     plan, journal = filled.plan([group])
     path = f"/consumers/{group}/owners/{topic}/1"
 
     def own() -> None:
-        filled.client.create(path, b"somebody-0", ephemeral=True, makepath=True)
+        filled.client.create(path, b"another-0", ephemeral=True, makepath=True)
 
     (result,) = filled.apply(plan, journal, at("before zookeeper create", own))
     assert result.outcome is Outcome.FAILED
-    assert "owned by somebody-0" in result.why
+    assert "owned by another-0" in result.why
     assert filled.client.get_children(f"/consumers/{group}/owners/{topic}") == ["1"]
 
 
@@ -134,7 +136,7 @@ def test_a_member_that_registers_during_the_move_is_not_forgotten(
 
 
 def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, topic: str) -> None:
-    """What somebody else writes over the mover's offsets is found, and nothing is marked."""
+    """What another client writes over the migrator's offsets is found, and nothing is marked."""
     plan, journal = filled.plan([group])
 
     def change() -> None:
@@ -142,10 +144,10 @@ def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, to
 
     (result,) = filled.apply(plan, journal, at("after kafka commit", change))
     assert result.outcome is Outcome.FAILED
-    assert "somebody else writes" in result.why
+    assert "another client writes" in result.why
     assert f"/consumers/{group}/migration" not in filled.znodes(group)
     (again,) = filled.apply(plan, journal)
-    assert "moved on" in again.why
+    assert "it was changed since" in again.why
 
 
 def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) -> None:
@@ -193,7 +195,7 @@ def test_an_offset_that_comes_after_the_plan(
 
     def stored(plan: PlanFile) -> HeldNow:
         with bench.stores() as stores:
-            ((_, held),) = stores.offsets(plan.groups)
+            ((_, held),) = read_offsets(stores, plan.groups)
         return held  # type: ignore[no-any-return]
 
     plan, journal = bench.plan([group], way, options)
@@ -250,7 +252,7 @@ def test_an_offset_that_comes_after_the_move(
 def test_a_change_between_a_kill_and_the_next_run(
     filled: Bench, group: str, topic: str, where: str, word: str
 ) -> None:
-    """Going on refuses a group that somebody has used since the kill, and writes nothing; going
+    """Resuming refuses a group that was used since the kill, and writes nothing; going
     back does too, unless it had not come to writing, so that there is nothing to undo."""
     plan, journal = filled.plan([group])
     with pytest.raises(KilledError):

@@ -23,10 +23,12 @@ from kafka.admin import (
     ResourceType,
 )
 from kazoo.security import make_acl
+from zkmigrate.apply.outcome import Outcome
 from zkmigrate.cli import run
-from zkmigrate.model import Direction, Kind, OnConflict, Options, OutOfRange, Skip, Verdict
-from zkmigrate.outcome import Outcome
-from zkmigrate.plan_file import render
+from zkmigrate.formats.plan_file import render
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import OnConflict, Options, OutOfRange, Skip
+from zkmigrate.plan.values import Kind, Verdict
 
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -130,7 +132,7 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
     assert [entry.write for entry in plan.groups[0].entries] == [False, True]
     filled.set_kafka(group, topic, {0: 2})
     assert kinds(filled, group) == [Kind.CONFLICT]
-    assert "moved on" in filled.apply(plan, journal)[0].why
+    assert "it was changed since" in filled.apply(plan, journal)[0].why
 
 
 def test_04_a_failure_is_a_failure(
@@ -263,7 +265,7 @@ def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
     day = "2023-11-21" if any_bench.cluster.kafka == "3.9" else "2023-11-15"
     assert day in note
     assert ("start consumers" in note) == (any_bench.cluster.kafka != "3.9")
-    assert ("does not tell" in note) == (any_bench.cluster.kafka == "0.8.2")
+    assert ("does not report" in note) == (any_bench.cluster.kafka == "0.8.2")
 
 
 def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: str) -> None:
@@ -481,9 +483,9 @@ def test_14_topics_of_another_principal(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Offsets of a topic that the mover may not describe are left out of the broker's answers: they
-    are not taken for none. The topic is named; where the group is known to have it, it must be
-    skipped or shown before the group moves."""
+    """Offsets of a topic that the migrator may not describe are left out of the broker's answers.
+    They are not treated as missing. The topic is named; where the group is known to have it, it
+    must be skipped or shown before the group moves."""
     secret = f"{topic}-secret"
     properties = {
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
@@ -574,8 +576,8 @@ def test_02_offsets_of_a_broken_broker_and_unreadable_ones(
 def test_a_member_that_starts_during_the_move_is_held_off(
     filled: Bench, group: str, topic: str, legacy: Any
 ) -> None:
-    """A member that registers while the mover holds the group cannot own a partition, and the
-    mover does not call the move a success."""
+    """A member that registers while the migrator holds the group cannot own a partition, and the
+    migrator does not call the move a success."""
     plan, journal = filled.plan([group])
     seen: list[str] = []
     threads: list[threading.Thread] = []

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
-from zkmigrate.model import Direction, Kind, OnConflict, Options, Verdict
-from zkmigrate.outcome import Outcome
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import OnConflict, Options
+from zkmigrate.plan.values import Kind, Verdict
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 

@@ -82,7 +82,7 @@ def test_the_znodes_page_names_every_znode_that_the_code_does() -> None:
     ]
     code += [
         ROOT / "zkconsumer" / "core" / "zookeeper" / "znodes.py",
-        ROOT / "migrate" / "zkmigrate" / "tombstone.py",
+        ROOT / "migrate" / "zkmigrate" / "stores" / "migration_marker.py",
     ]
     names = set()
     for path in code:

@@ -14,22 +14,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, NoReturn, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkmigrate.errors import PlanFileError
-from zkmigrate.model import (
-    Direction,
-    Entry,
-    GroupPlan,
-    KafkaOffset,
-    Kind,
-    Problem,
-    StaysBehind,
-    Verdict,
-    covers,
-)
+from zkmigrate.model import Direction, KafkaOffset
+from zkmigrate.plan.options import covers
+from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, Verdict
 
 FORMAT: Final = 1
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -77,7 +69,7 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
                 for problem in group.problems
             ],
             "notes": list(group.notes),
-            "tombstone": None if group.tombstone is None else group.tombstone.decode("latin-1"),
+            "tombstone": None if group.marker is None else group.marker.decode("latin-1"),
             "topics": group.topics,
             "skipped": sorted(group.skipped),
             "stays_behind": [
@@ -191,7 +183,7 @@ class _Reader:
             self._number += 1
             self.refuse("something follows the totals")
 
-    def refuse(self, reason: str) -> Any:
+    def refuse(self, reason: str) -> NoReturn:
         raise PlanFileError(f"{self._name}:{self._number}: {reason}")
 
     def line(self) -> dict[str, Any]:
@@ -208,13 +200,12 @@ class _Reader:
             self.refuse("is not JSON in UTF-8")
         if not isinstance(found, dict):
             self.refuse("is not a JSON object")
-        return found  # type: ignore[no-any-return]
+        return found
 
     def number(self, line: dict[str, Any], key: str, low: int = 0) -> int:
         value = line.get(key)
         if type(value) is not int or not low <= value <= _INT64:
             self.refuse(f"{key} is not a whole number from {low} to {_INT64}")
-        assert isinstance(value, int)
         return value
 
     def maybe(self, line: dict[str, Any], key: str) -> int | None:
@@ -226,14 +217,12 @@ class _Reader:
         value = line.get(key)
         if not isinstance(value, str):
             self.refuse(f"{key} is not a text")
-        assert isinstance(value, str)
         return value
 
     def texts(self, line: dict[str, Any], key: str) -> tuple[str, ...]:
         value = line.get(key)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             self.refuse(f"{key} is not a list of texts")
-        assert isinstance(value, list)
         return tuple(value)
 
     def group(self, line: dict[str, Any]) -> GroupPlan:
@@ -241,21 +230,20 @@ class _Reader:
         problems, notes = line.get("problems"), line.get("notes")
         if not isinstance(problems, list) or not isinstance(notes, list):
             self.refuse("problems and notes are not lists")
-        found = tuple(self._problem(problem) for problem in problems)  # type: ignore[union-attr]
-        stone = line.get("tombstone")
-        if stone is not None and max(self.text(line, "tombstone"), default="") > "\xff":
+        found = tuple(self._problem(problem) for problem in problems)
+        raw = line.get("tombstone")
+        if raw is not None and max(self.text(line, "tombstone"), default="") > "\xff":
             self.refuse("tombstone holds characters that are no bytes")
-        tombstone = None if stone is None else stone.encode("latin-1")
+        marker = None if raw is None else raw.encode("latin-1")
         topics = line.get("topics")
         if not isinstance(topics, dict):
             self.refuse("topics is not an object")
-        assert isinstance(topics, dict)
         created = {topic: self.number(topics, topic) for topic in topics}
         without = frozenset(self.texts(line, "skipped"))
         stays = line.get("stays_behind")
         if not isinstance(stays, list):
             self.refuse("stays_behind is not a list")
-        left = tuple(self._stays(one) for one in stays)  # type: ignore[union-attr]
+        left = tuple(self._stays(one) for one in stays)
         entries: list[Entry] = []
         seen: set[TopicPartition] = set()
         for _ in range(self.number(line, "partitions")):
@@ -270,11 +258,9 @@ class _Reader:
             entries.append(entry)
         said = tuple(map(str, notes or ()))
         moved = line.get("verdict") == Verdict.MOVED.value
-        if moved and (tombstone is None or any(entry.write for entry in entries)):
-            self.refuse(f"group {group!a} is not moved: it has no tombstone, or offsets to write")
-        plan = GroupPlan(
-            group, found, said, tuple(entries), tombstone, created, without, left, moved
-        )
+        if moved and (marker is None or any(entry.write for entry in entries)):
+            self.refuse(f"group {group!a} is not moved: it has no marker, or offsets to write")
+        plan = GroupPlan(group, found, said, tuple(entries), marker, created, without, left, moved)
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:
@@ -284,7 +270,6 @@ class _Reader:
     def _problem(self, problem: object) -> Problem:
         if not isinstance(problem, dict):
             self.refuse("a problem is not an object")
-        assert isinstance(problem, dict)
         try:
             kind = Kind(problem.get("kind"))
         except ValueError:
@@ -296,7 +281,6 @@ class _Reader:
     def _stays(self, line: object) -> StaysBehind:
         if not isinstance(line, dict):
             self.refuse("an offset of stays_behind is not an object")
-        assert isinstance(line, dict)
         tp = TopicPartition(self.text(line, "topic"), self.number(line, "partition"))
         return StaysBehind(tp, self.maybe(line, "offset"), self.text(line, "why"))
 
@@ -319,7 +303,6 @@ class _Reader:
         write = line.get("write")
         if type(write) is not bool:
             self.refuse("write is neither true nor false")
-        assert isinstance(write, bool)
         to = self.maybe(line, "to")
         if write and to is None:
             self.refuse(f"{tp}: a move writes no 'no offset'")

@@ -1,9 +1,8 @@
-"""The journal: JSON Lines on disk, one before every side effect, so that a killed run can go on.
+"""The journal: JSON Lines on disk, one before every side effect, so that a killed run can resume.
 
-Each line carries a checksum. The file appears whole with its first line (temporary file, fsync,
-link) and only grows; a last line that is torn was never acted on and is cut off by the next run.
-Any other damage is refused. Used by one thread; a lock keeps a second run out. Mode 0600, and
-never through a symbolic link.
+Each line carries a checksum. The file appears whole with its first line and only grows. A last line
+that is torn was never acted on, and the next run cuts it off. Any other damage is refused. Used by
+one thread; a lock keeps a second run out. Mode 0600, and never through a symbolic link.
 """
 
 from __future__ import annotations
@@ -13,19 +12,21 @@ import json
 import os
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from zkmigrate.errors import JournalError
+from zkmigrate.formats import whole_file
 
 FORMAT: Final = 1
 Effect = Callable[[str], None]
-"""Called with ``before``/``after`` and the name of each thing that is done to the outside world."""
+"""Called with ``before``/``after`` and the name of each change outside of this process."""
 
 
 def no_effect(_what: str) -> None:
-    """Do nothing: how effects are reported when nobody listens."""
+    """Do nothing: how effects are reported where no test observes them."""
 
 
 class Journal:
@@ -34,7 +35,7 @@ class Journal:
     Args:
         path: the file; its folder must exist.
         digest: of the plan; a journal of another plan is refused.
-        effect: told of each fsync and creation, before and after.
+        effect: called before and after each fsync and creation.
 
     ``records`` are those of earlier runs. Raises JournalError.
     """
@@ -91,30 +92,10 @@ class Journal:
         self._number = len(records)
 
     def _create(self) -> None:
-        """Make the file appear whole: with its first line on disk, or not at all."""
-        folder = self.path.parent
-        temporary = folder / f".{self.path.name[:200]}.{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._effect("before journal create")
-        if temporary.is_file() and not temporary.is_symlink():
-            temporary.unlink()  # of a killed run with the same process id
-        file = os.open(temporary, flags, 0o600)
-        try:
-            os.write(file, _line({"journal": FORMAT, "plan": self._digest, "n": 0}))
-            os.fsync(file)
-        finally:
-            os.close(file)
-        try:
-            os.link(temporary, self.path, follow_symlinks=False)
-        except FileExistsError:
-            pass  # another run was faster; the lock decides
-        finally:
-            temporary.unlink()
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        first = _line({"journal": FORMAT, "plan": self._digest, "n": 0})
+        with suppress(FileExistsError):  # another run was faster; the lock decides
+            whole_file.create(self.path, [first])
         self._effect("after journal create")
 
     def write(self, **record: Any) -> None:
@@ -136,7 +117,7 @@ class Journal:
 def read_records(path: Path, digest: str) -> list[dict[str, Any]]:
     """Return what earlier runs recorded; nothing when there is no journal.
 
-    Nothing is locked or written: this is for a look. Raises JournalError.
+    Nothing is locked or written: this is for dry runs. Raises JournalError.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:

@@ -55,13 +55,13 @@ class Logs:
             connection.close()
 
     def covering(
-        self, partitions: Collection[TopicPartition], patience: float
+        self, partitions: Collection[TopicPartition], timeout: float
     ) -> tuple[dict[str, TopicState], Ranges]:
         """Return the topics and logs of these partitions as ``of`` does.
 
-        Leaders that do not answer are asked again until ``patience`` seconds are over.
+        Leaders that do not answer are asked again until ``timeout`` seconds are over.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         names = {tp.topic for tp in partitions}
         while True:
             topics, ranges = self.of(names)

@@ -1,52 +1,79 @@
-"""Files of the subcommands: offsets from and to them, plans, and how they are written."""
+"""``zkmigrate export``."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import click
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
-from zkconsumer.cli.tables import print_notes
+from zkconsumer.cli.tables import no_collector, print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
-from zkconsumer.errors import (
-    ConfigError,
-    OffsetsFileError,
-    SessionExpiredError,
-    ZkUnavailableError,
-    ZooKeeperError,
-)
-from zkmigrate import offset_csv
-from zkmigrate.command_options import Selection, Servers
-from zkmigrate.command_output import unlisted_note
-from zkmigrate.errors import PlanFileError
-from zkmigrate.model import GroupState, Kind, Store
-from zkmigrate.plan import shown
-from zkmigrate.progress import Progress
+from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
+from zkmigrate.commands.out_file import write_out
+from zkmigrate.commands.planning import unlisted_note
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.formats import offset_csv
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.values import Kind
+from zkmigrate.text import shown
 
 _AT_ONCE: Final = 100
 
 
-def given_offsets(file: str, which: Selection) -> dict[str, dict[Any, int]]:
-    """Return the chosen groups' offsets in a file, by group and partition.
+@click.command()
+@selection
+@click.option(
+    "--store",
+    type=click.Choice([one.value for one in Store]),
+    default="zookeeper",
+    show_default=True,
+    help="The store to read.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(offset_csv.FORMATS),
+    default="csv",
+    show_default=True,
+    help="csv: as kafka-consumer-groups --from-file reads it; jvm: as ImportZkOffsets does.",
+)
+@click.option("--out", metavar="FILE", help="A new file; standard output without it.")
+@server_options
+def export(
+    which: Selection,
+    store: str,
+    form: str,
+    out: str | None,
+    servers: Servers,
+) -> None:
+    """Write the offsets that a store holds. With one --group the CSV has no column of groups.
 
-    One ``--group`` says whose they are when the file does not name groups. Raises
-    OffsetsFileError, and MigrationError for a group that is not in the file.
+    A group that cannot be read is left out and named. The exit status is then 1.
     """
-    group = which.groups[0] if len(which.groups) == 1 else None
-    found: dict[str, dict[Any, int]] = {}
-    for key, offset in offset_csv.parse(file, read_file(file), group).items():
-        found.setdefault(key.group, {})[(key.topic, key.partition)] = offset
-    if not found:
-        raise OffsetsFileError([f"{file}: holds no offset"])
-    chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
-    return {name: found[name] for name in chosen}
+    with no_collector(), Progress("reading", bad="left out") as progress:
+        if store == Store.ZOOKEEPER.value:
+            found, left_out = _offsets_in_zookeeper(which, servers, progress)
+        else:
+            found, left_out = _offsets_in_kafka(which, servers, progress)
+    text = offset_csv.render(found, form, one_group=len(which.groups) == 1)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_out(out, [text])
+        click.echo(f"{len(found)} offsets are in {out}", err=True)
+    if left_out:
+        click.echo("the export is not complete: the notes name what is missing", err=True)
+    click.get_current_context().exit(1 if left_out else 0)
 
 
-def offsets_in_zookeeper(
+def _offsets_in_zookeeper(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
     """Return offsets in ZooKeeper, and how many groups cannot be read. No broker is asked."""
@@ -89,24 +116,23 @@ def _export(
     yield from by_group.items()
 
 
-def offsets_in_kafka(
+def _offsets_in_kafka(
     which: Selection, servers: Servers, progress: Progress
 ) -> tuple[dict[OffsetKey, int], int]:
     """Return offsets in Kafka, and how many groups cannot be read.
 
     Groups that ZooKeeper could not hold are left out and noted.
     """
-    from zkmigrate.snapshot import Stores  # loads kafka-python, which takes long
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     found: dict[OffsetKey, int] = {}
     left_out = 0
     notes: list[str] = []
-    with Stores(*servers, on_wait=progress.waiting) as stores:
-        print_notes(stores.faults)
+    with open_stores(servers, progress) as stores:
         chosen = which.of_store(partial(stores.group_names, Store.KAFKA), Store.KAFKA)
         progress.total = len(chosen)
         hidden: frozenset[str] = frozenset()
-        for state in stores.states(chosen, {}, False):
+        for state in read_states(stores, chosen, {}, False):
             if isinstance(state, GroupState):
                 name, good = state.group, True
                 hidden = state.hidden - INTERNAL_TOPICS
@@ -125,30 +151,3 @@ def offsets_in_kafka(
         notes.append(unlisted_note(stores.unlisted))
     print_notes(notes)
     return found, left_out
-
-
-def read_file(file: str) -> bytes:
-    """Return a file's content. Raises PlanFileError."""
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise PlanFileError(f"{file}: {error.strerror}") from None
-
-
-def write_new(option: str, path: str, lines: Iterable[str]) -> None:
-    """Write a new file whole, or leave none: temporary file, fsync, link."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    if os.path.lexists(path):
-        raise ConfigError([f"{option}: {path} exists: name a new file"])
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-            try:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-                os.link(temporary, path)
-            finally:
-                os.unlink(temporary)
-    except OSError as error:
-        raise ConfigError([f"{option}: {path}: {error.strerror}"]) from None

@@ -1,9 +1,9 @@
-"""``/consumers/GROUP/migration``: tells later tools that a group's offsets were moved. Pure.
+"""``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
 Content: JSON with the store that the group was moved to, the moment of the plan, and the offsets
-that the store which was left held then. A later move back tells from them what changed since. After
-a rollback of the first move the znode is empty: its own time tells when offsets were restored,
-which gave them new times.
+that the source store held then. A later plan compares these with what the store holds now. After a
+rollback of the first move the znode is empty: its own time is the moment when offsets were
+restored, which gave them new times.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Final
 
 from zkconsumer.admin.snapshot import MOVED
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
-from zkmigrate.model import Store, Tombstone
+from zkmigrate.model import MigrationMarker, Store
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 900 * 1024
@@ -28,12 +29,12 @@ _INT64: Final = 2**63 - 1
 
 
 def path(group: str) -> str:
-    """Return the tombstone's path. Raises ConfigError when the name cannot be a group's."""
+    """Return the marker's path. Raises ConfigError when the name cannot be a group's."""
     return f"{GroupPaths(group).root}/{MOVED}"
 
 
 def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) -> bytes:
-    """Return a tombstone's content."""
+    """Return a marker's content."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in sorted(values.items()):
         topics.setdefault(topic, {})[str(partition)] = value
@@ -45,10 +46,11 @@ def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) ->
     return data
 
 
-def decode(where: str, data: bytes, version: int, mtime_ms: int = 0) -> Tombstone:
-    """Return what a tombstone says. Raises ZnodeFormatError."""
+def decode(where: str, node: Node) -> MigrationMarker:
+    """Return what a marker says. Raises ZnodeFormatError."""
+    data = node.data
     if data == ROLLED_BACK:
-        return Tombstone(None, mtime_ms, {}, version, data)
+        return MigrationMarker(None, node.stat.mtime_ms, {}, data)
     try:
         found = json.loads(data.decode())
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
@@ -59,15 +61,15 @@ def decode(where: str, data: bytes, version: int, mtime_ms: int = 0) -> Tombston
                 if type(value) is not int or not 0 <= value <= _INT64:
                     raise ValueError
                 values[TopicPartition(topic, int(number))] = value
-        return Tombstone(Store(found["moved_to"]), found["at_ms"], values, version, data)
+        return MigrationMarker(Store(found["moved_to"]), found["at_ms"], values, data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
-            where, "is no tombstone of zkmigrate; delete it if nothing else needs it"
+            where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"
         ) from None
 
 
-def read(group: str) -> Script[Tombstone | None]:
+def read(group: str) -> Script[MigrationMarker | None]:
     """Return a group's migration marker, if there is one. Raises ZnodeFormatError."""
     where = path(group)
     (node,) = yield from read_many([where])
-    return None if node is None else decode(where, node.data, node.stat.version, node.stat.mtime_ms)
+    return None if node is None else decode(where, node)

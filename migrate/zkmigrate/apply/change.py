@@ -1,4 +1,4 @@
-"""What is to be done with one group, either way: forward by a plan, back by a journal. Pure."""
+"""The change of one group, in either direction: forward by a plan, back by a journal. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate import tombstone
 from zkmigrate.errors import JournalError
-from zkmigrate.model import Direction, GroupPlan, KafkaOffset, Store, covers
-from zkmigrate.plan_file import PlanFile
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import KafkaOffset, Store, number
+from zkmigrate.plan.options import covers
+from zkmigrate.plan.values import GroupPlan
+from zkmigrate.stores import migration_marker
 
 Held = Mapping[TopicPartition, KafkaOffset | None]
 """What a store holds; leader epoch and metadata matter in Kafka only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Change:
     """A change of one store, and what both stores hold before it.
 
-    ``leaves`` is the store whose offsets do not count any more after the change: it must hold none
-    that the plan does not know. ``skipped``: patterns of the offsets that the plan leaves
-    as they are.
-    ``versions``: those of the offset znodes, when they must be exactly as the plan saw them.
-    ``before`` and ``after``: the tombstone's content; ``between``: what else it may be where an
-    earlier run was cut off. ``topics``: when the topics were created (a
-    zxid) whose logs must hold the offsets of ``to``; what is restored needs not fit.
+    ``source`` is the store whose offsets no longer count after the change: it must hold none that
+    the plan does not know. ``skipped``: patterns of the offsets that the plan leaves as they are.
+    ``versions``: those of the offset znodes, when they must be exactly as the plan read them.
+    ``before`` and ``after``: the migration marker's content; ``between``: what else it may be where
+    an earlier run was cut off. ``topics``: when the topics were created (a zxid) whose logs must
+    hold the offsets of ``to``; restored offsets need not be in the log.
     """
 
     group: str
@@ -39,7 +40,7 @@ class Work:
     after: bytes | None
     between: frozenset[bytes | None]
     topics: Mapping[str, int]
-    leaves: Store
+    source: Store
     skipped: frozenset[str]
 
     def knows(self, tp: TopicPartition) -> bool:
@@ -59,23 +60,18 @@ class Work:
         return allowed
 
 
-def number(stored: KafkaOffset | None) -> int | None:
-    """Return the offset alone; negative ones mean that there is none."""
-    return None if stored is None or stored.offset < 0 else stored.offset
-
-
-def forward(plan: PlanFile, group: GroupPlan) -> Work:
-    """Return the work of a planned group."""
-    values = left_by(group, plan.direction)
-    after = tombstone.encode(plan.direction.target, plan.made_ms, values)
-    return Work(
+def forward(plan: PlanFile, group: GroupPlan) -> Change:
+    """Return the change of a planned group."""
+    values = group.source_offsets(plan.direction)
+    after = migration_marker.encode(plan.direction.target, plan.made_ms, values)
+    return Change(
         group.group,
         plan.direction.target,
         {entry.tp: _plain(entry.zk) for entry in group.entries},
         {entry.tp: entry.kafka for entry in group.entries},
         {entry.tp: _plain(entry.to) for entry in group.entries if entry.write},
         {entry.tp: entry.zk_version for entry in group.entries},
-        group.tombstone,
+        group.marker,
         after,
         frozenset({after}),
         group.topics,
@@ -84,42 +80,33 @@ def forward(plan: PlanFile, group: GroupPlan) -> Work:
     )
 
 
-def left_by(group: GroupPlan, direction: Direction) -> dict[TopicPartition, int]:
-    """Return what the source store of a plan holds, which the migration marker records."""
-    held = {
-        entry.tp: entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
-        for entry in group.entries
-    }
-    return {tp: offset for tp, offset in held.items() if offset is not None}
-
-
 def _plain(offset: int | None) -> KafkaOffset | None:
     return None if offset is None else KafkaOffset(offset)
 
 
-def record_of(work: Work) -> list[list[Any]]:
+def record_of(change: Change) -> list[list[Any]]:
     """Return, for the journal, what the target held of each partition that is to change."""
-    held = work.zk if work.target is Store.ZOOKEEPER else work.kafka
+    held = change.zk if change.target is Store.ZOOKEEPER else change.kafka
     rows: list[list[Any]] = []
-    for tp in sorted(work.to):
+    for tp in sorted(change.to):
         old = held.get(tp)
         offset = None if old is None else old.offset
         if (
             old is None
-            and work.target is Store.ZOOKEEPER
-            and (work.versions or {}).get(tp) is not None
+            and change.target is Store.ZOOKEEPER
+            and (change.versions or {}).get(tp) is not None
         ):
             offset = -1  # there is a znode that says so
         row: list[Any] = [*tp, offset]
-        lost = work.kafka.get(tp) if work.target is Store.ZOOKEEPER else old
+        lost = change.kafka.get(tp) if change.target is Store.ZOOKEEPER else old
         if lost is not None and (lost.leader_epoch != -1 or lost.metadata):
             row += [lost.leader_epoch, lost.metadata]
         rows.append(row)
     return rows
 
 
-def back(done: Work, rows: object) -> Work:
-    """Return the work that undoes ``done``, to what the journal recorded of the target.
+def back(done: Change, rows: object) -> Change:
+    """Return the change that undoes ``done``, to what the journal recorded of the target.
 
     Raises JournalError when journal and plan do not belong together.
     """
@@ -141,9 +128,9 @@ def back(done: Work, rows: object) -> Work:
     ):
         raise JournalError(f"group {done.group}: the journal does not agree with the plan")
     after = {**held, **done.to}
-    marker = tombstone.ROLLED_BACK if done.before is None else done.before
+    marker = migration_marker.ROLLED_BACK if done.before is None else done.before
     zk, kafka = (after, done.kafka) if done.target is Store.ZOOKEEPER else (done.zk, after)
-    return Work(
+    return Change(
         done.group,
         done.target,
         zk,

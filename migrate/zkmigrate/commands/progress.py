@@ -1,4 +1,4 @@
-"""How far a run is, on standard error: a bar on a terminal, a line now and then elsewhere.
+"""Shows how far a run is, on standard error: a bar on a terminal, a line now and then elsewhere.
 
 Standard output is left to the command's rows. Used from one thread.
 """
@@ -28,7 +28,7 @@ class Progress:
     Args:
         verb: what is done to the groups, such as ``moving``.
         total: how many groups there are; may be set later.
-        bad: what groups are that are not as they should be.
+        bad: the word for groups that are not as they should be, such as ``failed``.
     """
 
     def __init__(self, verb: str, total: int | None = None, bad: str = "failed") -> None:
@@ -70,7 +70,7 @@ class Progress:
             click.echo(", ".join(parts), err=True)
 
     def waiting(self, what: str) -> None:
-        """Show what nothing goes on without."""
+        """Show what the run waits for."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:

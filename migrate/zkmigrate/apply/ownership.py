@@ -1,4 +1,4 @@
-"""Takes a group over as a member would, so that nobody can start or commit underneath.
+"""Takes a group over as a member would, so that no other member can start or commit.
 
 The migrator registers under a name of its own, then claims every partition: a multi creates the
 owner znode and checks the version of the offset znode. It does not rewrite the offset as a member's
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
-from zkconsumer.admin.text import printable
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Check,
@@ -46,10 +45,10 @@ from zkconsumer.core.zookeeper.scripts.common import (
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_registration
-from zkmigrate import tombstone
-from zkmigrate.errors import GroupRefusedError
-from zkmigrate.journal import Effect
-from zkmigrate.plan import shown
+from zkmigrate.apply.journal import Effect
+from zkmigrate.errors import refused
+from zkmigrate.stores import migration_marker
+from zkmigrate.text import shown
 
 _MAX_REQUEST: Final = 960 * 1024
 """Bytes of one multi; a ZooKeeper server refuses 1 MiB by default."""
@@ -61,7 +60,7 @@ Accept = Callable[[TopicPartition, Node | None], str | None]
 
 @dataclass(slots=True)
 class Hold:
-    """A group that the mover holds. ``nodes``: each claimed partition's offset znode."""
+    """A group that the migrator holds. ``nodes``: each claimed partition's offset znode."""
 
     group: str
     name: str
@@ -78,12 +77,12 @@ class Hold:
 
     @property
     def check(self) -> Check:
-        """Holds exactly while the mover's session lives."""
+        """Holds exactly while the migrator's session lives."""
         return Check(self.paths.member(self.name), 0)
 
 
 def counted(script: Script[T], effect: Effect) -> Script[T]:
-    """Run a script and tell ``effect`` before and after each operation that changes something."""
+    """Run a script; call ``effect`` before and after each operation that changes something."""
     reply: Reply | None = None
     while True:
         try:
@@ -111,12 +110,12 @@ def list_members(group: str) -> Script[list[str]]:
 
 
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
-    """Register, see that nobody else is there, and claim all partitions.
+    """Register, check that there is no other member, and claim all partitions.
 
-    Raises GroupRefusedError; then, as after any error, ``give_back`` is due.
+    Raises GroupRefusedError; then, as after any error, ``release`` is due.
     """
     yield from _register(hold)
-    yield from _nobody_else(hold)
+    yield from _no_other_member(hold)
     yield from _claim(hold, sorted(partitions), accept)
     hold.complete = True
 
@@ -136,14 +135,12 @@ def _register(hold: Hold) -> Script[None]:
                 return
 
 
-def _nobody_else(hold: Hold) -> Script[None]:
+def _no_other_member(hold: Hold) -> Script[None]:
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
     if others:
-        raise _refused(hold, f"{shown(others)} registered in ZooKeeper: stop these members first")
-
-
-def _refused(hold: Hold, why: str) -> GroupRefusedError:
-    return GroupRefusedError(printable(f"group {hold.group}: {why}"))
+        raise refused(
+            hold.group, f"{shown(others)} registered in ZooKeeper: stop these members first"
+        )
 
 
 def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[None]:
@@ -161,14 +158,14 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             offset, owner = nodes[2 * index], nodes[2 * index + 1]
             if owner is not None and owner.stat.ephemeral_owner != hold.session_id:
                 who = owner.data.decode(errors="replace")
-                raise _refused(hold, f"{tp} is owned by {who}: stop that member first")
+                raise refused(hold.group, f"{tp} is owned by {who}: stop that member first")
             if tp not in first:
                 fault = accept(tp, offset)
                 if fault is not None:
-                    raise _refused(hold, fault)
+                    raise refused(hold.group, fault)
                 first[tp] = offset
             elif _data(first[tp]) != _data(offset):
-                raise _refused(hold, f"{tp} changed while it was claimed: plan again")
+                raise refused(hold.group, f"{tp} changed while it was claimed: plan again")
             if owner is not None:
                 hold.nodes[tp] = offset
                 continue
@@ -188,7 +185,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
 
 
 def _submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Script[Ok | Failed]:
-    """Send one packet in a multi that checks the mover's registration."""
+    """Send one packet in a multi that checks the migrator's registration."""
     ops = [hold.check, *(op for several in packet.values() for op in several)]
     reply: Reply = yield from attempt(Multi(tuple(ops)))
     if isinstance(reply, Failed):
@@ -198,7 +195,7 @@ def _submit(hold: Hold, packet: Mapping[TopicPartition, list[MultiOp]]) -> Scrip
 
 def _still_there(hold: Hold, reply: Failed) -> None:
     if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
-        raise _refused(hold, "the mover's session with ZooKeeper ended: apply again")
+        raise refused(hold.group, "the migrator's session with ZooKeeper ended: apply again")
 
 
 def _data(node: Node | None) -> bytes | None:
@@ -231,7 +228,7 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
             reply = yield from _submit(hold, packet)
             if isinstance(reply, Failed) and reply.code not in _MAY_HAVE_WORKED:
                 culprit = str(list(packet)[(reply.index or 1) - 1])
-                raise _refused(hold, f"{culprit} was changed by somebody who is no member")
+                raise refused(hold.group, f"{culprit} was changed by a client that is not a member")
         todo = [tp for tp, _ in prepared]
         seen = yield from read_many([paths.offset(tp) for tp in todo])
         for tp, found in zip(todo, seen, strict=True):
@@ -239,7 +236,7 @@ def write_offsets(hold: Hold, offsets: Mapping[TopicPartition, int | None]) -> S
             new = offsets[tp]
             expected = {_data(before), _encoded(new)}
             if _data(found) not in expected:
-                raise _refused(hold, f"{tp} was changed by somebody who is no member")
+                raise refused(hold.group, f"{tp} was changed by a client that is not a member")
             hold.nodes[tp] = found
 
 
@@ -250,7 +247,7 @@ def _encoded(offset: int | None) -> bytes | None:
     return b"-1" if offset < 0 else encode_offset(offset)
 
 
-def write_tombstone(
+def write_marker(
     hold: Hold, before: Set[bytes | None], after: bytes | None, checked: bool = True
 ) -> Script[None]:
     """Bring the migration marker from one of ``before`` to ``after``; it may hold that already.
@@ -259,14 +256,14 @@ def write_tombstone(
     request takes (the caller reads the offsets again after it, which also covers the others and
     partitions without an offset). Raises GroupRefusedError, and then nothing is written.
     """
-    path = tombstone.path(hold.group)
+    path = migration_marker.path(hold.group)
     guards = _guards(hold, len(after or b"")) if checked else {}
     while True:
         (node,) = yield from read_many([path])
         if _data(node) == after:
             return
         if _data(node) not in before:
-            raise _refused(hold, f"{path} was changed since the plan was made: plan again")
+            raise refused(hold.group, f"{path} was changed since the plan was made: plan again")
         op: MultiOp
         if after is None:
             assert node is not None
@@ -279,8 +276,8 @@ def write_tombstone(
             index = reply.index or 0
             if reply.code in (Code.NO_NODE, Code.BAD_VERSION) and 0 < index <= len(guards):
                 tp = list(guards)[index - 1]
-                raise _refused(
-                    hold,
+                raise refused(
+                    hold.group,
                     f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
                     "still alive; stop it, then plan again",
                 )
@@ -300,7 +297,7 @@ def _guards(hold: Hold, taken: int) -> dict[TopicPartition, Check]:
     return guards
 
 
-def give_back(hold: Hold) -> Script[list[str]]:
+def release(hold: Hold) -> Script[list[str]]:
     """Release all claims and deregister; return who has registered meanwhile."""
     paths = hold.paths
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]

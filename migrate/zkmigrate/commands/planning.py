@@ -1,35 +1,58 @@
-"""What the subcommands print: summaries of plans, what became of each group."""
+"""What ``assess`` and ``plan`` share: planning the chosen groups, and the summary of the plans."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
-from zkmigrate.model import (
-    GroupPlan,
-    Kind,
-    Note,
-    Problem,
-    Skip,
-    StaysBehind,
-    Verdict,
-    covers,
-    shown,
-)
-from zkmigrate.outcome import Outcome, Result
-from zkmigrate.plan_file import Groups
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.commands.cells import problem_cells, stays_cell
+from zkmigrate.commands.progress import Progress
+from zkmigrate.model import Direction, GroupState
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import OnConflict, Options, Skip, covers
+from zkmigrate.plan.values import GroupPlan, Kind, Verdict
+from zkmigrate.text import Note, shown
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
 
 _COLUMNS: Final = (
     "group", "verdict", "partitions", "to_write", "kind", "what", "fix", "notes", "stays_behind",
 )  # fmt: skip
 _IN_TABLE: Final = 7
 """So many of the columns are in a table; notes are printed below it."""
-_SKIPS_SHOWN: Final = 1
+
+
+def plan_groups(
+    stores: Stores,
+    direction: Direction,
+    options: Options,
+    groups: Sequence[str],
+    progress: Progress,
+    from_file: Mapping[str, Mapping[TopicPartition, int]] | None = None,
+) -> Iterator[GroupPlan]:
+    """Yield the plan of each group; one that cannot be read has a problem instead of partitions."""
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+
+    progress.total = len(groups)
+    now_ms = int(time.time() * 1000)
+    retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
+    times = options.on_conflict is OnConflict.NEWEST
+    for found in read_states(stores, groups, from_file or {}, times):
+        if isinstance(found, GroupState):
+            plan = plan_group(found, direction, options, now_ms, retention)
+        else:
+            name, problem = found
+            plan = GroupPlan(name, (problem,))
+        yield plan
+        progress.group(plan.group, not plan.problems)
 
 
 class Summary:
@@ -44,14 +67,14 @@ class Summary:
         self.only_problems = only_problems
         self.kinds: Counter[Kind] = Counter()
         self.unlisted: Sequence[str] = ()
-        """Partitions whose groups Kafka could not list; set before ``tell``."""
+        """Partitions whose groups Kafka could not list; set before ``print_all``."""
         self.rows: list[tuple[object, ...]] = []
         self.notes: dict[str, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.unused = set(skips)
 
     def watch(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Pass plans on and remember what is to be printed of them."""
+        """Pass plans on and keep what is printed of them at the end."""
         for plan in plans:
             self.verdicts[plan.verdict] += 1
             for note in plan.notes:
@@ -72,13 +95,13 @@ class Summary:
             stays = stays_cell(plan.stays, self.how)
             self.kinds.update({problem.kind for problem in plan.problems})
             for problem in plan.problems or (() if self.only_problems else (None,)):
-                texts = ("", "", "") if problem is None else _cells(problem, self.how)
+                texts = ("", "", "") if problem is None else problem_cells(problem, self.how)
                 row = (*head, *texts, notes, stays)
                 self.rows.append(row[:_IN_TABLE] if self.how == "table" else row)
             yield plan
 
-    def tell(self) -> None:
-        """Print all."""
+    def print_all(self) -> None:
+        """Print rows, notes and counts."""
         if self.how == "table":  # the notes of many groups are alike: once below it
             print_rows(_COLUMNS[:_IN_TABLE], self.rows, self.how)
             groups = sum(self.verdicts.values())
@@ -106,78 +129,10 @@ class Summary:
         return 1 if self.unlisted or set(self.verdicts) - good else 0
 
 
-def _cells(problem: Problem, how: How) -> tuple[str, str, str]:
-    """Kind, what and fix of a problem; a table shows the first few names only."""
-    if how != "table":
-        return problem.kind.value, problem.what, problem.fix
-    what = problem.text + shown(problem.names)
-    fix = " ".join([problem.advice, *(f"--skip {skip}" for skip in problem.skips[:_SKIPS_SHOWN])])
-    more = len(problem.skips) - _SKIPS_SHOWN
-    return problem.kind.value, what, fix + (f" (and {more} more, see --json)" if more > 0 else "")
-
-
 def _short(note: str) -> str:
     return note.short if isinstance(note, Note) else note
-
-
-def stays_cell(stays: Iterable[StaysBehind], how: How) -> object:
-    """Return the offsets that stay behind: objects in JSON, text elsewhere."""
-    if how == "json":
-        return [{**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in stays]
-    return ", ".join(map(str, stays))
 
 
 def unlisted_note(partitions: Sequence[str]) -> str:
     """Return what to print when Kafka could not list all groups."""
     return f"groups may be missing, since a leader is missing of {shown(partitions)}"
-
-
-class PassedGroups:
-    """A plan's groups, which remembers of those that pass what is printed of them at the end."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self.stays: dict[str, tuple[StaysBehind, ...]] = {}
-        self.refused: dict[str, Problem] = {}
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __iter__(self) -> Iterator[GroupPlan]:
-        for group in self._groups:
-            if group.stays:
-                self.stays[group.group] = group.stays
-            if group.problems:
-                self.refused[group.group] = group.problems[0]
-            yield group
-
-
-def tell(results: list[Result], passed: PassedGroups, how: How, only_problems: bool) -> None:
-    """Print what became of each group; exit with 1 when something is left to do."""
-    rows: list[tuple[object, ...]] = []
-    for one in results:
-        if only_problems and one.outcome.good:
-            continue
-        row = (one.group, one.outcome.value, one.offsets)
-        if how != "table":
-            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how)))
-        elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
-            rows.append((*row, ": ".join(_cells(passed.refused[one.group], how)[1:])))
-        else:
-            rows.append((*row, one.why))
-    columns = ("group", "outcome", "offsets", "why")
-    print_rows(columns if how == "table" else (*columns, "stays_behind"), rows, how)
-    if how == "table":
-        for group, stays in passed.stays.items():
-            print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])
-    counts = Counter(one.outcome for one in results)
-    offsets = sum(one.offsets for one in results)
-    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
-    left = sum(map(len, passed.stays.values()))
-    click.echo(
-        f"{offsets} offsets; groups: {', '.join(parts) or 'none'}"
-        + (f"; {left} offsets stay behind" if left else ""),
-        err=True,
-    )
-    good = all(one.outcome.good for one in results)
-    click.get_current_context().exit(0 if good else 1)

@@ -1,0 +1,227 @@
+"""Checks that both stores are as the plan, or the journal, says: before, during and after a change.
+
+Each raises GroupRefusedError with what is not as it should be. Used from one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate.apply import ownership
+from zkmigrate.apply.change import Change, Held
+from zkmigrate.errors import refused
+from zkmigrate.model import KafkaOffset, Store, number
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import show, shown
+
+
+class Checks:
+    """Compares the stores with changes.
+
+    Args:
+        stores: both, opened.
+        force: accept offsets that were committed since.
+    """
+
+    def __init__(self, stores: Stores, force: bool) -> None:
+        self._stores = stores
+        self._force = force
+
+    def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> None:
+        """Check that the group has no member, and that Kafka and marker are as they should be.
+
+        With ``claimed`` the group is claimed in ZooKeeper already. Offsets that the plan does not
+        know are looked for before and after the claim: before, so that nothing is changed in vain;
+        after it, no new ones can appear.
+        """
+        group = change.group
+        joined = self._stores.kafka.members(group)
+        if joined:
+            raise refused(
+                group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
+            )
+        self._kafka_as_expected(change, resumed)
+        self._nothing_unplanned_in_zookeeper(change)
+        if claimed:
+            return
+        self._logs_hold_offsets(change)
+        registered = self._stores.zk.run(ownership.list_members(group))
+        if registered:
+            raise refused(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
+        (marker,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
+        content = None if marker is None else marker.data
+        if content != change.before and not (resumed and content in change.between):
+            raise refused(
+                group, f"{migration_marker.path(group)} changed since the plan: plan again"
+            )
+
+    def znodes_as_expected(self, change: Change, resumed: bool) -> None:
+        """Check that ZooKeeper's offsets are as they should be; claiming looks for itself."""
+        accept = self.acceptor(change, resumed)
+        for tp, node in self._znodes(change).items():
+            fault = accept(tp, node)
+            if fault is not None:
+                raise refused(change.group, fault)
+
+    def _kafka_as_expected(self, change: Change, resumed: bool) -> None:
+        if self._force:
+            return
+        held = self.kafka(change)
+        for tp in sorted(change.kafka):
+            allowed = change.expected(Store.KAFKA, tp, resumed)
+            if number(held.get(tp)) not in allowed:
+                raise refused(
+                    change.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
+                )
+        _nothing_unplanned(change, Store.KAFKA, {tp: number(found) for tp, found in held.items()})
+
+    def _nothing_unplanned_in_zookeeper(self, change: Change) -> None:
+        """Check that ZooKeeper holds no offset that is not planned; a claim checks the others."""
+        if self._force or change.source is not Store.ZOOKEEPER:
+            return
+        held = self._in_zookeeper(change, lambda tp: not change.knows(tp))
+        _nothing_unplanned(change, Store.ZOOKEEPER, held)
+
+    def _logs_hold_offsets(self, change: Change) -> None:
+        """Check that topics are still those of the plan and that their logs hold its offsets."""
+        if not change.topics:
+            return
+        topics, ranges = self._stores.logs.covering(change.to, self._stores.coordinator_timeout)
+        for topic, created in change.topics.items():
+            if topic not in topics or topics[topic].czxid != created:
+                raise refused(
+                    change.group, f"topic {topic} was deleted since the plan was made: plan again"
+                )
+        for tp, to in change.to.items():
+            if tp.topic not in topics or to is None:
+                continue
+            log = ranges.get(tp)
+            if log is None:
+                raise refused(
+                    change.group,
+                    f"{tp}: the brokers gave no log range: make sure that the partition has a "
+                    "leader, then apply again",
+                )
+            if not log.earliest <= to.offset <= log.latest:
+                raise refused(
+                    change.group,
+                    f"{tp}: the log is {log.earliest}-{log.latest} now, which does not hold "
+                    f"{to.offset}: plan again",
+                )
+
+    def acceptor(self, change: Change, resumed: bool) -> ownership.Accept:
+        """Return the function that says why an offset znode is not as expected."""
+
+        def accept(tp: TopicPartition, node: Node | None) -> str | None:
+            if self._force:
+                return None
+            try:
+                found = offset_in(node)
+            except ZnodeFormatError as fault:
+                return str(fault)
+            allowed = change.expected(Store.ZOOKEEPER, tp, resumed)
+            version = None if node is None else node.stat.version
+            if found not in allowed:
+                return _moved_on(Store.ZOOKEEPER, tp, found, allowed)
+            if not resumed and change.versions is not None and change.versions.get(tp) != version:
+                return f"{tp} was written in ZooKeeper since the plan was made: plan again"
+            return None
+
+        return accept
+
+    def read_back(self, change: Change) -> None:
+        """Check that the target holds what was written."""
+        if change.target is Store.KAFKA:
+            held = {tp: number(found) for tp, found in self.kafka(change).items()}
+        else:
+            held = {tp: offset_in(node) for tp, node in self._znodes(change).items()}
+        for tp, to in change.to.items():
+            if held.get(tp) != number(to):
+                raise refused(
+                    change.group,
+                    f"{tp} was written as {show(number(to))} but {change.target.value} holds "
+                    f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
+                )
+        if change.target is Store.ZOOKEEPER:
+            joined = self._stores.kafka.members(change.group)
+            if joined:
+                raise refused(change.group, f"{shown(joined)} joined meanwhile: stop, apply again")
+            self._kafka_as_expected(change, False)
+
+    def source_unchanged_since(self, change: Change) -> None:
+        """Check that the source store is unchanged since a move that is the group's last one."""
+        (marker,) = self._stores.zk.run(read_many([migration_marker.path(change.group)]))
+        if marker is not None and marker.data == change.after:
+            self.source_unchanged(change)
+
+    def source_unchanged(self, change: Change) -> None:
+        """Check that the source store still holds what was moved.
+
+        An offset that is gone is no newer offset: nothing stays behind.
+        """
+        if change.source is Store.KAFKA:
+            before = change.kafka
+            now = {tp: number(found) for tp, found in self.kafka(change).items()}
+        else:
+            before = change.zk
+            now = self._in_zookeeper(change, lambda tp: not change.leaves_out(tp))
+        for tp, found in sorted(now.items()):
+            moved = number(before.get(tp))
+            if found is not None and found != moved and not change.leaves_out(tp):
+                raise refused(
+                    change.group,
+                    f"{tp}: {change.source.value} holds {show(found)}, not {show(moved)}, since "
+                    "the group was moved: a consumer is or was alive; stop it, then plan again",
+                )
+
+    def kafka(self, change: Change) -> Held:
+        """Return what Kafka holds of a group now."""
+        found = self._stores.fetch(change.group, change.kafka)
+        return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
+
+    def _znodes(self, change: Change) -> dict[TopicPartition, Node | None]:
+        return self._read(change, sorted({*change.zk, *change.kafka}))
+
+    def _read(
+        self, change: Change, tps: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Node | None]:
+        paths = map(GroupPaths(change.group).offset, tps)
+        return dict(zip(tps, self._stores.zk.run(read_many(paths)), strict=True))
+
+    def _in_zookeeper(
+        self, change: Change, wanted: Callable[[TopicPartition], bool]
+    ) -> dict[TopicPartition, int | None]:
+        """Return the group's wanted offsets that ZooKeeper has now. Raises ZnodeFormatError."""
+        there = self._stores.zk.run(offset_partitions(change.group))
+        path = GroupPaths(change.group).offset
+        nodes = self._read(change, list(filter(wanted, there)))
+        return {tp: offset_in(node, path(tp)) for tp, node in nodes.items()}
+
+
+def _nothing_unplanned(
+    change: Change, store: Store, held: Mapping[TopicPartition, int | None]
+) -> None:
+    """Check that the source store holds nothing that would stay behind."""
+    unknown = (tp for tp, offset in held.items() if offset is not None and not change.knows(tp))
+    tp = min(unknown, default=None) if store is change.source else None
+    if tp is not None:
+        raise refused(
+            change.group,
+            f"{tp}: {store.value} holds {show(held[tp])}, which is not in the plan: it was "
+            "committed since; plan again from what is there now",
+        )
+
+
+def _moved_on(store: Store, tp: TopicPartition, found: int | None, allowed: set[int | None]) -> str:
+    expected = " or ".join(sorted(map(show, allowed)))
+    return (
+        f"{tp}: {store.value} holds {show(found)}, not {expected}: it was changed since; "
+        "plan again from what is there now"
+    )

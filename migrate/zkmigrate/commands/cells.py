@@ -1,0 +1,39 @@
+"""How plans and results appear in rows: whole in JSON and CSV, cut short in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import click
+
+from zkconsumer.cli.tables import How
+from zkmigrate.plan.values import Problem, StaysBehind
+from zkmigrate.text import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SKIPS_SHOWN: Final = 1
+
+
+def only_problems_option(command: F) -> F:
+    """Add ``--only-problems``."""
+    return click.option(
+        "--only-problems", is_flag=True, help="Print no rows of groups that are in order."
+    )(command)
+
+
+def problem_cells(problem: Problem, how: How) -> tuple[str, str, str]:
+    """Return kind, what and fix of a problem; a table shows the first few names only."""
+    if how != "table":
+        return problem.kind.value, problem.what, problem.fix
+    what = problem.text + shown(problem.names)
+    fix = " ".join([problem.advice, *(f"--skip {skip}" for skip in problem.skips[:_SKIPS_SHOWN])])
+    more = len(problem.skips) - _SKIPS_SHOWN
+    return problem.kind.value, what, fix + (f" (and {more} more, see --json)" if more > 0 else "")
+
+
+def stays_cell(stays: Iterable[StaysBehind], how: How) -> object:
+    """Return the offsets that stay behind: objects in JSON, text elsewhere."""
+    if how == "json":
+        return [{**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in stays]
+    return ", ".join(map(str, stays))

@@ -1,0 +1,26 @@
+"""``zkmigrate config-map``."""
+
+from __future__ import annotations
+
+import click
+
+from zkconsumer.admin.text import printable
+from zkmigrate.formats.config_map import CLIENTS, map_file
+
+
+@click.command("config-map")
+@click.argument("file")
+@click.option(
+    "--client",
+    type=click.Choice(CLIENTS),
+    default=CLIENTS[0],
+    show_default=True,
+    help="Whose names of properties.",
+)
+def config_map(file: str, client: str) -> None:
+    """Print the coordinator consumer's configuration for the old consumer's FILE.
+
+    Each line is preceded by its reason; what has no equivalent is listed at the end.
+    """
+    for line in map_file(file, client):
+        click.echo(printable(line))

@@ -1,0 +1,99 @@
+"""Options that settle what a plan cannot decide by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import MissingTopics, OnConflict, Options, OutOfRange, Skip, Slipped
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _skips(_context: object, _option: object, texts: tuple[str, ...]) -> tuple[Skip, ...]:
+    for text in texts:
+        if not 2 <= len(text.split(":")) <= 3 or not all(text.split(":")):
+            raise click.UsageError(f"--skip {text}: write GROUP:TOPIC or GROUP:TOPIC:PARTITION")
+    return tuple(Skip(*text.split(":")) for text in texts)
+
+
+def _choice(name: str, values: type[Enum], what: str) -> Callable[[F], F]:
+    """Return an option that takes one of the values; the first is the default."""
+    every = [one.value for one in values]
+    return click.option(
+        name, type=click.Choice(every), default=every[0], show_default=True, help=what
+    )
+
+
+def decisions(command: F) -> F:
+    """Add the options of a plan, given to the command as ``direction`` and ``options``."""
+
+    @wraps(command)
+    def bundled(
+        direction: str,
+        on_conflict: str,
+        out_of_range: str,
+        slipped: str,
+        missing_topics: str,
+        skips: tuple[Skip, ...],
+        max_idle_days: int,
+        **others: Any,
+    ) -> Any:
+        options = Options(
+            OnConflict(on_conflict),
+            OutOfRange(out_of_range),
+            Slipped(slipped),
+            skips,
+            max_idle_days,
+            MissingTopics(missing_topics),
+        )
+        return command(direction=Direction(direction), options=options, **others)
+
+    for option in (
+        click.option(
+            "--max-idle-days",
+            type=click.IntRange(min=0),
+            default=Options().max_idle_days,
+            show_default=True,
+            help="Groups that have written no offset for longer need a decision.",
+        ),
+        click.option(
+            "--skip",
+            "skips",
+            metavar="GROUP:TOPIC[:PARTITION]",
+            multiple=True,
+            callback=_skips,
+            help="Leave these offsets as they are in both stores; each part may be a glob such as "
+            "'*'; may be repeated.",
+        ),
+        _choice(
+            "--missing-topics",
+            MissingTopics,
+            "What to do with offsets of topics and partitions that do not exist; skip: leave them "
+            "behind.",
+        ),
+        _choice(
+            "--slipped",
+            Slipped,
+            "What to do with offsets that a 1.1.0 broker stored below 'offset' instead of "
+            "'offsets'.",
+        ),
+        _choice(
+            "--out-of-range",
+            OutOfRange,
+            "What to do with offsets outside of the log; clamp: use the nearest one in it.",
+        ),
+        _choice(
+            "--on-conflict",
+            OnConflict,
+            "Which offset to use where the stores hold different ones.",
+        ),
+        _choice("--direction", Direction, "The source store and the target store."),
+    ):
+        bundled = option(bundled)
+    return bundled  # type: ignore[return-value]

@@ -1,0 +1,98 @@
+"""``zkmigrate plan``."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+
+from zkconsumer.cli.tables import How, format_options, no_collector
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import OffsetsFileError
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.decisions import decisions
+from zkmigrate.commands.out_file import write_out
+from zkmigrate.commands.planning import Summary, plan_groups
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.errors import PlanFileError
+from zkmigrate.formats import offset_csv, plan_file
+from zkmigrate.model import Direction
+from zkmigrate.plan.options import Options
+from zkmigrate.plan.values import Verdict
+
+
+@click.command()
+@selection
+@decisions
+@click.option("--out", required=True, metavar="PLAN", help="A new file.")
+@click.option(
+    "--from-file",
+    metavar="FILE",
+    help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
+    "store.",
+)
+@server_options
+@only_problems_option
+@format_options
+def plan(
+    which: Selection,
+    direction: Direction,
+    options: Options,
+    out: str,
+    from_file: str | None,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Write a plan that can be reviewed: each partition with from, to and reason.
+
+    Changes nothing else. Groups that are not ready are in the plan with their reasons, and are not
+    applied. Exit status 1 when there are such groups.
+    """
+    summary = Summary(how, only_problems, options.skips)
+    offsets = _offsets_in(from_file, which) if from_file else None
+    with (
+        no_collector(),
+        Progress("planning", bad="not ready") as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        if offsets is None:
+            chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
+        else:
+            chosen = list(offsets)
+        plans = summary.watch(plan_groups(stores, direction, options, chosen, progress, offsets))
+        write_out(out, plan_file.render(direction, int(time.time() * 1000), plans))
+        summary.unlisted = stores.unlisted
+    summary.print_all()
+    ready = summary.verdicts[Verdict.READY]
+    then = f"carry it out with zkmigrate apply {out} --execute" if ready else "no group is ready"
+    click.echo(f"the plan is in {out}; {then}", err=True)
+    click.get_current_context().exit(summary.status)
+
+
+def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, int]]:
+    """Return the chosen groups' offsets in a file, by group and partition.
+
+    One ``--group`` says whose they are when the file does not name groups. Raises
+    OffsetsFileError, and MigrationError for a group that is not in the file.
+    """
+    group = which.groups[0] if len(which.groups) == 1 else None
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for key, offset in offset_csv.parse(file, _read(file), group).items():
+        found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
+    if not found:
+        raise OffsetsFileError([f"{file}: holds no offset"])
+    chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
+    return {name: found[name] for name in chosen}
+
+
+def _read(file: str) -> bytes:
+    """Return a file's content. Raises PlanFileError."""
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise PlanFileError(f"{file}: {error.strerror}") from None

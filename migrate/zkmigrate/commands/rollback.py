@@ -1,0 +1,60 @@
+"""``zkmigrate rollback``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from zkconsumer.cli.tables import How, format_options
+from zkmigrate.apply.journal import Journal
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import (
+    counted,
+    journal_option,
+    journal_path,
+    load,
+    open_migrator,
+    print_results,
+)
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.errors import MigrationError
+
+
+@click.command()
+@click.argument("plan")
+@click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
+@click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")
+@journal_option
+@server_options
+@only_problems_option
+@format_options
+def rollback(
+    plan: str,
+    execute: bool,
+    force: bool,
+    journal: str | None,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Restore both stores to what the journal of PLAN recorded. A dry run unless --execute.
+
+    Refuses a group whose offsets were changed after the move, unless --force is given.
+    """
+    loaded, passed = load(plan)
+    where = journal_path(plan, journal)
+    if not os.path.lexists(where):
+        raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
+    verb = "restoring" if execute else "checking"
+    with (
+        Progress(verb, len(loaded.groups)) as progress,
+        open_stores(servers, progress) as stores,
+        Journal(where, loaded.digest) as opened,
+    ):
+        results = open_migrator(stores, force).rollback(loaded, opened, execute, counted(progress))
+    if not execute:
+        click.echo("dry run: nothing was changed; give --execute to restore", err=True)
+    passed.stays.clear()  # after a rollback nothing was moved
+    print_results(results, passed, how, only_problems)

@@ -1,0 +1,114 @@
+"""What ``apply`` and ``rollback`` share: the plan and its journal, and the results of groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from zkconsumer.cli.tables import How, print_notes, print_rows
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.commands.cells import problem_cells, stays_cell
+from zkmigrate.commands.progress import Progress
+from zkmigrate.formats import plan_file
+from zkmigrate.formats.plan_file import Groups
+from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind
+from zkmigrate.text import shown
+
+if TYPE_CHECKING:
+    from zkmigrate.apply.migrator import Migrator
+    from zkmigrate.stores.sessions import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def journal_option(command: F) -> F:
+    """Add ``--journal``."""
+    return click.option(
+        "--journal", metavar="FILE", help="The journal's file.  [default: PLAN.journal]"
+    )(command)
+
+
+def journal_path(plan_path: str, journal: str | None) -> Path:
+    """Return where a plan's journal is."""
+    return Path(journal or f"{plan_path}.journal")
+
+
+def load(path: str) -> tuple[plan_file.PlanFile, PassedGroups]:
+    """Return a plan, and what keeps notes on its groups while they are iterated over."""
+    loaded = plan_file.load(path)
+    passed = PassedGroups(loaded.groups)
+    return replace(loaded, groups=passed), passed
+
+
+def open_migrator(stores: Stores, force: bool = False) -> Migrator:
+    """Return a migrator. Loads kafka-python, which takes long."""
+    from zkmigrate.apply.migrator import Migrator
+
+    return Migrator(stores, force=force)
+
+
+def counted(progress: Progress) -> Callable[[Result], None]:
+    """Return a function that counts the groups' results."""
+
+    def on_group(result: Result) -> None:
+        progress.group(result.group, result.outcome.good, result.offsets)
+
+    return on_group
+
+
+class PassedGroups:
+    """A plan's groups; keeps what is printed at the end about those that were iterated over."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.stays: dict[str, tuple[StaysBehind, ...]] = {}
+        self.refused: dict[str, Problem] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[GroupPlan]:
+        for group in self._groups:
+            if group.stays:
+                self.stays[group.group] = group.stays
+            if group.problems:
+                self.refused[group.group] = group.problems[0]
+            yield group
+
+
+def print_results(
+    results: list[Result], passed: PassedGroups, how: How, only_problems: bool
+) -> None:
+    """Print what became of each group; exit with 1 when something is left to do."""
+    rows: list[tuple[object, ...]] = []
+    for one in results:
+        if only_problems and one.outcome.good:
+            continue
+        row = (one.group, one.outcome.value, one.offsets)
+        if how != "table":
+            rows.append((*row, one.why, stays_cell(passed.stays.get(one.group, ()), how)))
+        elif one.outcome is Outcome.SKIPPED and one.group in passed.refused:
+            rows.append((*row, ": ".join(problem_cells(passed.refused[one.group], how)[1:])))
+        else:
+            rows.append((*row, one.why))
+    columns = ("group", "outcome", "offsets", "why")
+    print_rows(columns if how == "table" else (*columns, "stays_behind"), rows, how)
+    if how == "table":
+        for group, stays in passed.stays.items():
+            print_notes([f"group {group}: stays behind: {shown(map(str, stays))}"])
+    counts = Counter(one.outcome for one in results)
+    offsets = sum(one.offsets for one in results)
+    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
+    left = sum(map(len, passed.stays.values()))
+    click.echo(
+        f"{offsets} offsets; groups: {', '.join(parts) or 'none'}"
+        + (f"; {left} offsets stay behind" if left else ""),
+        err=True,
+    )
+    good = all(one.outcome.good for one in results)
+    click.get_current_context().exit(0 if good else 1)

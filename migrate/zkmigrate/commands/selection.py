@@ -1,0 +1,112 @@
+"""Which groups a command is about: ``--group``, ``--groups-regex``, ``--all``, ``--exclude``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from zkconsumer.cli.tables import print_notes
+from zkmigrate.errors import MigrationError
+from zkmigrate.model import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The groups that the operator chose. ``excluded``: names or globs.
+
+    Raises UsageError unless groups are chosen in exactly one way.
+    """
+
+    groups: tuple[str, ...]
+    regex: str | None
+    everything: bool
+    excluded: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if bool(self.groups) + (self.regex is not None) + self.everything != 1:
+            raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
+        try:
+            re.compile(self.regex or "")
+        except re.error as error:
+            raise click.UsageError(f"--groups-regex: {error}") from None
+
+    def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
+        """Return the chosen groups of a store, at least one. ``names`` lists what it knows."""
+        if self.groups and store is Store.KAFKA:
+            return self._without_excluded(self.groups)  # brokers before 0.9 cannot list groups
+        return self.among(names(), store.value, "is the chroot right?")
+
+    def among(self, known: Sequence[str], where: str, advice: str) -> list[str]:
+        """Return the chosen groups of those that are ``known``, at least one.
+
+        Raises MigrationError for a group that is not known, or when none is chosen.
+        """
+        for group in self.groups:
+            if group not in known:
+                near = difflib.get_close_matches(group, known, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else advice
+                raise MigrationError(
+                    f"there is no group {group} among the {len(known)} of {where}: {hint}"
+                )
+        chosen: Iterable[str] = self.groups or known
+        if self.regex is not None:
+            chosen = [name for name in known if re.fullmatch(self.regex, name)]
+        if not chosen:
+            raise MigrationError(
+                f"none of the {len(known)} groups in {where} is chosen, so nothing was looked "
+                f"at: {advice}"
+            )
+        return self._without_excluded(chosen)
+
+    def _without_excluded(self, names: Iterable[str]) -> list[str]:
+        chosen = list(dict.fromkeys(names))
+        for pattern in self.excluded:
+            left = [name for name in chosen if name != pattern and not fnmatchcase(name, pattern)]
+            if left == chosen:
+                print_notes([f"--exclude {pattern} matches none of the chosen groups"])
+            chosen = left
+        if not chosen:
+            raise MigrationError(
+                "--exclude leaves none of the chosen groups: nothing was looked at"
+            )
+        return chosen
+
+
+def selection(command: F) -> F:
+    """Add the options that choose groups, given to the command as ``which``."""
+
+    @wraps(command)
+    def bundled(
+        groups: tuple[str, ...],
+        groups_regex: str | None,
+        everything: bool,
+        exclude: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        which = Selection(groups, groups_regex, everything, exclude)
+        return command(which=which, **others)
+
+    for option in (
+        click.option(
+            "--exclude",
+            metavar="GROUP",
+            multiple=True,
+            help="Leave this group out; a name or a glob such as 'test-*'; may be repeated.",
+        ),
+        click.option("--all", "everything", is_flag=True, help="Every group."),
+        click.option("--groups-regex", metavar="RE", help="Every group whose whole name matches."),
+        click.option(
+            "--group", "groups", metavar="GROUP", multiple=True, help="One group; may be repeated."
+        ),
+    ):
+        bundled = option(bundled)
+    return bundled  # type: ignore[return-value]

@@ -1,0 +1,55 @@
+"""Where the servers are, and how the commands open sessions with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from zkconsumer.cli.tables import print_notes, zookeeper_options
+from zkmigrate.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Servers(NamedTuple):
+    """Where the servers are, and for how many seconds to wait for them."""
+
+    zookeeper: str
+    timeout: float
+    coordinator_timeout: float
+
+
+def server_options(command: F) -> F:
+    """Add the options that find and wait for servers, given to the command as ``servers``."""
+
+    @wraps(command)
+    def bundled(zookeeper: str, timeout: float, coordinator_timeout: float, **others: Any) -> Any:
+        return command(servers=Servers(zookeeper, timeout, coordinator_timeout), **others)
+
+    waiting = click.option(
+        "--coordinator-timeout",
+        type=click.FloatRange(min=0.1),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a group coordinator that is away, once for all of its groups.",
+    )
+    return zookeeper_options(waiting(bundled))  # type: ignore[return-value]
+
+
+@contextmanager
+def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
+    """Open sessions with ZooKeeper and the brokers; print which brokers cannot be used."""
+    # Not above: loading kafka-python takes longer than an export or a map of configurations.
+    from zkmigrate.stores.sessions import Stores
+
+    with Stores(*servers, on_wait=progress.waiting) as stores:
+        print_notes(stores.faults)
+        yield stores

@@ -1,0 +1,70 @@
+"""What is wrong with single partitions, as one problem of the group for each kind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from zkconsumer.admin.text import printable
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.plan.values import Kind, Problem
+
+_BY_PARTITION: Final = (Kind.UNREADABLE, Kind.PARTITION_MISSING)
+_SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.TOPIC_MISSING, *_BY_PARTITION)
+_TEXTS: Final = {
+    Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
+    Kind.TOPIC_MISSING: "the topic does not exist: ",
+    Kind.PARTITION_MISSING: "the topic has no such partition: ",
+    Kind.UNKNOWN: "the brokers gave no log range: ",
+}
+_ADVICE: Final = {
+    Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
+    Kind.UNREADABLE: "correct the znode with zkconsumer offsets import, or leave it out with",
+    Kind.CONFLICT: "choose --on-conflict zookeeper, kafka, newest, min or max",
+    Kind.WOULD_LOWER: "the group was moved to the target before, so --on-conflict does not lower "
+    "what the target holds: choose max, or give the offsets that are meant with --from-file",
+    Kind.OUT_OF_RANGE: "choose --out-of-range clamp, or correct the offset",
+    Kind.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
+    Kind.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
+    "skip, or some with",
+    Kind.RECREATED: "the offset means another log: leave it out with",
+    Kind.SLIPPED: "choose --slipped use or --slipped ignore",
+    Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",
+}
+
+
+class Findings:
+    """Collects what was found of partitions. True when there is anything."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._found: dict[Kind, dict[TopicPartition, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, kind: Kind, tp: TopicPartition, text: str = "") -> None:
+        """Note one partition; ``text`` follows its name."""
+        self._found.setdefault(kind, {})[tp] = f"{tp}{text}"
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield one problem for each kind, with what the operator may give to ``--skip``."""
+        for kind, found in self._found.items():
+            skips: dict[str, None] = {}
+            for tp in found if kind in _SKIPPABLE else ():
+                place = f"{tp.topic}:{tp.partition}" if kind in _BY_PARTITION else tp.topic
+                skips[f"{self._group}:{place}"] = None
+            yield problem(kind, _TEXTS.get(kind, ""), _ADVICE[kind], found.values(), skips)
+
+
+def problem(
+    kind: Kind, text: str, advice: str, names: Iterable[str] = (), skips: Iterable[str] = ()
+) -> Problem:
+    """Return a problem whose texts can be printed."""
+    return Problem(
+        kind,
+        printable(text),
+        printable(advice),
+        tuple(map(printable, names)),
+        tuple(map(printable, skips)),
+    )

@@ -1,0 +1,237 @@
+"""Decides, from a group's state and the operator's options, what a move would do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import Direction, GroupState, Retention, Store
+from zkmigrate.plan.findings import Findings, problem
+from zkmigrate.plan.left_out import LeftOut
+from zkmigrate.plan.options import Options, covers
+from zkmigrate.plan.partition import PartitionRules
+from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem
+from zkmigrate.text import Note, day
+
+DAY_MS: Final = 86_400_000
+SOON_DAYS: Final = 3
+
+
+def plan_group(
+    state: GroupState,
+    direction: Direction,
+    options: Options,
+    now_ms: int,
+    retention: Retention | None,
+) -> GroupPlan:
+    """Return the plan of one group: what to write and why, or what stands in the way.
+
+    ``retention`` is only needed on the way to Kafka. Offsets that are to be skipped have no
+    entries: they stay behind, and the plan lists them.
+    """
+    return _Planner(state, direction, options, now_ms, retention).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        state: GroupState,
+        direction: Direction,
+        options: Options,
+        now_ms: int,
+        retention: Retention | None,
+    ) -> None:
+        self.state = state
+        self.direction = direction
+        self.options = options
+        self.now_ms = now_ms
+        self.retention = retention
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.findings = Findings(state.group)
+        self.left_out = LeftOut(state, direction, options)
+
+    def plan(self) -> GroupPlan:
+        state = self.state
+        self._live()
+        self._layout()
+        rules = PartitionRules(state, self.direction, self.options, self.findings)
+        wanted = sorted(
+            tp
+            for tp in {
+                *state.zk,
+                *state.kafka,
+                *state.slipped,
+                *(state.from_file or ()),
+                *self._unstored(),
+                *self._moved_unseen(),
+            }
+            if not self.left_out.leaves_out(tp)
+        )
+        entries = [entry for tp in wanted if (entry := rules.entry(tp)) is not None]
+        self.problems += self.findings.problems()
+        stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
+        held = stored if state.from_file is None else state.from_file
+        moved = self._is_moved(entries)
+        if not held and not state.slipped and not state.faults and not moved:
+            self._refuse(
+                Kind.NOTHING,
+                f"{self.direction.source.value} holds no offset of the group",
+                "check group, chroot and --direction",
+            )
+        if not moved:
+            self._idle()
+        unseen = {
+            topic
+            for topic in state.hidden - INTERNAL_TOPICS
+            if not covers(self.left_out.skipped, TopicPartition(topic, -1))
+        }
+        self._note(entries, unseen - {tp.topic for tp in wanted})
+        marker = state.marker.data if state.marker else None
+        return GroupPlan(
+            state.group,
+            tuple(self.problems),
+            tuple(self.notes),
+            tuple(entries),
+            marker,
+            {
+                entry.tp.topic: state.topics[entry.tp.topic].czxid
+                for entry in entries
+                if entry.write
+            },
+            self.left_out.patterns,
+            tuple(sorted(self.left_out.stays)),
+            moved,
+        )
+
+    def _is_moved(self, entries: Iterable[Entry]) -> bool:
+        """Whether an earlier move to the target still holds, so that nothing is left to do.
+
+        Then the target's own consumers may run, and are not in the way.
+        """
+        marker = self.state.marker
+        if (
+            marker is None
+            or marker.moved_to is not self.direction.target
+            or self.state.from_file is not None
+            or self.findings
+            or any(entry.write for entry in entries)
+        ):
+            return False
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        for entry in entries:
+            committed = entry.kafka.offset if entry.kafka else None
+            held = entry.zk if to_kafka else committed
+            if held is not None and held != marker.values.get(entry.tp):
+                return False  # the source store was used since: a new marker has to say so
+        own = {Kind.COORDINATOR_MEMBER} if to_kafka else {Kind.LIVE_MEMBER, Kind.OWNED}
+        self.problems = [problem for problem in self.problems if problem.kind not in own]
+        return True
+
+    def _unstored(self) -> Iterable[TopicPartition]:
+        """Partitions that neither store has an offset of, in topics that one has some of."""
+        stored = {tp.topic for tp in (*self.state.zk, *self.state.kafka)}
+        for topic, found in self.state.topics.items():
+            if topic in stored:
+                for number in found.partitions:
+                    yield TopicPartition(topic, number)
+
+    def _moved_unseen(self) -> Iterable[TopicPartition]:
+        """Partitions that were moved once, in topics whose offsets in Kafka we may not see now."""
+        marker = self.state.marker
+        return [tp for tp in marker.values if tp.topic in self.state.hidden] if marker else []
+
+    def _refuse(self, kind: Kind, text: str, advice: str, names: Iterable[str] = ()) -> None:
+        self.problems.append(problem(kind, text, advice, names))
+
+    def _live(self) -> None:
+        state = self.state
+        if state.members:
+            self._refuse(
+                Kind.LIVE_MEMBER,
+                "registered in ZooKeeper: ",
+                "stop these members; a killed one vanishes when its session ends",
+                state.members,
+            )
+        elif state.owners:
+            self._refuse(
+                Kind.OWNED,
+                "owned by members that are not registered: ",
+                f"delete /consumers/{state.group}/owners when no process of the group runs",
+                (f"{tp} by {owner}" for tp, owner in sorted(state.owners.items())),
+            )
+        if state.coordinator_members:
+            self._refuse(
+                Kind.COORDINATOR_MEMBER,
+                "joined at the broker's coordinator: ",
+                "stop these consumers, or let them leave; then plan again",
+                state.coordinator_members,
+            )
+
+    def _layout(self) -> None:
+        if self.state.foreign:
+            self._refuse(
+                Kind.FOREIGN_LAYOUT,
+                "not as the JVM's consumer writes it: ",
+                "move this group with the tool of its own client",
+                self.state.foreign,
+            )
+        for fault in self.state.faults:
+            self._refuse(Kind.UNKNOWN, fault, "bring that back, then plan again")
+
+    def _idle(self) -> None:
+        """Refuse groups that were idle for long: an operator has to say that they are needed."""
+        if self.direction is Direction.KAFKA_TO_ZK or self.state.from_file is not None:
+            return
+        newest = max((node.mtime_ms for node in self.state.zk.values()), default=None)
+        if newest is None:
+            return
+        days = max(0, self.now_ms - newest) // DAY_MS
+        if days > self.options.max_idle_days:
+            self._refuse(
+                Kind.IDLE,
+                f"no offset was written for {days} days",
+                f"if it is still needed give --max-idle-days {days}",
+            )
+
+    def _note(self, entries: Iterable[Entry], unseen: Iterable[str]) -> None:
+        unset = [str(entry.tp) for entry in entries if entry.to is None]
+        if unset:
+            self.notes.append(Note("no offset, so auto.offset.reset decides: ", unset))
+        if self.left_out.stays:
+            source = self.direction.source.value if self.state.from_file is None else "the file"
+            left = map(str, sorted(self.left_out.stays))
+            self.notes.append(Note(f"stays behind in {source}: ", left))
+        marker = self.state.marker
+        if marker is not None:
+            where = f"moved to {marker.moved_to.value}" if marker.moved_to else "rolled back"
+            self.notes.append(f"was {where} on {day(marker.at_ms)}")
+        if self.direction is Direction.ZK_TO_KAFKA and self.retention is not None:
+            days = self.retention.minutes / 1440
+            note = f"without a commit the broker forgets what is moved today on {self.expiry()}"
+            if days < SOON_DAYS:
+                note += f" ({days:g} days): start consumers, or raise offsets.retention.minutes"
+            if not self.retention.known:
+                note += "; the broker does not report its retention, this is the default"
+            self.notes.append(note)
+        if self.direction is Direction.KAFKA_TO_ZK:
+            if unseen and self.state.from_file is None:
+                self.notes.append(
+                    Note(
+                        "the broker's access lists hide offsets of these topics, which do not move "
+                        "if the group has any: ",
+                        sorted(unseen),
+                    )
+                )
+            rich = [str(e.tp) for e in entries if e.write and e.kafka and e.kafka.metadata]
+            if rich:
+                self.notes.append(
+                    Note("metadata has no place in ZooKeeper, the journal keeps it: ", rich)
+                )
+
+    def expiry(self) -> str:
+        """The day on which offsets committed now expire, unless a consumer commits again."""
+        assert self.retention is not None
+        return day(self.now_ms + self.retention.minutes * 60_000)

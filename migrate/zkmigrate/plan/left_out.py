@@ -1,0 +1,75 @@
+"""Which offsets of a group a plan leaves out, and which of these stay behind. Pure."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import Direction, GroupState
+from zkmigrate.plan.options import MissingTopics, Options, covers
+from zkmigrate.plan.values import Kind, StaysBehind
+
+_SKIPPED: Final = "skipped"
+
+
+class LeftOut:
+    """Tells which partitions are left out; lists what therefore stays in the source store.
+
+    ``skipped``: patterns of what the operator left out. ``stays``: the offsets that stay behind,
+    of the partitions that were asked for so far.
+    """
+
+    def __init__(self, state: GroupState, direction: Direction, options: Options) -> None:
+        self._state = state
+        self._direction = direction
+        self._skip_missing = options.missing_topics is MissingTopics.SKIP
+        self._missing: set[str] = set()
+        self.skipped = frozenset(
+            skip.pattern for skip in options.skips if fnmatchcase(state.group, skip.group)
+        )
+        self.stays: list[StaysBehind] = []
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Patterns of all offsets that are left out."""
+        return self.skipped | self._missing
+
+    def leaves_out(self, tp: TopicPartition) -> bool:
+        """Whether a partition is left out; its offset is then noted, where there is one."""
+        why = self._why(tp)
+        if why is None:
+            return False
+        state = self._state
+        zk, kafka = state.zk.get(tp), state.kafka.get(tp)
+        in_zk = zk.offset if zk else None
+        in_kafka = kafka.offset if kafka else None
+        to_kafka = self._direction is Direction.ZK_TO_KAFKA
+        if state.from_file is not None:
+            source = state.from_file.get(tp)
+        elif to_kafka:
+            source = state.slipped.get(tp) if in_zk is None else in_zk
+        else:
+            source = in_kafka
+        unknown = state.from_file is None and (
+            (to_kafka and zk is not None and bool(zk.fault))
+            or (not to_kafka and tp.topic in state.hidden)
+        )
+        if why != _SKIPPED:
+            if source is None and not unknown:
+                return False  # what the target alone holds stays as it is
+            self._missing.add(f"{tp.topic}:{tp.partition}")
+        if unknown or (source is not None and source != (in_kafka if to_kafka else in_zk)):
+            self.stays.append(StaysBehind(tp, None if unknown else source, why))
+        return True
+
+    def _why(self, tp: TopicPartition) -> str | None:
+        if covers(self.skipped, tp):
+            return _SKIPPED
+        if self._skip_missing:
+            topic = self._state.topics.get(tp.topic)
+            if topic is None:
+                return Kind.TOPIC_MISSING.value
+            if tp.partition not in topic.partitions:
+                return Kind.PARTITION_MISSING.value
+        return None

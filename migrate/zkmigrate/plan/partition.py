@@ -1,0 +1,201 @@
+"""What the target is to hold of one partition, and why. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import Direction, GroupState, Store
+from zkmigrate.plan.findings import Findings
+from zkmigrate.plan.options import OnConflict, Options, OutOfRange, Slipped
+from zkmigrate.plan.values import Entry, Kind
+from zkmigrate.text import day, show
+
+CLOCKS_MS: Final = 60_000
+"""How far the clocks of ZooKeeper and brokers may differ where a rollback set both times."""
+
+
+class PartitionRules:
+    """The rules of one group's partitions. What stands in the way goes to ``findings``."""
+
+    def __init__(
+        self, state: GroupState, direction: Direction, options: Options, findings: Findings
+    ) -> None:
+        self.state = state
+        self.direction = direction
+        self.options = options
+        self._found = findings.add
+
+    def entry(self, tp: TopicPartition) -> Entry | None:
+        """Return the plan of a partition, or ``None`` when what was found prevents one."""
+        state = self.state
+        if tp.topic in state.hidden:
+            self._found(Kind.HIDDEN, tp)
+            return None
+        znode = state.zk.get(tp)
+        kafka = state.kafka.get(tp)
+        zk = znode.offset if znode else None
+        version = znode.version if znode else None
+        if znode is not None and znode.fault:
+            self._found(Kind.UNREADABLE, tp, f": {znode.fault}")
+            return None
+        committed = kafka.offset if kafka else None
+        done = self._moved_before(tp, zk, committed)
+        if done is not None:
+            return Entry(tp, zk, version, kafka, *done)
+        source_zk = zk
+        slip = state.slipped.get(tp)
+        if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
+            if self.options.slipped is Slipped.REFUSE:
+                self._found(Kind.SLIPPED, tp, f": {slip} below offset, {show(zk)} below offsets")
+                return None
+            if self.options.slipped is Slipped.USE:
+                source_zk = slip
+        if state.from_file is not None:
+            value, reason = self._from_file(tp, zk, committed)
+            stays = tp not in state.from_file
+        else:
+            value, reason = self._choose(tp, source_zk, committed)
+            stays = (source_zk if self.direction.source is Store.ZOOKEEPER else committed) is None
+        if source_zk != zk:
+            reason += "; stored below offset by a 1.1.0 broker"
+        if value is not None and not stays:
+            usable = self._usable(tp, value)
+            if usable is None:
+                return None
+            value, remark = usable
+            reason += remark
+        held = zk if self.direction.target is Store.ZOOKEEPER else committed
+        return Entry(tp, zk, version, kafka, value, value != held, reason)
+
+    def _from_file(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int | None, str]:
+        """Return what the target is to hold when a file says it: both stores may differ."""
+        assert self.state.from_file is not None
+        target = kafka if self.direction is Direction.ZK_TO_KAFKA else zk
+        if tp in self.state.from_file:
+            return self.state.from_file[tp], "from the file"
+        return target, "not in the file: it stays"
+
+    def _moved_before(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int, bool, str] | None:
+        """Return the rest of the entry of a partition that an earlier move to the target settles.
+
+        That is so while the source store has not changed since: its offset is not a conflict.
+        """
+        marker = self.state.marker
+        source, target = self.direction.source, self.direction.target
+        held, stays = (zk, kafka) if source is Store.ZOOKEEPER else (kafka, zk)
+        if (
+            marker is None
+            or marker.moved_to is not target
+            or self.state.from_file is not None
+            or stays is None
+            or held is None
+            or marker.values.get(tp) != held
+        ):
+            return None
+        return stays, False, f"{source.value} has not changed since the move to {target.value}"
+
+    def _choose(
+        self, tp: TopicPartition, zk: int | None, kafka: int | None
+    ) -> tuple[int | None, str]:
+        """Return what the target is to hold, and why."""
+        to_kafka = self.direction is Direction.ZK_TO_KAFKA
+        source, target = (zk, kafka) if to_kafka else (kafka, zk)
+        from_name, to_name = self.direction.source.value, self.direction.target.value
+        if source is None and target is None:
+            return None, "no offset: auto.offset.reset decides"
+        if source is None:
+            return target, f"only {to_name} has an offset: it stays"
+        if target is None:
+            return source, f"only {from_name} has an offset"
+        if source == target:
+            return source, "both hold it"
+        marker = self.state.marker
+        if (
+            marker is not None
+            and marker.moved_to is self.direction.source
+            and marker.values.get(tp) == target
+        ):
+            return source, f"{to_name} has not changed since the group was moved to {from_name}"
+        moved_here = marker is not None and marker.moved_to is self.direction.target
+        both = f": zookeeper {zk}, kafka {kafka}"
+        if marker is not None and moved_here:
+            then = show(marker.values.get(tp)) if marker.values else "not known"
+            both += f" ({from_name} at the move: {then})"
+        match self.options.on_conflict:
+            case OnConflict.REFUSE:
+                self._found(Kind.CONFLICT, tp, both)
+                return target, "conflict"
+            case OnConflict.ZOOKEEPER | OnConflict.KAFKA as rule:
+                chosen = zk if rule is OnConflict.ZOOKEEPER else kafka
+            case OnConflict.MIN | OnConflict.MAX as rule:
+                chosen = (min if rule is OnConflict.MIN else max)(source, target)
+            case OnConflict.NEWEST:
+                chosen = self._newest(tp, zk, kafka)
+                if chosen is None:
+                    return target, "conflict"
+        if moved_here and chosen is not None and chosen < target:
+            self._found(Kind.WOULD_LOWER, tp, both)
+            return target, "conflict"
+        other = kafka if chosen == zk else zk
+        side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
+        rule_name = self.options.on_conflict.value
+        return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
+
+    def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
+        znode, committed = self.state.zk.get(tp), self.state.kafka.get(tp)
+        if znode is None or committed is None or committed.commit_ms is None:
+            self._found(
+                Kind.CONFLICT,
+                tp,
+                f": zookeeper {zk}, kafka {kafka}, and no time of the commit is known",
+            )
+            return None
+        marker = self.state.marker
+        newer = max(znode.mtime_ms, committed.commit_ms)
+        if marker is not None and marker.moved_to is None and newer <= marker.at_ms + CLOCKS_MS:
+            self._found(
+                Kind.CONFLICT,
+                tp,
+                f": zookeeper {zk}, kafka {kafka}, and their times do not count, since a "
+                f"rollback restored offsets on {day(marker.at_ms)}",
+            )
+            return None
+        if znode.mtime_ms == committed.commit_ms:
+            self._found(Kind.CONFLICT, tp, f": zookeeper {zk}, kafka {kafka}, equally new")
+            return None
+        return zk if znode.mtime_ms > committed.commit_ms else kafka
+
+    def _usable(self, tp: TopicPartition, value: int) -> tuple[int, str] | None:
+        """Check an offset against topic and log; ``None`` when it cannot be used."""
+        topic = self.state.topics.get(tp.topic)
+        if topic is None:
+            self._found(Kind.TOPIC_MISSING, tp)
+            return None
+        if tp.partition not in topic.partitions:
+            self._found(Kind.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
+            return None
+        znode = self.state.zk.get(tp)
+        if (
+            znode is not None
+            and znode.offset == value
+            and znode.mzxid < topic.czxid
+            and tp not in self.state.slipped
+        ):
+            self._found(Kind.RECREATED, tp, f": {value} was stored before the topic was created")
+            return None
+        log = self.state.ranges.get(tp)
+        if log is None:
+            self._found(Kind.UNKNOWN, tp)
+            return None
+        if log.earliest <= value <= log.latest:
+            return value, ""
+        if self.options.out_of_range is OutOfRange.REFUSE:
+            self._found(Kind.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}")
+            return value, ""
+        bound = log.earliest if value < log.earliest else log.latest
+        return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"

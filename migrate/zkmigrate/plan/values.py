@@ -1,0 +1,157 @@
+"""What a plan consists of: groups, their partitions, and what stands in their way. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import Direction, KafkaOffset, number
+
+
+class Verdict(Enum):
+    """What an assessment says of a group."""
+
+    READY = "ready"
+    MOVED = "moved"
+    DECIDE = "needs a decision"
+    REFUSED = "refused"
+
+
+class Kind(Enum):
+    """What can stand in a group's way. The value is what commands print."""
+
+    LIVE_MEMBER = "live-member"
+    OWNED = "owned"
+    COORDINATOR_MEMBER = "coordinator-member"
+    COORDINATOR_AWAY = "coordinator-away"
+    FOREIGN_LAYOUT = "foreign-layout"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+    BAD_NAME = "bad-name"
+    NOTHING = "nothing-stored"
+    HIDDEN = "hidden-offsets"
+    CONFLICT = "conflict"
+    WOULD_LOWER = "would-lower"
+    OUT_OF_RANGE = "out-of-range"
+    TOPIC_MISSING = "topic-missing"
+    PARTITION_MISSING = "partition-missing"
+    RECREATED = "topic-recreated"
+    SLIPPED = "slipped-offsets"
+    IDLE = "idle"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether an option of ``plan`` can settle it, or something outside must change first."""
+        return Verdict.DECIDE if self in _DECIDABLE else Verdict.REFUSED
+
+
+_DECIDABLE = frozenset(
+    {
+        Kind.HIDDEN,
+        Kind.CONFLICT,
+        Kind.WOULD_LOWER,
+        Kind.OUT_OF_RANGE,
+        Kind.TOPIC_MISSING,
+        Kind.PARTITION_MISSING,
+        Kind.RECREATED,
+        Kind.SLIPPED,
+        Kind.IDLE,
+        Kind.UNREADABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a group is not ready: what was found, and what to do, one line each.
+
+    ``names``: what ``text`` is about, such as partitions, all of them. ``skips``: what the operator
+    may give to ``--skip``, as ``advice`` says at its end.
+    """
+
+    kind: Kind
+    text: str
+    advice: str
+    names: tuple[str, ...] = ()
+    skips: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """What was found, with all names."""
+        return self.text + ", ".join(self.names)
+
+    @property
+    def fix(self) -> str:
+        """What to do, with all that may be given to ``--skip``."""
+        return " ".join([self.advice, *(f"--skip {skip}" for skip in self.skips)])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One partition of a plan: what both stores hold, and what the target is to hold.
+
+    ``to`` is ``None`` where the target is to hold no offset. ``write``: the target must be changed.
+    ``zk_version`` is ``None`` when there is no znode.
+    """
+
+    tp: TopicPartition
+    zk: int | None
+    zk_version: int | None
+    kafka: KafkaOffset | None
+    to: int | None
+    write: bool
+    reason: str
+
+
+class StaysBehind(NamedTuple):
+    """An offset of the source store that a plan does not move. ``None``: it cannot be read."""
+
+    tp: TopicPartition
+    offset: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.tp} ({'unknown' if self.offset is None else self.offset}, {self.why})"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """One group of a plan. Only a ready one is applied.
+
+    ``topics``: when each topic was created (a zxid) whose offsets are to be written. ``skipped``:
+    patterns of offsets that are left out, see ``covers``; offsets of any other partition without an
+    entry came later. ``stays``: offsets that therefore stay behind in the source store.
+    """
+
+    group: str
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    marker: bytes | None = None
+    """Content of the migration marker before the move."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    skipped: frozenset[str] = frozenset()
+    stays: tuple[StaysBehind, ...] = ()
+    moved: bool = False
+    """Whether the group was moved to the target before, and nothing is left to write."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The hardest of the problems' verdicts."""
+        verdicts = {problem.kind.verdict for problem in self.problems}
+        if Verdict.REFUSED in verdicts:
+            return Verdict.REFUSED
+        if verdicts:
+            return Verdict.DECIDE
+        return Verdict.MOVED if self.moved else Verdict.READY
+
+    def source_offsets(self, direction: Direction) -> dict[TopicPartition, int]:
+        """Return what the source store holds, which the migration marker records."""
+        held = {
+            entry.tp: entry.zk if direction is Direction.ZK_TO_KAFKA else number(entry.kafka)
+            for entry in self.entries
+        }
+        return {tp: offset for tp, offset in held.items() if offset is not None}

@@ -1,0 +1,13 @@
+"""Reads both stores.
+
+``sessions.Stores`` holds the sessions with ZooKeeper and the brokers, for one thread. With it::
+
+    group_states.read_states    everything that a plan needs of many groups -> GroupState
+    group_states.read_offsets   the offsets of planned groups in both stores -> HeldNow
+    logs.Logs                   which topics exist, since when, and what their logs hold
+    offset_znodes               a group's offset znodes, as scripts
+    migration_marker            ``/consumers/GROUP/migration``, which records a move
+
+A group that cannot be read becomes a ``Problem`` of that group; the others are read. Writing is the
+business of ``apply``.
+"""

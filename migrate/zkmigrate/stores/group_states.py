@@ -1,0 +1,193 @@
+"""Reads groups from both stores: everything for a plan, or only the offsets for a comparison.
+
+Groups are read in batches, and one that cannot be read costs that group only: it has a problem
+instead of a state. Used from the thread that uses ``Stores``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from zkconsumer.admin.reads import children
+from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
+from zkconsumer.admin.text import printable
+from zkconsumer.admin.verify import Kind as Finding, verify
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS, is_legal_topic
+from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
+from zkmigrate.plan.values import GroupPlan, Kind, Problem
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_nodes, zk_offset
+from zkmigrate.stores.sessions import Stores
+
+_CHUNK: Final = 100
+
+
+def read_states(
+    stores: Stores,
+    groups: Iterable[str],
+    from_file: Mapping[str, Mapping[TopicPartition, int]],
+    commit_times: bool,
+) -> Iterator[GroupState | tuple[str, Problem]]:
+    """Yield the state of each group; for one that cannot be read or be a group, the problem.
+
+    ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
+    was committed to Kafka, which reads the coordinators' logs.
+    """
+    every = list(groups)
+    times = stores.commit_times(every) if commit_times else {}
+    topics = stores.zk.run(children(BROKER_TOPICS)) or []
+    hidden = stores.kafka.hidden(filter(is_legal_topic, topics))
+    names = iter(every)
+    while chunk := list(islice(names, _CHUNK)):
+        legal = [name for name in chunk if is_legal_topic(name)]
+        problems = {name: bad_name(name) for name in chunk if not is_legal_topic(name)}
+        parts: dict[str, GroupSnapshot] = {}
+        scripts = map(or_refusal, map(read_group, legal))
+        for name, found in zip(legal, stores.zk.run_all(scripts), strict=True):
+            if isinstance(found, ZooKeeperError):
+                problems[name] = _unreadable(name, found)
+            else:
+                parts[name] = found or GroupSnapshot(name)
+        _learn(stores, ((*part.offsets, *part.owners, *part.slipped) for part in parts.values()))
+        kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
+        for name, snapshot in parts.items():
+            asked = _partitions(stores, snapshot)
+            try:
+                kafka[name] = {
+                    tp: KafkaOffset(*stored, times.get((name, tp)))
+                    for tp, stored in stores.kafka.fetch(name, asked).items()
+                }
+            except BrokerError as error:
+                problems[name] = _unreadable(name, error)
+        partitions = ((*kafka[name], *from_file.get(name, ())) for name in kafka)
+        _learn(stores, ((tp.topic for tp in some) for some in partitions))
+        for name in chunk:
+            if name not in problems:
+                try:
+                    state = _state(stores, parts[name], kafka[name], from_file.get(name), hidden)
+                except BrokerError as error:
+                    problems[name] = _unreadable(name, error)
+            yield (name, problems[name]) if name in problems else state
+
+
+def read_offsets(
+    stores: Stores, plans: Iterable[GroupPlan]
+) -> Iterator[tuple[GroupPlan, HeldNow | Problem]]:
+    """Yield each planned group with all that both stores hold of it now.
+
+    For one that cannot be read, the problem.
+    """
+    for plan, nodes in stores.zk.run_all(map(_offset_nodes, plans)):
+        if isinstance(nodes, ZooKeeperError):
+            yield plan, _unreadable(plan.group, nodes)
+            continue
+        try:
+            found = stores.fetch(plan.group, [entry.tp for entry in plan.entries])
+        except BrokerError as error:
+            yield plan, _unreadable(plan.group, error)
+            continue
+        yield (
+            plan,
+            {
+                Store.ZOOKEEPER: {tp: zk_offset("", node).offset for tp, node in nodes.items()},
+                Store.KAFKA: {tp: stored.offset for tp, stored in found.items()},
+            },
+        )
+
+
+def _offset_nodes(
+    plan: GroupPlan,
+) -> Script[tuple[GroupPlan, dict[TopicPartition, Node] | ZooKeeperError]]:
+    return plan, (yield from or_refusal(offset_nodes(plan.group)))
+
+
+def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
+    """Find out about the topics of many groups at once."""
+    stores.logs.of({topic for some in topics for topic in some})
+
+
+def _partitions(stores: Stores, snapshot: GroupSnapshot) -> list[TopicPartition]:
+    """The partitions to ask about those brokers that do not list a group's offsets."""
+    topics = {*snapshot.offsets, *snapshot.owners}
+    found = {tp for tp, _ in numbered(snapshot.offsets)}
+    for topic, state in stores.logs.of(topics)[0].items():
+        found |= {TopicPartition(topic, number) for number in state.partitions}
+    return sorted(found)
+
+
+def _state(
+    stores: Stores,
+    snapshot: GroupSnapshot,
+    kafka: Mapping[TopicPartition, KafkaOffset],
+    from_file: Mapping[TopicPartition, int] | None,
+    hidden: frozenset[str],
+) -> GroupState:
+    foreign = tuple(
+        finding.where
+        for finding in verify(snapshot, interpret(snapshot, ()), {}, {})
+        if finding.kind is Finding.FOREIGN_LAYOUT
+    )
+    zk: dict[TopicPartition, ZkOffset] = {}
+    for tp, node in numbered(snapshot.offsets):
+        zk[tp] = zk_offset(snapshot.paths.offset(tp), node)
+    slipped: dict[TopicPartition, int] = {}
+    faults: list[str] = []
+    for tp, node in numbered(snapshot.slipped):
+        where = f"{snapshot.paths.root}/offset/{tp.topic}/{tp.partition}"
+        try:
+            offset = offset_in(node, where)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
+            continue
+        if offset is not None:
+            slipped[tp] = offset
+    marker: MigrationMarker | None = None
+    if snapshot.moved is not None:
+        try:
+            marker = migration_marker.decode(migration_marker.path(snapshot.group), snapshot.moved)
+        except ZnodeFormatError as fault:
+            faults.append(str(fault))
+    names = {tp.topic for tp in (*kafka, *(from_file or ()))}
+    topics, ranges = stores.logs.of({*names, *snapshot.offsets, *snapshot.slipped})
+    return GroupState(
+        snapshot.group,
+        members=tuple(sorted(snapshot.members)),
+        owners={tp: node.data.decode(errors="replace") for tp, node in numbered(snapshot.owners)},
+        coordinator_members=stores.kafka.members(snapshot.group),
+        zk=zk,
+        kafka=kafka,
+        ranges=ranges,
+        topics=topics,
+        slipped=slipped,
+        foreign=foreign,
+        marker=marker,
+        faults=tuple(faults),
+        hidden=hidden,
+        from_file=from_file,
+    )
+
+
+def bad_name(name: str) -> Problem:
+    """Return the refusal of a name that no group in ZooKeeper can have."""
+    shown = ascii(name[:60]) + ("..." if len(name) > 60 else "")
+    return Problem(
+        Kind.BAD_NAME,
+        f"{shown} cannot be part of a ZooKeeper path",
+        "use a group of 1 to 255 letters, digits, '.', '_' or '-'",
+    )
+
+
+def _unreadable(group: str, error: ZkConsumerError) -> Problem:
+    """Return the problem of a group that ZooKeeper or its coordinator does not show."""
+    leave = f"leave the group out with --exclude {group}"
+    if isinstance(error, BrokerError) and error.retriable:
+        fix = f"bring its broker back and run this again, or {leave}"
+        return Problem(Kind.COORDINATOR_AWAY, printable(str(error)), fix)
+    return Problem(Kind.UNREADABLE, printable(str(error)), f"allow it to be read, or {leave}")

@@ -1,0 +1,64 @@
+"""The offset znodes of a group: which there are and what they hold. Scripts; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zkconsumer.admin.reads import children, children_of
+from zkconsumer.admin.snapshot import partition_number
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
+from zkconsumer.errors import ZnodeFormatError
+from zkmigrate.model import ZkOffset
+
+
+def offset_partitions(group: str) -> Script[list[TopicPartition]]:
+    """Return the partitions that a group has offset znodes of."""
+    paths = GroupPaths(group)
+    topics = list(filter(is_legal_topic, (yield from children(paths.offsets)) or []))
+    lists = yield from children_of(map(paths.offsets_topic, topics))
+    return [
+        TopicPartition(topic, number)
+        for topic, names in zip(topics, lists, strict=True)
+        for number in map(partition_number, names)
+        if number is not None
+    ]
+
+
+def offset_nodes(group: str) -> Script[dict[TopicPartition, Node]]:
+    """Return all offset znodes of a group."""
+    wanted = yield from offset_partitions(group)
+    nodes = yield from read_many(map(GroupPaths(group).offset, wanted))
+    pairs = zip(wanted, nodes, strict=True)
+    return {tp: node for tp, node in pairs if node is not None}
+
+
+def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:
+    """Yield the znodes that are partitions of topics."""
+    for topic, nodes in tree.items():
+        if is_legal_topic(topic):
+            for name, node in nodes.items():
+                number = partition_number(name)
+                if number is not None:
+                    yield TopicPartition(topic, number), node
+
+
+def offset_in(node: Node | None, path: str = "its offset znode") -> int | None:
+    """Return the offset in a znode; a negative one means none. Raises ZnodeFormatError."""
+    if node is None:
+        return None
+    offset = decode_offset(path, node.data)
+    return offset if offset >= 0 else None
+
+
+def zk_offset(path: str, node: Node) -> ZkOffset:
+    """Return what an offset znode holds, or why it cannot be read."""
+    stat = node.stat
+    offset, fault = None, ""
+    try:
+        offset = offset_in(node, path)
+    except ZnodeFormatError as error:
+        fault = str(error)
+    return ZkOffset(offset, stat.version, stat.mzxid, stat.mtime_ms, fault)

@@ -1,0 +1,155 @@
+"""The sessions with both stores, and what brokers know of groups. Used from one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.admin.topics import read_brokers, read_topic
+from zkconsumer.broker import offset_times
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import read_many
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, decode_topic, topic_path
+from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
+from zkconsumer.zk.blocking import BlockingZk
+from zkmigrate.errors import MigrationError
+from zkmigrate.model import Retention, Store
+from zkmigrate.stores.logs import CLIENT_ID, Logs
+
+
+class Stores:
+    """Sessions with ZooKeeper and the brokers registered there. Use as a context manager.
+
+    Args:
+        zookeeper: ``host:port/chroot``.
+        timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
+        coordinator_timeout: seconds to wait for a coordinator that moves, loads or is away.
+        on_wait: called with what is waited for, once for each wait.
+
+    Raises the errors of ``BlockingZk`` and MigrationError when no broker can be used.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str,
+        timeout: float = 30.0,
+        coordinator_timeout: float = 60.0,
+        on_wait: Callable[[str], object] = lambda _what: None,
+    ) -> None:
+        self.zk = BlockingZk(zookeeper, timeout)
+        self.timeout = timeout
+        self.coordinator_timeout = coordinator_timeout
+        self.faults: tuple[str, ...] = ()
+        """Registered brokers that cannot be used, and why. Known once the session is open."""
+        self.unlisted: tuple[str, ...] = ()
+        """Partitions without a leader, whose groups ``group_names`` could not list."""
+        self._where = zookeeper
+        self.on_wait = on_wait
+        self._offsets_partitions = 0
+        self.kafka = GroupCoordinators(
+            CLIENT_ID,
+            self._brokers,
+            min(timeout, 10.0),
+            coordinator_timeout,
+            place=self._offsets_partition,
+            on_wait=on_wait,
+        )
+        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
+
+    def __enter__(self) -> Self:
+        self.zk.__enter__()
+        try:
+            brokers = self.zk.run(read_brokers())
+            if not brokers.endpoints and not brokers.faults:
+                raise MigrationError(
+                    f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
+                    "or correct the chroot"
+                )
+            if not brokers.endpoints:
+                more = len(brokers.faults) - 1
+                raise MigrationError(
+                    f"no broker can be used: {brokers.faults[0]}"
+                    + (f" (and {more} more)" if more else "")
+                )
+            self.faults = brokers.faults
+        except BaseException:
+            self.zk.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kafka.close()
+        self.logs.close()
+        self.zk.__exit__(exc_type, exc, traceback)
+
+    def _brokers(self) -> Sequence[BrokerEndpoint]:
+        return list(self.zk.run(read_brokers()).endpoints.values())
+
+    def _offsets_partition(self, group: str) -> Hashable:
+        """The partition of ``__consumer_offsets`` whose leader is the group's coordinator."""
+        if not self._offsets_partitions:
+            path = topic_path(offset_times.OFFSETS_TOPIC)
+            (node,) = self.zk.run(read_many([path]))
+            try:
+                self._offsets_partitions = 0 if node is None else len(decode_topic(path, node.data))
+            except ZnodeFormatError:
+                pass
+        count = self._offsets_partitions
+        return offset_times.place(group, count) if count else group
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def group_names(self, store: Store) -> list[str]:
+        """Return the names of all groups that a store knows, whatever they are."""
+        if store is Store.KAFKA:
+            try:
+                names = self.kafka.list_groups()
+            except UnsupportedBrokerError:
+                raise MigrationError(
+                    "brokers before 0.9 cannot list groups: name them with --group"
+                ) from None
+            topic = self.zk.run(read_topic(offset_times.OFFSETS_TOPIC))
+            if topic is not None:
+                self.unlisted = tuple(
+                    f"{topic.topic}-{number}"
+                    for number in topic.replicas
+                    if number not in topic.states or topic.states[number].leader is None
+                )
+            return names
+        return self.zk.run(list_groups())
+
+    def retention(self) -> Retention:
+        """Return for how long brokers keep the offsets of a group without members."""
+        return Retention(*self.kafka.retention_minutes())
+
+    def commit_times(self, groups: Sequence[str]) -> Mapping[tuple[str, TopicPartition], int]:
+        """Return when offsets of these groups were committed, as the coordinators' logs show."""
+        self.on_wait(f"the times of commits, read from the log of {offset_times.OFFSETS_TOPIC}")
+        brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
+        topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
+        count = sum(len(topic.partitions) for topic in topics.values())
+        timeout = min(self.timeout, 10.0)
+        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout)
+
+    def fetch(
+        self, group: str, known: Collection[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return all offsets of a group that Kafka holds.
+
+        Brokers before 0.10.2 do not list all: they are asked for the partitions that are ``known``,
+        and for those that the same topics have now.
+        """
+        asked = set(known)
+        if not self.kafka.tells_all(group):
+            for topic, state in self.logs.of({tp.topic for tp in known})[0].items():
+                asked |= {TopicPartition(topic, number) for number in state.partitions}
+        return self.kafka.fetch(group, sorted(asked))

@@ -1,0 +1,40 @@
+"""How lists of names, offsets and days appear in messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final, Self
+
+_SHOWN: Final = 3
+
+
+class Note(str):
+    """A remark that ends in a list of names. ``short`` names the first few of them only."""
+
+    __slots__ = ("short",)
+    short: str
+
+    def __new__(cls, head: str, names: Iterable[str]) -> Self:
+        """Make a remark of its beginning and all names."""
+        every = list(names)
+        note = super().__new__(cls, head + ", ".join(every))
+        note.short = head + shown(every)
+        return note
+
+
+def shown(texts: Iterable[str]) -> str:
+    """Return the first three texts and the number of the others."""
+    every = list(texts)
+    more = len(every) - _SHOWN
+    return ", ".join(every[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def day(at_ms: int) -> str:
+    """Return the UTC day of a moment, as ``2024-05-31``."""
+    return datetime.fromtimestamp(min(at_ms, 253_402_300_799_000) / 1000, UTC).date().isoformat()
+
+
+def show(offset: int | None) -> str:
+    """Return an offset for a message."""
+    return "none" if offset is None else str(offset)
