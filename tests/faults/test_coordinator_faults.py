@@ -463,13 +463,13 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
             reader.wait(20)
             assert one._loop is not None
             loops.append(one._loop)
-        former = loops[0]._client.coordinator
+        former = loops[0].coordination.coordinator
         assert former is not None
         server = pair.broker_servers[former.broker_id]
         server.pause()
         try:
             wait_until(
-                lambda: all(o._client.coordinator not in (None, former) for o in loops),
+                lambda: all(o.coordination.coordinator not in (None, former) for o in loops),
                 60,
                 "the other broker coordinates",
             )

@@ -111,14 +111,14 @@ def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> No
         for reader in readers:
             reader.wait(20)
         loops = [one._loop for one in members if one._loop is not None]
-        former = loops[0]._client.coordinator
+        former = loops[0].coordination.coordinator
         assert former is not None
         fill(former, home_of(group), 2_000_000)
         rejoins = [loop.machine.rejoins for loop in loops]
         seen.clear()
         lead_by(pair, home_of(group), 1 - former.broker_id)
         wait_until(
-            lambda: all(loop._client.coordinator not in (None, former) for loop in loops),
+            lambda: all(loop.coordination.coordinator not in (None, former) for loop in loops),
             30,
             "the members know",
         )
@@ -186,7 +186,7 @@ def test_a_release_waits_for_the_coordinator_that_moves(
         readers.append(Reader(first.create_message_streams({topic: 1})[topic], handle))
         readers[0].wait(200)
         assert first._loop is not None
-        former = first._loop._client.coordinator
+        former = first._loop.coordination.coordinator
         assert former is not None
         fill(former, home_of(group), 4_000_000)
         armed.set()

@@ -202,8 +202,8 @@ def test_start_while_zookeeper_is_silent(
     proxies: list[TcpProxy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Creating streams ends in its time when no ZooKeeper answers: with the error that is
-    documented, and a note that leaving failed as well."""
+    """Creating streams ends in its time when no ZooKeeper answers, with the error that is
+    documented. The member has not registered, so there is nothing to leave and no note."""
     monkeypatch.setattr("zkconsumer.connector.START_PATIENCE", 1.0)
     member = ZookeeperConsumerConnector(config)
     for proxy in proxies:
@@ -212,8 +212,7 @@ def test_start_while_zookeeper_is_silent(
     error = ended_within(limit + SLACK, lambda: member.create_message_streams({topic: 1}))
     assert isinstance(error, RebalanceFailedError)
     assert "the first rebalance did not end" in str(error)
-    (note,) = error.__notes__
-    assert "leaving the group failed: shutdown did not end" in note
+    assert not getattr(error, "__notes__", [])
     assert member.closed
 
 

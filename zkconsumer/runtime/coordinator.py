@@ -125,6 +125,11 @@ class BrokerCoordination:
             member.every(min(1.0, self._spec.rebalance_timeout / 5), self._watch_progress)
         member.take(events.Started())
 
+    @property
+    def coordinator(self) -> Any:
+        """The broker that requests are sent to; ``None`` while it is not known."""
+        return self._requests.coordinator
+
     def stamp(self) -> tuple[int, int]:
         """See ``Coordination``: generation and number of rejoins."""
         machine = self._member.machine
