@@ -444,3 +444,16 @@ def test_free_ports_are_not_given_to_outgoing_connections() -> None:
     """A server's port lies below the kernel's range, so a restart finds it free."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(1024 < free_port() < low for _ in range(50))
+
+
+def test_processes_side_by_side_choose_different_ports() -> None:
+    """No port is given to two servers that have yet to start, whatever process asks for it."""
+    code = (
+        "from zkconsumer.testing.waiting import free_port\nfor _ in range(400): print(free_port())"
+    )
+    asking = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ports = [line for process in asking for line in process.communicate(timeout=60)[0].split()]
+    assert len(ports) == len(set(ports)) == 800

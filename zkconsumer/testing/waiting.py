@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 _LOWEST_PORT = 10_000
 _EPHEMERAL_LOW = 32_768  # where Linux starts by default
+_RESERVED_SECONDS = 300
 
 
 def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
@@ -38,7 +40,7 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on.
+    """Return a loopback port that nothing listens on, and that no other call has returned lately.
 
     It lies below the range the kernel takes the ports of outgoing connections from. A port inside
     that range may be taken while its server restarts, and a client that tries to reconnect to it
@@ -53,8 +55,27 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        if _reserved(port):
             return port
     raise ClusterError(f"found no free port between {_LOWEST_PORT} and {top} on 127.0.0.1")
+
+
+def _reserved(port: int) -> bool:
+    """Reserve ``port`` for a server that is about to start; whether no process had reserved it.
+
+    A reservation is a file in the user's temporary folder, so that processes side by side do not
+    choose the same port. It counts for ``_RESERVED_SECONDS``.
+    """
+    folder = Path(tempfile.gettempdir()) / f"zkconsumer-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    file = folder / str(port)
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        if time.time() - file.stat().st_mtime < _RESERVED_SECONDS:
+            return False
+        file.touch()
+    return True
 
 
 def _ephemeral_low() -> int:
