@@ -473,6 +473,12 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
                 60,
                 "the other broker coordinates",
             )
+            sent = producer.sent
+            wait_until(
+                lambda: producer.acknowledged(sent) == set(range(PARTITIONS)),
+                60,
+                "the producer has found the partitions' new leaders",
+            )
             again = time.monotonic()
             wait_until(
                 lambda: (

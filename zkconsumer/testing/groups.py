@@ -310,6 +310,17 @@ class Producer:
         )
         self._partitions = tuple(partitions)
 
+    @property
+    def sent(self) -> int:
+        """How many messages were sent."""
+        return self._sent
+
+    def acknowledged(self, since: int) -> set[int]:
+        """Return the partitions with an acknowledged message after the first ``since`` sent."""
+        with self._lock:
+            pending = [(json.loads(value), future) for value, future in self._pending]
+        return {one["p"] for one, future in pending if one["n"] >= since and future.succeeded()}
+
     def settle(self) -> None:
         """Wait until everything sent is acknowledged or given up."""
         with self._lock:

@@ -83,13 +83,17 @@ class BrokerIO:
             self._connection.close()
 
     def _ask(self, endpoint: BrokerEndpoint, send: Callable[[BrokerConnection], _T]) -> _T:
-        """Send; on a connection that was open before try once more after an error."""
+        """Send; try once more when a connection that was open before turns out to be closed.
+
+        Not when the answer is late: a broker that hangs would cost the timeout twice.
+        """
         connection = self._connect(endpoint)
         used = connection.is_open
         try:
             return send(connection)
-        except BrokerUnavailableError:
-            if not used or self._aborted:
+        except BrokerUnavailableError as error:
+            late = isinstance(error.__cause__, TimeoutError | BlockingIOError)
+            if not used or late or self._aborted:
                 raise
         return send(connection)
 
