@@ -325,7 +325,11 @@ class MixedGroup:
         names = client.get_children("/brokers/topics")
         threads: dict[str, list[ConsumerThreadId]] = {}
         subscriptions: list[tuple[str, ...]] = []
-        for member in client.get_children(paths.ids):
+        try:
+            members = client.get_children(paths.ids)
+        except NoNodeError:
+            return {}
+        for member in members:
             path = paths.member(member)
             try:
                 subscription = decode_registration(path, client.get(path)[0])
