@@ -16,7 +16,6 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
@@ -27,10 +26,10 @@ from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
+from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
 
 
@@ -125,7 +124,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._host,
             self._listener_calls(newer=False),
             auto_commit_interval=self._auto_commit_interval,
-            rebalances=RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}),
+            rebalances=rebalance_counts(),
             observer=self._coordination.observer,
         )
 

@@ -19,10 +19,11 @@ from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import script_for
+from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
-from zkconsumer.runtime.metrics import CommitCounts
+from zkconsumer.runtime.metrics import CommitCounts, RebalanceCounts
 
 
 class ZkPort(Protocol):
@@ -63,6 +64,11 @@ class Running:
     """Waits for its answer."""
     sent_us: int = 0
     """When ``op`` was sent, microseconds since 1970."""
+
+
+def rebalance_counts() -> RebalanceCounts:
+    """Counts of a ZooKeeper member's rebalances, from 0."""
+    return RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING})
 
 
 class ZooKeeperCoordination:

@@ -29,7 +29,7 @@ from zkconsumer.core.common.types import (
     TopicPartition,
 )
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError
@@ -37,9 +37,8 @@ from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.recorder import MemberRecorder, run_entry
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import RebalanceCounts
 from zkconsumer.runtime.threads import MemberThread
-from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
 
 #: A time between two periodic readings that no run lasts (seconds).
@@ -169,7 +168,7 @@ class HerdMember:
             host,
             None,
             auto_commit_interval=settings.commit_interval if settings.rate else None,
-            rebalances=RebalanceCounts(IDLE, OUTSIDE | CLOSING, {State.REGISTERING}),
+            rebalances=rebalance_counts(),
             observer=recorder,
         )
         host.start(self.loop)
