@@ -11,8 +11,9 @@ import inspect
 from pathlib import Path
 
 import click
-from zkaudit.cli_commands import cli as audit_cli
-from zkaudit.sources import page as sources_page
+from zkaudit.commands.root import cli as audit_cli
+from zkaudit.sources.options import page as sources_page
+from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.root import cli as migrate_cli
 
 import zkconsumer.errors
@@ -287,6 +288,7 @@ PAGES = {
     "audit-cli.md": audit_cli_page,
     "cli.md": cli_page,
     "config-coordinator.md": lambda: coordinator_markdown(NOTE),
+    "audit-tables.md": tables_page,
     "data-sources.md": sources_page,
     "errors.md": errors_page,
     "journal.md": journal_page,

@@ -15,6 +15,6 @@ def register(spark: SparkSession) -> None:
 
     The executors need zkaudit too, at the same version.
     """
-    from zkaudit import sources  # importing the package alone does not load Spark
+    from zkaudit.sources import zookeeper  # importing the package alone does not load Spark
 
-    sources.register(spark)
+    zookeeper.register(spark)

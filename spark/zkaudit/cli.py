@@ -1,8 +1,12 @@
-"""The command ``zkaudit``. Its libraries come with extras; this module works without them."""
+"""The command ``zkaudit``: one place that maps errors to a line and an exit status.
+
+Its libraries come with extras; this module works without them.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 _EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit", "numpy": "audit"}
 
@@ -10,8 +14,6 @@ _EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit"
 def main() -> None:
     """Run ``zkaudit`` with the arguments of this process and exit with its status."""
     try:
-        from zkaudit.cli_commands import run
-
         status = run(sys.argv[1:])
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
@@ -22,6 +24,57 @@ def main() -> None:
         )
         status = 1
     sys.exit(status)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status.
+
+    An error of ours is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
+    findings of the severity asked for 3, Ctrl-C 130.
+    """
+    import click
+
+    from zkaudit.commands.root import cli
+    from zkaudit.text import printable
+    from zkconsumer.errors import ZkConsumerError
+
+    try:
+        status = cli.main(args=list(arguments), prog_name="zkaudit", standalone_mode=False)
+    except ZkConsumerError as error:
+        click.echo(f"error: {printable(str(error))}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except _foreign() as error:
+        click.echo(f"error: {printable(_line(error))}", err=True)
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _foreign() -> tuple[type[Exception], ...]:
+    """Errors of the system, and of Spark if it was loaded."""
+    if "pyspark" not in sys.modules:
+        return (OSError,)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return (OSError, PySparkException, Py4JError)
+
+
+def _line(error: Exception) -> str:
+    from zkaudit.errors import no_file
+
+    if isinstance(error, OSError):
+        return no_file(error.errno, error.strerror or str(error), error.filename)
+    text = str(error)
+    if "JAVA_GATEWAY_EXITED" in text:
+        return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
+    reason = next(filter(str.strip, text.splitlines()), type(error).__name__).strip()
+    return f"Spark failed; --out may not be whole: see to the cause, then run again: {reason}"
 
 
 if __name__ == "__main__":

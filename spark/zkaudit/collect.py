@@ -12,9 +12,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from zkaudit.decode.snapshot import open_snapshot
 from zkaudit.errors import AuditError, LogFormatError
-from zkaudit.job_input import find
-from zkaudit.snapshot import open_snapshot
+from zkaudit.job.inputs import find
 
 
 @dataclass(slots=True)

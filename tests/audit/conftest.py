@@ -252,7 +252,7 @@ def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two threads of this machine, on loopback, that knows both sources."""
-    from zkaudit.sources import register
+    from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")

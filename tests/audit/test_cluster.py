@@ -18,7 +18,9 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import job, tables
+from zkaudit.job import audit as job
+from zkaudit.job.output import load
+from zkaudit.tables import catalog as tables
 
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port, wait_until
@@ -146,9 +148,9 @@ def test_a_cluster_gives_what_local_mode_gives(
     assert all(list(home.glob("app-*/*")) for home in cluster.homes), "an idle worker"
 
     here = job.run(spark, job.Options([str(logs)], str(tmp_path / "local")))
-    there, made = job.load(spark, out)
+    there, made = load(spark, out)
     assert there == json.loads(json.dumps(here))
-    _, expected = job.load(spark, tmp_path / "local")
+    _, expected = load(spark, tmp_path / "local")
     for table in tables.TABLES:
         assert rows(made[table.name]) == rows(expected[table.name]), table.name
     assert made["ownership"].count() > 1000

@@ -13,14 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from zkaudit.decode import LogReader, read_log, read_snapshot, read_snapshot_sessions
-from zkaudit.decode_arrow import operations_batch
-from zkaudit.decode_columns import Filters
-from zkaudit.decode_digest import Tree, Verified, verify_digests
+from zkaudit.decode.batches import LogReader, read_log, read_snapshot, read_snapshot_sessions
+from zkaudit.decode.columns import Filters, operations_batch
+from zkaudit.decode.digest import Tree, Verified, verify_digests
+from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.decode.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 from zkaudit.errors import DigestMismatchError
 from zkaudit.schema import SNAPSHOT, TXNLOG, TYPES, arrow_schema
-from zkaudit.snapshot import open_snapshot
-from zkaudit.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 
 TYPES_OF_34 = {"createSession", "closeSession", "create", "delete", "setData", "setACL", "error"}
 TYPES_OF_35 = {"create2", "createContainer", "createTTL", "deleteContainer"}
@@ -303,7 +302,7 @@ def test_what_a_snapshot_already_has_may_be_applied_again(recordings: Any, versi
 
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])
-def test_digests_behind_a_hole_are_compared_from_a_snapshot_on(
+def test_digests_behind_a_log_gap_are_compared_from_a_snapshot_on(
     recordings: Any, version: str, tmp_path: Path
 ) -> None:
     """Logs that were purged in front or are missing in the middle: where a snapshot follows, all

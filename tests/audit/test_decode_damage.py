@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zkaudit.decode import LogReader, end_of_log, read_snapshot
-from zkaudit.decode_digest import Tree, _Replay
+from zkaudit.decode.batches import LogReader, end_of_log, read_snapshot
+from zkaudit.decode.digest import Tree, _Replay
+from zkaudit.decode.snapshot import open_snapshot
+from zkaudit.decode.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 from zkaudit.errors import LogFormatError
-from zkaudit.snapshot import open_snapshot
-from zkaudit.txnlog import FILE_HEADER, Operation, Stop, read_transactions
 
 SEED = 20261121
 
@@ -139,7 +139,7 @@ def test_lengths_inside_of_a_body(tmp_path: Path) -> None:
 
 
 def test_data_behind_reserved_space_is_corruption(tmp_path: Path) -> None:
-    """A hole of zeros with records behind it is told, not read over and not taken for the end."""
+    """Zeros with records behind them are reported, not read over and not mistaken for the end."""
     log = tmp_path / "log.1"
     good = record(delete_of(1))
     log.write_bytes(FILE_HEADER + good + bytes(3 << 20) + record(delete_of(3)))

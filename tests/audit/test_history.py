@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from zkaudit.decode import read_log
-from zkaudit.history import History, Run, apply, plan, read_runs
+from pyspark.sql import DataFrame, SparkSession
+from zkaudit.decode.batches import read_log
+from zkaudit.history.committed import History, Run, apply, plan
 
 SEED = 20261121
 
@@ -18,6 +18,11 @@ SEED = 20261121
 def zxid(epoch: int, counter: int) -> int:
     """A zxid."""
     return epoch << 32 | counter
+
+
+def read_runs(frame: DataFrame) -> list[Run]:
+    """Rows of the source's table ``runs``."""
+    return [Run(row.server, row.first_zxid, row.last_zxid) for row in frame.collect()]
 
 
 def runs(**servers: list[tuple[int, int, int]]) -> list[Run]:
@@ -53,7 +58,7 @@ def test_a_killed_leaders_proposals_are_dropped() -> None:
         )
     )
     assert made.dropped == ((zxid(1, 0x9A), zxid(1, 0x9E)),)
-    assert made.holes == made.unconfirmed == ()
+    assert made.log_gaps == made.unconfirmed == ()
     assert len(taken(made)) == len(set(taken(made))) == 0x99 + 0x40
 
 
@@ -85,10 +90,10 @@ def test_what_a_server_went_on_from_is_not_dropped() -> None:
     assert plan(alone, ensemble=3).dropped == ()
 
 
-def test_holes_are_named() -> None:
-    """Missing zxids inside of an epoch and at its beginning; purged logs before are no hole."""
+def test_log_gaps_are_named() -> None:
+    """Missing zxids inside of an epoch and at its beginning; purged logs before are no log gap."""
     made = plan(runs(a=[(3, 10, 20), (3, 31, 40), (5, 4, 9)], b=[(3, 15, 25)]), ensemble=1)
-    assert made.holes == ((zxid(3, 26), zxid(3, 30)), (zxid(5, 1), zxid(5, 3)))
+    assert made.log_gaps == ((zxid(3, 26), zxid(3, 30)), (zxid(5, 1), zxid(5, 3)))
     assert sorted(taken(made)) == sorted(inside([(zxid(3, 10), zxid(3, 25))])
         | inside([(zxid(3, 31), zxid(3, 40)), (zxid(5, 4), zxid(5, 9))]))  # fmt: skip
 
@@ -149,7 +154,7 @@ def test_random_ensembles() -> None:
 def test_spark_reads_each_transaction_once(
     spark: SparkSession, recordings: Any, tmp_path: Path
 ) -> None:
-    """Two servers with overlapping parts of one history: every row once; a lost log is a hole."""
+    """Two servers with overlapping parts of one history: every row once; a lost log is a gap."""
     logs = recordings("3.9.3").logs
     for server, part in (("a", logs[:2]), ("b", logs[1:])):
         (tmp_path / server).mkdir()
@@ -162,18 +167,18 @@ def test_spark_reads_each_transaction_once(
     rows = apply(source.load(path), made).select("zxid", "idx", "confirmed").collect()
     expected = [(r["zxid"], r["idx"]) for log in logs for b in read_log(log) for r in b.to_pylist()]
     assert sorted((row.zxid, row.idx) for row in rows) == sorted(expected)
-    assert made.holes == made.dropped == ()
+    assert made.log_gaps == made.dropped == ()
     both = {z for b in read_log(logs[1]) for z in b["zxid"].to_pylist()}
     assert {row.zxid for row in rows if row.confirmed} >= both
     for server in ("a", "b"):
         (tmp_path / server / logs[1].name).unlink()
     source = spark.read.format("zookeeper_txnlog").option("table", "runs")
-    assert plan(read_runs(source.load(path))).holes == ((min(both), max(both)),)
+    assert plan(read_runs(source.load(path))).log_gaps == ((min(both), max(both)),)
 
 
 @pytest.mark.parametrize("epochs", [10, 1_500])
 def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> None:
-    """However many epochs and holes there are: each zxid once, and the unsure ones marked."""
+    """However many epochs and log gaps there are: each zxid once, and the unsure ones marked."""
     made = plan(
         runs(
             a=[(e, 1, 4) for e in range(1, epochs)] + [(epochs, 0xFFFE, 0x20001)],

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit import job, job_input
-from zkaudit.txnlog import read_transactions
+from zkaudit.decode.txnlog import read_transactions
+from zkaudit.job import audit as job, inputs
+from zkaudit.job.output import load
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 GENERATOR = Path(__file__).parents[1] / "bench" / "audit_logs.py"
@@ -26,13 +27,13 @@ def test_nothing_is_lost_in_many_tasks(spark: SparkSession, tmp_path: Path) -> N
         for op in read_transactions(log):
             place = (op.path or "").split("/")
             count[f"{op.type} {place[3] if op.path else ''}"] += 1
-    rows = job_input.transactions(spark, [logs])
+    rows = inputs.transactions(spark, [logs])
     assert rows.rdd.getNumPartitions() == 1  # small files share a task
     summary = job.run(spark, job.Options([str(logs)], str(tmp_path / "out")))
-    _, tables = job.load(spark, tmp_path / "out")
+    _, tables = load(spark, tmp_path / "out")
     assert summary["intervals"] == count["create owners"] > 3_000
     assert summary["commits"] == count["setData offsets"] + count["create offsets"]
-    assert summary["holes"] == []
+    assert summary["log_gaps"] == []
     assert tables["sessions"].count() == count["createSession "]
     assert tables["failed_claims"].count() == count["error "] > 0
     ends = tables["ownership"].groupBy("ended").count().collect()

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit.decode import cuts, end_of_log, read_log, read_snapshot
+from zkaudit.decode.batches import cuts, end_of_log, read_log, read_snapshot
 from zkaudit.errors import InputMissingError
 from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, spark_type
-from zkaudit.sources import StreamLogReader, ZookeeperTxnlog, parse_options
-from zkaudit.sources_files import Piece, find as find_logs, pack
+from zkaudit.sources.files import Piece, find as find_logs, pack
+from zkaudit.sources.zookeeper import StreamLogReader, ZookeeperTxnlog, parse_options
 
 from zkconsumer.errors import ConfigError
 
@@ -116,7 +116,7 @@ def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Pat
     home = tmp_path / "a=1,b"
     shutil.copytree(Path(recordings("3.6.4").logs[0]).parent, home)
     found = find_logs({"s": [home]})["s"]
-    Path(found[1].path).unlink()  # a hole
+    Path(found[1].path).unlink()  # a log gap
     load = spark.read.format("zookeeper_txnlog").option("table", "groups")
     rows = load.option("paths", json.dumps([str(home)])).load().collect()
     told = [r for p in (found[0], *found[2:]) for b in read_log(p.path) for r in b.to_pylist()]

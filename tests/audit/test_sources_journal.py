@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from zkaudit.schema import journal_columns, spark_type
-from zkaudit.sources_journal import read_journal_batches, read_journal_rows, register
+from zkaudit.sources.journal import read_journal_batches, read_journal_rows, register
 
 RUN = {"at": 1, "kind": "run", "schema": 1, "clock": "epoch", "settings": {"group": "g"}}
 FACT = {"at": 2, "kind": "fact", "name": "Claimed", "member": "m", "session": "0x1", "attempt": 1}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from zkaudit import job
-from zkaudit.cli_commands import cli
+from zkaudit.commands.root import cli
+from zkaudit.decode.snapshot import snapshot_zxid
+from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import AuditError
-from zkaudit.snapshot import snapshot_zxid
-from zkaudit.txnlog import Operation, read_transactions
+from zkaudit.job import audit as job
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 HEADER = 16

@@ -20,9 +20,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession, functions as f
-from zkaudit import job, report
-from zkaudit.findings_journals import overlaps
+from pyspark.sql import SparkSession, functions as F
+from zkaudit.findings.journals import overlaps
+from zkaudit.job import audit as job, spark as job_spark
+from zkaudit.job.output import load
+from zkaudit.report import page as report
 
 sys.path.insert(0, str(Path(__file__).parent))
 from audit_logs import write_history
@@ -44,7 +46,7 @@ def session(events: Path) -> SparkSession:
     }
     words = [f"--conf {name}={value}" for name, value in settings.items()]
     os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*words, "pyspark-shell"])
-    return job.session("local[2]")
+    return job_spark.session("local[2]")
 
 
 def audit(spark: SparkSession, logs: Path, out: Path) -> float:
@@ -57,15 +59,15 @@ def audit(spark: SparkSession, logs: Path, out: Path) -> float:
 
 def intervals(spark: SparkSession, place: str) -> None:
     """Write intervals of 20,000 keys, a fifth of all in one of them; a few overlap."""
-    number = f.col("id")
-    hot = f.pmod(f.xxhash64(number), f.lit(5)) == 0
-    key = f.when(hot, f.lit(0)).otherwise(f.pmod(f.xxhash64(number, f.lit(1)), f.lit(KEYS - 1)) + 1)
+    number = F.col("id")
+    hot = F.pmod(F.xxhash64(number), F.lit(5)) == 0
+    key = F.when(hot, F.lit(0)).otherwise(F.pmod(F.xxhash64(number, F.lit(1)), F.lit(KEYS - 1)) + 1)
     begin = number * 1000
     spark.range(INTERVALS).select(
         key.alias("key"),
-        f.concat(f.lit("member-"), f.pmod(f.xxhash64(number, f.lit(2)), f.lit(50))).alias("owner"),
+        F.concat(F.lit("member-"), F.pmod(F.xxhash64(number, F.lit(2)), F.lit(50))).alias("owner"),
         begin.alias("a"),
-        (begin + f.pmod(f.xxhash64(number, f.lit(3)), f.when(hot, 1010).otherwise(200_000))).alias(
+        (begin + F.pmod(F.xxhash64(number, F.lit(3)), F.when(hot, 1010).otherwise(200_000))).alias(
             "b"
         ),
         number.alias("zxid"),
@@ -141,7 +143,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
             yield "overlaps, 3 x the median", "ratio", [3 / value for value in shares]
 
             audit(spark, folder / "many", folder / "out")
-            summary, _ = job.load(spark, folder / "out")
+            summary, _ = load(spark, folder / "out")
             yield "intervals in the report", "intervals", [summary["intervals"]]
             page = folder / "out" / "report.html"
             yield "report", "bytes", [page.stat().st_size]

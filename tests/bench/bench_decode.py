@@ -25,9 +25,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from zkaudit.decode import LogReader
+from zkaudit.decode.batches import LogReader
 from zkaudit.schema import TXNLOG, spark_type
-from zkaudit.sources import register
+from zkaudit.sources.zookeeper import register
 
 from zkconsumer.testing import fetch_jars, java
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
-from zkaudit import job
-from zkaudit.history import Run, plan
-from zkaudit.txnlog import Operation, read_transactions
+from zkaudit.decode.txnlog import Operation, read_transactions
+from zkaudit.history.committed import Run, plan
+from zkaudit.job import audit as job
+from zkaudit.job.output import load
 
 from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.testing.supervisor import Supervisor
@@ -226,13 +227,13 @@ def _runs(name: str, place: Path) -> list[Run]:
 
 
 def test_what_never_was_committed_is_left_out(left: Left) -> None:
-    """Exactly the five proposals that the killed leader logged alone are dropped; no hole."""
+    """Exactly the five proposals that the killed leader logged alone are dropped; no log gap."""
     made = plan([run for n, place in left.logs.items() for run in _runs(str(n), place)])
     dropped = {z for first, last in made.dropped for z in range(first, last + 1)}
     told = {z for ranges in made.take.values() for f, t in ranges for z in range(f, t + 1)}
     assert not told & set(left.phantoms)
     assert dropped <= set(left.phantoms)
-    assert made.holes == ()
+    assert made.log_gaps == ()
     # Where the leader came back with a log that was cut, nothing is left to drop.
     kept = {op.zxid for op in _operations(left.logs[left.leader])}
     assert dropped == set(left.phantoms) & kept
@@ -258,9 +259,9 @@ def test_an_audit_of_the_ensemble(left: Left, spark: SparkSession, tmp_path: Pat
     logs = left.logs | {left.leader: left.at_death}
     summary = job.run(spark, job.Options([str(p) for p in logs.values()], str(tmp_path / "out")))
     assert summary["servers"] == 3
-    assert summary["holes"] == []
+    assert summary["log_gaps"] == []
     assert [z for a, b in summary["dropped"] for z in range(a, b + 1)] == left.phantoms
-    owned = job.load(spark, tmp_path / "out")[1]["ownership"]
+    owned = load(spark, tmp_path / "out")[1]["ownership"]
     claimed = [row["partition"] for row in owned.collect()]
     assert sorted(claimed) == [*range(20), *range(200, 220), 300]
 

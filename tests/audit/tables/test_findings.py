@@ -11,10 +11,13 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import intervals, job, job_input, journals, schema, staging, tables, tables_build
-from zkaudit.findings import Limits, Tables, findings
-from zkaudit.findings_load import storms
-from zkaudit.findings_share import gaps
+from zkaudit import schema
+from zkaudit.findings.load import storms
+from zkaudit.findings.ownership import unowned
+from zkaudit.findings.rules import Limits, Tables, findings
+from zkaudit.history import lifetimes as intervals, staging
+from zkaudit.job import audit as job, inputs
+from zkaudit.tables import build as tables_build, catalog as tables, journals
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
@@ -174,16 +177,16 @@ MEASURED = 4_000
 def tables_of(
     spark: SparkSession,
     history: History,
-    holes: tuple[tuple[int, int], ...] = (),
+    log_gaps: tuple[tuple[int, int], ...] = (),
     journal: tuple[Path, ...] = (),
 ) -> tuple[Tables, staging.Stage]:
     """All tables of a history."""
     names = [c.name for c in schema.TXNLOG]
     values = [tuple(row.get(name) for name in names) for row in history.rows]
     frame = spark.createDataFrame(values, schema.spark_type(schema.TXNLOG))
-    stage = staging.stage(frame, holes)
-    owned = intervals.owners(intervals.lives(stage, "owners"))
-    registered = intervals.registrations(intervals.lives(stage, "ids"))
+    stage = staging.stage(frame, log_gaps)
+    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    registered = intervals.registrations(intervals.lifetimes(stage, "ids"))
     end = spark.createDataFrame([(history.zxid, history.now)], "zxid bigint, time timestamp")
 
     def kept(table: tables.Table, made: Any) -> Any:
@@ -191,8 +194,8 @@ def tables_of(
 
     ownership = kept(tables.OWNERSHIP, owned)
     members = kept(tables.REGISTRATIONS, registered)
-    known = job_input.known(holes, ())
-    changes = kept(tables.MEMBERSHIP, tables_build.membership(members, holes, known))
+    known = inputs.known(log_gaps, ())
+    changes = kept(tables.MEMBERSHIP, tables_build.membership(members, log_gaps, known))
     refused = kept(tables.FAILED_CLAIMS, tables_build.failed_claims(stage, members))
     read = journals.read(spark, journal)
     lines = journals.lines(read, members)
@@ -213,7 +216,7 @@ def tables_of(
         end=end,
         sessions=kept(tables.SESSIONS, tables_build.sessions(stage)),
         known=known,
-        holes=holes,
+        log_gaps=log_gaps,
     )
     return made, stage
 
@@ -221,12 +224,12 @@ def tables_of(
 def found(
     spark: SparkSession,
     history: History,
-    holes: tuple[tuple[int, int], ...] = (),
+    log_gaps: tuple[tuple[int, int], ...] = (),
     journal: tuple[Path, ...] = (),
     limits: Limits | None = None,
 ) -> dict[tuple[str, str], list[Any]]:
     """Findings by group and kind."""
-    made, _ = tables_of(spark, history, holes, journal)
+    made, _ = tables_of(spark, history, log_gaps, journal)
     by: dict[tuple[str, str], list[Any]] = {}
     for row in findings(
         made, limits or Limits(), lambda _, frame: frame.localCheckpoint()
@@ -255,7 +258,7 @@ def planted(
         h.commit("orphan", 0, offset, 21)
     h.claim("orphan", 0, "orphan_a", 21)
     h.release("foreign", 0, 98)
-    h.claim("foreign", 0, "foreign_a", 31, seconds=60)  # a gap as well
+    h.claim("foreign", 0, "foreign_a", 31, seconds=60)  # an unowned interval as well
     h.claim("twins", 1, "twins_a", 42)  # not the session of the registration
     h.join("lonely", "lonely_b", 52)
     h.claim("lonely", 1, "lonely_a", 51)
@@ -347,14 +350,14 @@ PLANTED = {
     ("zombie", "zombie commit"): "critical",
     ("orphan", "orphan commit"): "high",
     ("foreign", "foreign release"): "critical",
-    ("foreign", "gap"): "medium",
+    ("foreign", "unowned interval"): "medium",
     ("twins", "one consumer id on two sessions"): "high",
     ("lonely", "member without its share"): "medium",
     ("storm", "rebalance storm"): "medium",
     ("fight", "claim contention"): "medium",
     ("quiet", "tool write"): "info",
-    ("clean", "gap"): "medium",
-    ("calm", "gap"): "medium 11",
+    ("clean", "unowned interval"): "medium",
+    ("calm", "unowned interval"): "medium 11",
     ("never", "orphan partition"): "high",
     ("unfair", "member without its share"): "medium",
     ("moved", "commit past the end of a move"): "critical",
@@ -412,7 +415,7 @@ def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[An
     assert planted["lonely", "member without its share"][0]["basis"] == "inferred"
 
 
-def test_nothing_is_said_beyond_a_hole(spark: SparkSession) -> None:
+def test_nothing_is_claimed_beyond_a_log_gap(spark: SparkSession) -> None:
     """With transactions missing, a commit is neither zombie nor orphan, and whether nobody ever
     owned a partition is not known."""
     h = History()
@@ -450,7 +453,7 @@ class Few:
     partitions: Any = None
     rebalances: Any = None
     end: Any = None
-    holes: tuple[tuple[int, int], ...] = ()
+    log_gaps: tuple[tuple[int, int], ...] = ()
 
 
 def after(seconds: float) -> datetime:
@@ -458,9 +461,11 @@ def after(seconds: float) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("hole", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
-def test_no_gap_across_a_hole(spark: SparkSession, hole: tuple[int, int] | None) -> None:
-    """In a hole nobody knows who owned the partition: no gap, and no orphan partition."""
+@pytest.mark.parametrize("log_gap", [None, (3, 14), (4, 14), (13, 15), (15, 17)])
+def test_no_unowned_interval_across_a_log_gap(
+    spark: SparkSession, log_gap: tuple[int, int] | None
+) -> None:
+    """In a log gap nobody knows who owned the partition: no gap, and no orphan partition."""
     common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
     owner = {**common, "topic": "t", "start_zxid": 2, "end_zxid": 3, "end_time": after(0)}
     claim = {**common, "topic": "t", "start_zxid": 14, "start_time": after(60)}
@@ -480,13 +485,12 @@ def test_no_gap_across_a_hole(spark: SparkSession, hole: tuple[int, int] | None)
         ),
         frame_of(spark, tables.PARTITIONS),
         end=spark.createDataFrame([(20, after(100))], "zxid bigint, time timestamp"),
-        holes=(hole,) if hole else (),
+        log_gaps=(log_gap,) if log_gap else (),
     )  # fmt: skip
-    gap, orphan = gaps(cast(Tables, few), Limits())
-    told = [
-        (row["kind"], row["partition"]) for row in gap.union(orphan.select(gap.columns)).collect()
-    ]
-    expected = [("gap", 0)] * (hole in (None, (15, 17))) + [("orphan partition", 1)] * (not hole)
+    interval, orphan = unowned(cast(Tables, few), Limits())
+    told = [(row["kind"], row["partition"]) for row in interval.unionByName(orphan).collect()]
+    expected = [("unowned interval", 0)] * (log_gap in (None, (15, 17)))
+    expected += [("orphan partition", 1)] * (not log_gap)
     assert told == expected
 
 
@@ -605,7 +609,7 @@ def test_an_offset_matters_if_a_member_starts_from_it(
 ) -> None:
     """One finding for each write of an offset that was at fault, rated by where the next owner
     started: messages lost, delivered again, or neither because the owner overwrote it."""
-    other = ("one consumer id on two sessions", "gap", "orphan partition")
+    other = ("one consumer id on two sessions", "unowned interval", "orphan partition")
     everything = {
         key: rows for key, rows in incidents.items() if key[0] in WRONG and key[1] not in other
     }
@@ -722,7 +726,7 @@ INCIDENT = {
     ("tool write", 1): "info proven",
     ("foreign release", 0): "critical proven",
     ("orphan commit", 0): "high proven",
-    ("gap", 0): "medium proven",
+    ("unowned interval", 0): "medium proven",
     ("zombie commit", 2): "critical proven",
     ("zombie commit", 3): "critical proven",
     ("rebalance storm", None): "medium inferred",
@@ -792,7 +796,7 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     rows = findings(made, Limits(), lambda _, frame: frame.localCheckpoint()).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
     expected = {**INCIDENT, ("orphan commit", 0): "high inferred"}
-    del expected["gap", 0]  # who would have wanted the partition is not known
+    del expected["unowned interval", 0]  # who would have wanted the partition is not known
     assert sorted(told, key=repr) == sorted(expected.items(), key=repr)
     said = {(row["kind"], row["partition"]): row["sentence"] for row in rows}
     assert "members unknown: the logs do not show" in said["orphan commit", 0]
@@ -813,12 +817,12 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession) -> None:
     h.add("closeSession", 2)
     stage = tables_of(spark, h, ((2, 13),))[1]
     members = tables.REGISTRATIONS.shape(
-        intervals.registrations(intervals.lives(stage, "ids"))
+        intervals.registrations(intervals.lifetimes(stage, "ids"))
     ).localCheckpoint()
 
-    def counts(holes: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
-        known = job_input.known(holes, snapshots)
-        made = tables_build.membership(members, holes, known).orderBy("zxid").collect()
+    def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
+        known = inputs.known(log_gaps, snapshots)
+        made = tables_build.membership(members, log_gaps, known).orderBy("zxid").collect()
         return [(row["zxid"], row["member"], row["members"]) for row in made]
 
     changes = [(1, "a"), (2, "b"), (13, "c"), (14, "d"), (15, "e"), (16, "a"), (17, "b")]
@@ -826,16 +830,16 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession) -> None:
     assert counts(((2, 13),), ()) == [(*c, n) for c, n in zip(changes, unknown, strict=True)]
     later = counts(((2, 13),), (14,))
     assert [n for *_, n in later] == [1, 2, None, 0, 1, 1, 1]
-    assert job_input.known((), ()) == (0,)
-    assert job_input.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
+    assert inputs.known((), ()) == (0,)
+    assert inputs.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
 
 
 def test_findings_of_a_time(spark: SparkSession) -> None:
     """--from leaves what is still so when the logs end, whenever it began, and what ended later."""
     rows: list[dict[str, Any]] = [
         {"kind": "orphan partition", "group": "open", "time": after(0)},
-        {"kind": "gap", "group": "over", "time": after(0), "end_time": after(40)},
-        {"kind": "gap", "group": "across", "time": after(0), "end_time": after(60)},
+        {"kind": "unowned interval", "group": "over", "time": after(0), "end_time": after(40)},
+        {"kind": "unowned interval", "group": "across", "time": after(0), "end_time": after(60)},
         {"kind": "zombie commit", "group": "once", "time": after(0)},
         {"kind": "zombie commit", "group": "later", "time": after(60)},
     ]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import intervals, schema, staging
-from zkaudit.intervals_replay import Hole, Life, Replay, Row, Seen, member_of, replay
+from zkaudit import schema
+from zkaudit.history import lifetimes as intervals, staging
+from zkaudit.history.replay import Lifetime, LogGap, Replay, Row, Seen, member_of, replay
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 SEED = int(os.environ.get("AUDIT_SEED", "20261121"))
@@ -129,61 +130,71 @@ class Ensemble:
                 self.seen.append(Seen(self.zxid, path, czxid, session, data))
 
 
-def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[Hole]]:
+def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[LogGap]]:
     """Drop the front, or pieces in the middle, or nothing."""
     rows = [row for one in made for row in one.rows]
     first, last = rows[0].zxid, rows[-1].zxid
-    holes: list[Hole] = []
+    log_gaps: list[LogGap] = []
     if rng.random() < 0.5:
         first += rng.randrange(1, 60)
-        holes.append((0, first))
+        log_gaps.append((0, first))
     for one in made:
         if rng.random() < 0.6:
             begin = rng.randrange(one.rows[0].zxid, one.rows[-1].zxid)
-            holes.append((begin, min(begin + rng.randrange(2, 40), last)))
-    holes = [h for h in holes if h[0] == 0 or h[0] >= first]
-    kept = [r for r in rows if r.zxid >= first and not any(a < r.zxid < b for a, b in holes)]
-    return kept, holes
+            log_gaps.append((begin, min(begin + rng.randrange(2, 40), last)))
+    log_gaps = [h for h in log_gaps if h[0] == 0 or h[0] >= first]
+    kept = [r for r in rows if r.zxid >= first and not any(a < r.zxid < b for a, b in log_gaps)]
+    return kept, log_gaps
 
 
 def expected(found: Replay) -> tuple[list[Any], list[Any]]:
     """What the replay found, in the order of ``by_spark``."""
-    lives = []
-    for life in found.lives:
-        start, end = life.start or (None, None), life.end or (None, None)
-        who = member_of(life.data) if "/owners/" in life.path else None
-        lives.append(
-            (life.path, life.session, *start, *end, life.end_after, life.ended, life.ended_by)
+    lifetimes = []
+    for lifetime in found.lifetimes:
+        start, end = lifetime.start or (None, None), lifetime.end or (None, None)
+        who = member_of(lifetime.data) if "/owners/" in lifetime.path else None
+        lifetimes.append(
+            (
+                lifetime.path,
+                lifetime.session,
+                *start,
+                *end,
+                lifetime.end_after,
+                lifetime.ended,
+                lifetime.ended_by,
+            )
             + (who or (None, None))
         )
     commits = []
     for c in found.commits:
-        owner: Life | None = c.owner
+        owner: Lifetime | None = c.owner
         commits.append(
             (c.path, *c.at, c.session, c.offset, c.previous, c.kind, c.owner_state)
             + ((owner.session, owner.start and owner.start[0]) if owner else (None, None))
         )
-    return sorted(lives, key=repr), sorted(commits, key=repr)
+    return sorted(lifetimes, key=repr), sorted(commits, key=repr)
 
 
 def by_spark(
-    spark: SparkSession, rows: list[Row], holes: list[Hole], seen: list[Seen]
+    spark: SparkSession, rows: list[Row], log_gaps: list[LogGap], seen: list[Seen]
 ) -> tuple[list[Any], list[Any]]:
     """What Spark finds: lives, then commits, each sorted."""
     stage = staging.stage(
-        frame(spark, rows), holes, shown(spark, seen), keep=lambda _, made: made.persist()
+        frame(spark, rows), log_gaps, shown(spark, seen), keep=lambda _, made: made.persist()
     )
-    owned = intervals.owners(intervals.lives(stage, "owners"))
-    life = ["path", "session", "start_zxid", "start_idx", "end_zxid", "end_idx",
+    owned = intervals.owners(intervals.lifetimes(stage, "owners"))
+    lifetime = ["path", "session", "start_zxid", "start_idx", "end_zxid", "end_idx",
             "end_after_zxid", "ended", "ended_by"]  # fmt: skip
-    lives = [(*r, None, None) for r in intervals.lives(stage, "ids").select(life).collect()]
-    lives += [tuple(r) for r in owned.select(*life, "member", "stream").collect()]
+    lifetimes = [
+        (*r, None, None) for r in intervals.lifetimes(stage, "ids").select(lifetime).collect()
+    ]
+    lifetimes += [tuple(r) for r in owned.select(*lifetime, "member", "stream").collect()]
     commits = intervals.commits(stage, owned).selectExpr(
         "concat('/consumers/', group, '/offsets/', topic, '/', partition) as path",
         "zxid", "idx", "session", "offset", "previous", "kind", "owner_state", "owner_session",
         "owner_start_zxid",
     )  # fmt: skip
-    return sorted(lives, key=repr), sorted(map(tuple, commits.collect()), key=repr)
+    return sorted(lifetimes, key=repr), sorted(map(tuple, commits.collect()), key=repr)
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -198,22 +209,22 @@ def test_spark_equals_the_replay_on_random_histories(spark: SparkSession, batch:
             one.step()
         zxid = one.zxid
         made.append(one)
-    rows, holes = cut(rng, made)
+    rows, log_gaps = cut(rng, made)
     seen = [s for one in made for s in one.seen if rng.random() < 0.8]
-    lives, commits = expected(replay(rows, holes, seen))
-    assert lives, f"AUDIT_SEED={SEED}"
+    lifetimes, commits = expected(replay(rows, log_gaps, seen))
+    assert lifetimes, f"AUDIT_SEED={SEED}"
     assert commits, f"AUDIT_SEED={SEED}"
     rng.shuffle(rows)
-    found_lives, found_commits = by_spark(spark, rows, holes, seen)
-    assert found_lives == lives, f"AUDIT_SEED={SEED}"
+    found_lifetimes, found_commits = by_spark(spark, rows, log_gaps, seen)
+    assert found_lifetimes == lifetimes, f"AUDIT_SEED={SEED}"
     assert found_commits == commits, f"AUDIT_SEED={SEED}"
 
 
-def test_what_an_offset_was_before_a_hole_is_not_what_it_was_just_before_a_write() -> None:
+def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_write() -> None:
     """So nothing is known to have gone back, and the same number again is a commit."""
     path = "/consumers/g/offsets/t/0"
     history = [Row(z, 0, 1, "setData", path, b"%d" % n) for z, n in ((1, 9), (14, 9), (15, 9))]
-    cut, whole = (replay(history, holes).commits for holes in ([(3, 14)], []))
+    cut, whole = (replay(history, log_gaps).commits for log_gaps in ([(3, 14)], []))
     assert [(c.previous, c.kind) for c in cut] == [(None, "commit"), (None, "commit"), (9, "same")]
     assert [(c.previous, c.kind) for c in whole] == [(None, "commit"), (9, "same"), (9, "same")]
 
@@ -226,19 +237,25 @@ def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
         for _ in range(150):
             one.step()
         whole = replay(one.rows, [])
-        rows, holes = cut(rng, [one])
-        part = replay(rows, holes, one.seen)
-        keys = {(v.path, v.start and v.start[0]): v for v in whole.lives}
-        for life in part.lives:
-            if life.start is None:
+        rows, log_gaps = cut(rng, [one])
+        part = replay(rows, log_gaps, one.seen)
+        keys = {(v.path, v.start and v.start[0]): v for v in whole.lifetimes}
+        for lifetime in part.lifetimes:
+            if lifetime.start is None:
                 continue
-            true = keys[(life.path, life.start[0])]
-            assert (life.session, life.data) == (true.session, true.data), f"seed {SEED + number}"
-            if life.ended != "unknown":
-                assert (life.end, life.ended) == (true.end, true.ended), f"seed {SEED + number}"
-            elif true.end is not None and life.end_after is not None:
-                assert life.end_after < true.end[0], f"seed {SEED + number}"
-                assert life.end is None or true.end[0] <= life.end[0], f"seed {SEED + number}"
+            true = keys[(lifetime.path, lifetime.start[0])]
+            assert (lifetime.session, lifetime.data) == (true.session, true.data), (
+                f"seed {SEED + number}"
+            )
+            if lifetime.ended != "unknown":
+                assert (lifetime.end, lifetime.ended) == (true.end, true.ended), (
+                    f"seed {SEED + number}"
+                )
+            elif true.end is not None and lifetime.end_after is not None:
+                assert lifetime.end_after < true.end[0], f"seed {SEED + number}"
+                assert lifetime.end is None or true.end[0] <= lifetime.end[0], (
+                    f"seed {SEED + number}"
+                )
         commits = {c.at: c for c in whole.commits}
         for commit in part.commits:
             if commit.owner_state == "unknown":
@@ -269,6 +286,6 @@ def test_how_an_owner_ended(
     for number, (kind, session, cxid) in enumerate(rows):
         znode = path if kind == "delete" else None
         history.append(Row(2 + number, 0, session, kind, znode, None, None, cxid))
-    assert [life.ended for life in replay(history, []).lives] == [ended]
+    assert [lifetime.ended for lifetime in replay(history, []).lifetimes] == [ended]
     stage = staging.stage(frame(spark, history))
-    assert [r.ended for r in intervals.lives(stage, "owners").collect()] == [ended]
+    assert [r.ended for r in intervals.lifetimes(stage, "owners").collect()] == [ended]

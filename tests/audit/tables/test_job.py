@@ -18,13 +18,18 @@ from kazoo.client import KazooClient
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
-from zkaudit import job, job_input, journals, report
-from zkaudit.cli_commands import run, status_of, tell
+from zkaudit.cli import run
 from zkaudit.collect import collect
+from zkaudit.commands.summary import print_summary, status_of
+from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.job_input import find
+from zkaudit.job import audit as job, inputs
+from zkaudit.job.inputs import find
+from zkaudit.job.output import load
+from zkaudit.job.spark import check_group, errors_named
+from zkaudit.report import page as report
 from zkaudit.schema import RUN
-from zkaudit.txnlog import read_transactions
+from zkaudit.tables import journals
 
 from zkconsumer.testing import LocalZooKeeper
 
@@ -124,7 +129,7 @@ def test_an_audit_of_a_real_log(
     summary = job.run(spark, options)
     assert [summary[k] for k in ("journals", "journal_lines", "unreadable")] == [1, 8, 1]
     assert (summary["servers"], summary["intervals"], summary["commits"]) == (2, 2, 4)
-    assert summary["holes"] == []
+    assert summary["log_gaps"] == []
     assert {(f["severity"], f["kind"], f["count"]) for f in summary["findings"]} == {
         ("high", "orphan commit", 1),  # the first one: registered, but not yet an owner
         ("critical", "zombie commit", 1),
@@ -134,7 +139,7 @@ def test_an_audit_of_a_real_log(
     times = [op.time_ms for log in find([logs])[0] for op in read_transactions(log.path)]
     ended = datetime.fromisoformat(summary["last_time"])
     assert (ended.utcoffset(), ended.timestamp() * 1000) == (timedelta(0), times[-1])
-    again, tables = job.load(spark, out)
+    again, tables = load(spark, out)
     assert again == json.loads(json.dumps(summary))
     kinds = [r["kind"] for r in tables["commits"].orderBy("zxid", "idx").collect()]
     assert kinds == ["commit", "claim", "commit", "commit"]
@@ -142,8 +147,8 @@ def test_an_audit_of_a_real_log(
     assert (bad["line"], bad["text"]) == (8, "no line of a journal <b>")
     (told,) = tables["deliveries"].collect()
     assert (told["group"], told["topic"], told["session"]) == (HOSTILE, "<b>", None)
-    (life,) = tables["ownership"].where("`group` = 'g'").collect()
-    assert (life["member"], life["ended"]) == ("g_a", "released")
+    (lifetime,) = tables["ownership"].where("`group` = 'g'").collect()
+    assert (lifetime["member"], lifetime["ended"]) == ("g_a", "released")
     assert not (out / "staging").exists()
     page = report.write(spark, out).read_text()
     assert "zombie commit" in page
@@ -228,7 +233,7 @@ def test_errors_that_are_not_ours_are_one_line_too(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("zkaudit.cli_commands._spark", fail)
+    monkeypatch.setattr("zkaudit.job.spark.session", fail)
     assert run(["report", str(tmp_path)]) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
@@ -245,19 +250,19 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
         job.run(spark, job.Options([str(logs)], str(file)))
     with pytest.raises(AuditError, match=r"--group '\(\?P<n>g\)' is no regex of Java"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
-    job.check_group(spark, r"\p{L}+")
+    check_group(spark, r"\p{L}+")
     journal = tmp_path / "a.jsonl"
     journal.symlink_to("/proc/self/mem")  # whoever reads it, its first page is not there
     with (
         pytest.raises(AuditError, match="Input/output error: see to it, then run again"),
-        job.errors_named(),
+        errors_named(),
     ):
         journals.read(spark, [journal]).count()
     (tmp_path / "o" / "summary.json").write_text('{"findings": []}')
     with pytest.raises(
         AuditError, match=r"o: holds no whole audit: run it again: .*PATH_NOT_FOUND"
     ):
-        job.load(spark, tmp_path / "o")
+        load(spark, tmp_path / "o")
 
 
 def test_a_group_that_the_logs_do_not_have_is_an_error(
@@ -278,13 +283,13 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 
 def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
     """The group may still come, so it is no error there; but every round says so."""
-    summary = {"intervals": 0, "commits": 0, "holes": [], "torn_snapshots": [], "journals": 0,
+    summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "digests": None, "findings": [], "group": "nosuch", "groups": 0}  # fmt: skip
-    tell(summary)
+    print_summary(summary)
     told = capsys.readouterr()
     assert "no findings" in told.out
     assert told.err.startswith("warning: --group 'nosuch': the logs have no group with such a name")
-    tell(summary | {"groups": 1})
+    print_summary(summary | {"groups": 1})
     assert not capsys.readouterr().err
 
 
@@ -319,7 +324,7 @@ def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path
     sessions and topics, which belong to all groups, stay."""
 
     def paths(group: str | None) -> set[str]:
-        rows = job_input.transactions(spark, [logs], group)
+        rows = inputs.transactions(spark, [logs], group)
         return {row.path for row in rows.select("path").distinct().collect() if row.path}
 
     every = paths(None)
@@ -331,7 +336,7 @@ def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path
     assert paths("g") == paths("g|nosuchgroup") == of_g | topics
     assert paths("nosuchgroup") == topics
     assert paths("[g]") == paths(".*") == every
-    rows = job_input.transactions(spark, [logs], "nosuchgroup")
+    rows = inputs.transactions(spark, [logs], "nosuchgroup")
     assert rows.where("type = 'createSession'").count() > 0
     assert rows.where(f"type = '{RUN}'").count() == 1
 
@@ -348,16 +353,16 @@ def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
             pattern = re.compile(regex)
         except re.error:
             continue
-        begins = job_input.group_begins(regex)
+        begins = inputs.group_begins(regex)
         names = ["".join(chance.choices("ab-1", k=chance.randrange(1, 6))) for _ in range(10)]
         for name in names if begins else ():
             narrowed += 1
             if pattern.fullmatch(name):
                 assert any(f"{name}/".startswith(begin) for begin in begins), (regex, name)
     assert narrowed > 300
-    assert job_input.group_begins("orders") == ("orders/",)
-    assert job_input.group_begins("orders-.*|bills?") == ("orders-", "bill")
-    assert job_input.group_begins("(?i)orders") == ()
+    assert inputs.group_begins("orders") == ("orders/",)
+    assert inputs.group_begins("orders-.*|bills?") == ("orders-", "bill")
+    assert inputs.group_begins("(?i)orders") == ()
 
 
 def test_an_audit_that_fails_leaves_no_summary(
@@ -367,11 +372,11 @@ def test_an_audit_that_fails_leaves_no_summary(
     out = tmp_path / "out"
     out.mkdir()
     (out / "summary.json").write_text('{"findings": []}')
-    monkeypatch.setattr("zkaudit.job.tables_build.sessions", lambda _: 1 / 0)
+    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
-        job.load(spark, out)
+        load(spark, out)
 
 
 def test_collect_keeps_what_is_closed(logs: Path, tmp_path: Path) -> None:

@@ -21,8 +21,12 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import job, schema, sources_offsets, tables
-from zkaudit.offsets_topic import decode
+from zkaudit import schema
+from zkaudit.decode.offsets_topic import decode
+from zkaudit.job import audit as job
+from zkaudit.job.output import load
+from zkaudit.sources import offsets as sources_offsets
+from zkaudit.tables import catalog as tables
 from zkmigrate.cli import run as migrate
 
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -242,7 +246,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
         summary = job.run(spark, options)
         narrow = sources_offsets.read(spark, cluster.bootstrap, "f.*th")
         assert {row["group"] for row in narrow.collect()} == {"forth"}
-    return Audited(summary, job.load(spark, folder / "out")[1], scene.delivered, folder / "out")
+    return Audited(summary, load(spark, folder / "out")[1], scene.delivered, folder / "out")
 
 
 def test_clean_groups_give_no_finding(audited: Audited) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from zkaudit import report
 from zkaudit.errors import AuditError, InputMissingError
-from zkaudit.report import BUCKETS, MAX_GROUPS, MAX_ROWS, render
-from zkaudit.tables import TABLES
+from zkaudit.report import page as report
+from zkaudit.report.page import BUCKETS, MAX_GROUPS, MAX_ROWS, render
+from zkaudit.tables.catalog import TABLES
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u202e\x1b[31m"
 
@@ -33,7 +33,7 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
     }  # fmt: skip
     return {
         "summary": {
-            "intervals": 7, "commits": 8, "logs": 1, "servers": 1, "holes": [],
+            "intervals": 7, "commits": 8, "logs": 1, "servers": 1, "log_gaps": [],
             "journals": 2, "journal_lines": 1200, "unreadable": 3,
             "dropped": [[0x10000009A, 0x10000009E]], "unconfirmed": [],
             "findings": [{"severity": "critical", "kind": "zombie commit", "count": 1}],
@@ -134,7 +134,8 @@ def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, 
         ]  # fmt: skip
         if group in bad:
             made["findings"].append(
-                place | {"severity": bad[group], "kind": "gap", "topic": "t", "partition": 0,
+                place | {"severity": bad[group], "kind": "unowned interval",
+                         "topic": "t", "partition": 0,
                          "zxid": 3, "time": second(50), "basis": "proven", "sentence": "Bad.",
                          "evidence": []}
             )  # fmt: skip
@@ -148,7 +149,9 @@ def summary_of(rows: dict[str, Any]) -> dict[str, Any]:
         kinds[row["severity"]] = kinds.get(row["severity"], 0) + 1
     return data("g")["summary"] | {
         "intervals": len(rows["ownership"]), "last_time": "1970-01-01T00:01:40+00:00",
-        "findings": [{"severity": s, "kind": "gap", "count": n} for s, n in kinds.items()],
+        "findings": [
+            {"severity": s, "kind": "unowned interval", "count": n} for s, n in kinds.items()
+        ],
     }  # fmt: skip
 
 

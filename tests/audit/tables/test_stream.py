@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
-from zkaudit import job, job_stream, tables
 from zkaudit.errors import AuditError
+from zkaudit.job import audit as job, stream as job_stream
+from zkaudit.job.output import load
 from zkaudit.schema import PATH
+from zkaudit.tables import catalog as tables
 
 from zkconsumer.testing import LocalZooKeeper, wait_until
 
@@ -115,8 +117,8 @@ def test_a_stream_gives_the_tables_of_a_run(
     whole = job.run(spark, job.Options([str(logs)], str(tmp_path / "run")))
     assert summary == whole
     assert summary["commits"] > 100
-    assert (summary["holes"], summary["findings"]) == ([], whole["findings"])
-    same(job.load(spark, options.out)[1], job.load(spark, tmp_path / "run")[1])
+    assert (summary["log_gaps"], summary["findings"]) == ([], whole["findings"])
+    same(load(spark, options.out)[1], load(spark, tmp_path / "run")[1])
     recorder = job_stream._Recorder(Path(options.out) / "recorded")
     before = job_stream.recorded(recorder.folder)
     assert len(before) > 3
@@ -161,8 +163,8 @@ def test_a_torn_tail_is_waited_for(
 def test_what_is_purged_stays_and_nothing_is_left_undone(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
-    """Logs that begin with a hole: what a snapshot told of it stays told when it is purged, and one
-    that is torn is named. What was recorded by a process that was killed then is audited by the
+    """Logs that begin with a log gap: what a snapshot showed of it is kept when it is purged, and
+    one that is torn is named. What was recorded by a process that was killed then is audited by the
     next one, even if nothing new is there."""
     files = grown[0] / "version-2"
     place = tmp_path / "server"
@@ -188,7 +190,7 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     newest = max(files.glob("snapshot.*"), key=lambda p: int(p.name[9:], 16))
     shutil.copy(newest, place / "snapshot.ffff")
     assert job_stream.record(spark, options)  # and was killed
-    _, seen = job_stream.job_input.find([place])
+    _, seen = job_stream.inputs.find([place])
     rows, read = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
     assert rows
     assert not read  # the logs tell what a later one does
@@ -196,7 +198,7 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
         snapshot.unlink()
     assert look() == 2
     assert told[1]["torn_snapshots"] == []
-    found = job.load(spark, options.out)[1]["registrations"].where("`group` = 'kept'")
+    found = load(spark, options.out)[1]["registrations"].where("`group` = 'kept'")
     ((begun,),) = found.select("start_zxid").collect()
     assert 0 < begun < int(log.name[4:], 16)
     assert look() == 2

@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from zkaudit import tables
-from zkaudit.history import Run, plan
-from zkaudit.job_input import holes_of
+from zkaudit.history.committed import Run, plan
+from zkaudit.job.inputs import log_gaps_of
+from zkaudit.tables import catalog as tables
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit-tables.md"
 
 
 def test_the_page_is_what_the_description_says() -> None:
-    """docs/reference/audit-tables.md: run ``python -m zkaudit.tables`` after a change."""
+    """docs/reference/audit-tables.md: run ``python docs/generate.py`` after a change."""
     assert PAGE.read_text() == tables.page()
 
 
@@ -28,18 +28,18 @@ def test_every_table_has_a_grain_and_every_column_a_meaning(spark: SparkSession)
         assert table.spark_type().fieldNames() == names
 
 
-def test_holes() -> None:
-    """Runs of all servers cover a history together; what none covers is a hole, also in front."""
+def test_log_gaps() -> None:
+    """Runs of all servers cover a history together; what none covers is a log gap, in front too."""
     epoch = 1 << 32
 
-    def holes(*runs: tuple[int, int]) -> list[tuple[int, int]]:
-        return holes_of(plan([Run("a", first, last) for first, last in runs]))
+    def log_gaps(*runs: tuple[int, int]) -> list[tuple[int, int]]:
+        return log_gaps_of(plan([Run("a", first, last) for first, last in runs]))
 
-    assert holes((1, 10), (11, 20)) == []
-    assert holes((12, 20), (1, 10)) == [(10, 12)]
-    assert holes((5, 20)) == [(0, 5)]
-    assert holes((epoch + 1, epoch + 9), (2 * epoch + 1, 2 * epoch + 3)) == []
-    assert holes((epoch + 1, epoch + 9), (2 * epoch + 5, 2 * epoch + 6)) == [
+    assert log_gaps((1, 10), (11, 20)) == []
+    assert log_gaps((12, 20), (1, 10)) == [(10, 12)]
+    assert log_gaps((5, 20)) == [(0, 5)]
+    assert log_gaps((epoch + 1, epoch + 9), (2 * epoch + 1, 2 * epoch + 3)) == []
+    assert log_gaps((epoch + 1, epoch + 9), (2 * epoch + 5, 2 * epoch + 6)) == [
         (2 * epoch, 2 * epoch + 5)
     ]
-    assert holes() == []
+    assert log_gaps() == []

@@ -1,0 +1,62 @@
+"""``zkaudit run``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from zkaudit.commands.inputs import audit_options, spark_session
+from zkaudit.commands.summary import SEVERITIES, print_summary, status_of
+
+if TYPE_CHECKING:
+    from zkaudit.job.audit import Options
+
+
+def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return datetime.fromisoformat(value).isoformat(" ")
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no ISO time such as 2026-01-31T12:00") from None
+
+
+def _utc(time: str) -> datetime:
+    found = datetime.fromisoformat(time)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@click.command("run")
+@audit_options
+@click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
+@click.option("--to", "end", metavar="TIME", callback=_iso, help="Only findings before (UTC).")
+@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit 3 for such findings or worse.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Replay the logs and compare the digest of the tree that each transaction carries "
+    "(ZooKeeper 3.6+).",
+)
+def run_command(
+    options: Options,
+    master: str,
+    start: str | None,
+    end: str | None,
+    fail_on: str | None,
+    verify: bool,
+) -> int:
+    """Audit the logs of an ensemble; write tables, summary and report to --out."""
+    from zkaudit.job.audit import run
+    from zkaudit.report.page import write
+
+    if start is not None and end is not None and _utc(start) >= _utc(end):
+        raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
+    with spark_session(master) as spark:
+        summary = run(spark, replace(options, start=start, end=end, verify=verify))
+        page = write(spark, options.out)
+    print_summary(summary)
+    click.echo(f"report: {page}")
+    return status_of(summary, fail_on)

@@ -1,0 +1,23 @@
+"""``zkaudit collect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("collect")
+@click.argument("source", type=click.Path(exists=True, file_okay=False))
+@click.argument("target", type=click.Path(file_okay=False))
+def collect_command(source: str, target: str) -> None:
+    """Keep a server's closed logs and its snapshots before it deletes them.
+
+    SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET where both are on
+    one file system, else copied. The log that is being written is left for the next time. Run it
+    more often than autopurge does.
+    """
+    from zkaudit.collect import collect
+
+    kept = collect(Path(source), Path(target))
+    click.echo(f"{kept.linked} linked, {kept.copied} copied, {kept.known} there already")

@@ -1,0 +1,94 @@
+"""What the commands that audit share: their options, and the Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OPTIONS = (
+    click.option(
+        "--zookeeper-logs",
+        "logs",
+        metavar="DIR",
+        multiple=True,
+        required=True,
+        help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' directories.",
+    ),
+    click.option(
+        "--servers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How many servers of the ensemble vote, if the logs are not of all of them.",
+    ),
+    click.option(
+        "--journals",
+        metavar="DIR",
+        multiple=True,
+        help="Members' journals: a file, or a directory of *.jsonl (zkconsumer.journal.dir).",
+    ),
+    click.option(
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT,...",
+        help="Brokers: read offsets that are stored in Kafka too.",
+    ),
+    click.option("--out", metavar="DIR", required=True, help="Where tables and the report go."),
+    click.option(
+        "--group", metavar="REGEX", help="Only groups whose whole name matches (a Java regex)."
+    ),
+    click.option(
+        "--unowned-seconds",
+        type=float,
+        default=30.0,
+        show_default=True,
+        help="Report a partition that has had no owner for this many seconds.",
+    ),
+    click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Spark master; `submit`: as submitted.",
+    ),
+)
+
+
+def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says what to audit; the command gets ``options`` (job.audit.Options) and
+    ``master``. Inputs are looked for before Spark takes its seconds to start."""
+
+    @wraps(command)
+    def checked(unowned_seconds: float, **given: Any) -> Any:
+        from zkaudit.findings.base import Limits
+        from zkaudit.job.audit import Options
+        from zkaudit.job.inputs import find
+        from zkaudit.tables.journals import check
+
+        names = ("logs", "servers", "journals", "bootstrap", "out", "group")
+        limits = Limits(unowned_seconds=unowned_seconds)
+        options = Options(**{name: given.pop(name) for name in names}, limits=limits)
+        find(options.logs)
+        check(options.journals)
+        return command(options=options, **given)
+
+    for option in reversed(_OPTIONS):
+        checked = option(checked)
+    return checked
+
+
+@contextmanager
+def spark_session(master: str) -> Iterator[SparkSession]:
+    """Start Spark on a master, or use the submitted session (``submit``); stop it at the end."""
+    from zkaudit.job.spark import session
+
+    spark = session(None if master == "submit" else master)
+    try:
+        yield spark
+    finally:
+        spark.stop()

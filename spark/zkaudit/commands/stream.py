@@ -1,0 +1,55 @@
+"""``zkaudit stream``."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zkaudit.commands.inputs import audit_options, spark_session
+from zkaudit.commands.summary import print_summary
+
+if TYPE_CHECKING:
+    from zkaudit.job.audit import Options
+
+
+@click.command("stream")
+@audit_options
+@click.option(
+    "--every",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds between two readings of the logs.",
+)
+@click.option("--once", is_flag=True, help="Read once, then exit; the next run resumes there.")
+def stream_command(options: Options, master: str, every: float, once: bool) -> int:
+    """Follow the logs of a running ensemble, and keep tables and report up to date.
+
+    What was read stays in --out, also when ZooKeeper deletes its logs. Stop it with Ctrl-C or
+    SIGTERM: it finishes the round that it has begun. Started again with the same --out it resumes
+    there.
+    """
+    from zkaudit.job.stream import stream
+    from zkaudit.report.page import write
+
+    stop = threading.Event()
+    caught: list[int] = []
+
+    def on_signal(number: int, _: object) -> None:
+        caught.append(number)
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+
+    with spark_session(master) as spark:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, on_signal)
+
+        def on_summary(summary: dict[str, Any]) -> None:
+            print_summary(summary)
+            click.echo(f"report: {write(spark, options.out)}")
+
+        stream(spark, options, every, stop, on_summary, once)
+    return 130 if signal.SIGINT in caught else 0

@@ -1,0 +1,51 @@
+"""What the commands print of an audit's summary, and the exit status that follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from zkaudit.text import printable
+
+SEVERITIES = ("critical", "high", "medium", "low", "info")
+FAILED = 3
+"""Exit status when there are findings of the severity of ``--fail-on`` or worse."""
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Print what was found, worst first."""
+    click.echo(
+        f"{summary['intervals']:,} ownership intervals, {summary['commits']:,} writes of offsets, "
+        f"{len(summary['log_gaps']):,} log gaps"
+    )
+    if summary["group"] is not None and not summary["groups"]:
+        click.echo(
+            f"warning: --group {printable(summary['group'])!r}: the logs have no group with such a "
+            "name yet: a pattern must match the whole name, as 'orders.*' does",
+            err=True,
+        )
+    if summary["torn_snapshots"]:
+        click.echo(f"left out, not whole: {printable(', '.join(summary['torn_snapshots']))}")
+    if summary["journals"]:
+        click.echo(
+            f"{summary['journals']:,} journals, {summary['journal_lines']:,} lines, "
+            f"{summary['unreadable']:,} of them unreadable"
+        )
+    if summary["digests"] is not None:
+        click.echo(
+            f"{summary['digests']['equal']:,} digests of the tree equal, "
+            f"{summary['digests']['unknown']:,} with nothing to compare"
+        )
+    for row in summary["findings"]:
+        click.echo(f"{row['severity']:9} {row['count']:6,}  {row['kind']}")
+    if not summary["findings"]:
+        click.echo("no findings")
+
+
+def status_of(summary: dict[str, Any], fail_on: str | None) -> int:
+    """Return 3 when something is as bad as ``fail_on``, else 0."""
+    if fail_on is None:
+        return 0
+    bad = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    return FAILED if any(row["severity"] in bad for row in summary["findings"]) else 0

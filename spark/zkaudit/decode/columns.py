@@ -1,0 +1,492 @@
+"""Bodies of many transactions at once: numpy finds where each field lies, Arrow gathers them.
+
+Only layouts that fit exactly are taken; any other record goes to ``txnlog.decode_payload``, which
+alone decides whether it is right. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zkaudit.decode.txnlog import (
+    CLOSE_SESSION,
+    CREATE_SESSION,
+    DIGEST_SIZE,
+    ERROR,
+    MULTI,
+    RECORD_HEADER,
+    TXN_HEADER,
+    BodyError,
+    Operation,
+    close_session,
+    decode_payload,
+)
+from zkaudit.schema import TXNLOG, TYPES, arrow_schema
+
+Numbers: TypeAlias = np.ndarray
+
+_LATEST_MS: Final = 253_402_300_799_999
+_EARLIEST_MS: Final = -62_135_596_800_000
+_SCHEMA: Final = arrow_schema(TXNLOG)
+_PLAIN: Final = {pa.int32(): "<i4", pa.int64(): "<i8", _SCHEMA.field("time").type: "<i8"}
+
+
+def schema_of(columns: Iterable[str] | None) -> pa.Schema:
+    """The schema of some columns of ``schema.TXNLOG``, in the order given; ``None``: of all."""
+    return _SCHEMA if columns is None else pa.schema([_SCHEMA.field(name) for name in columns])
+
+
+def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> pa.Array:
+    """Numbers or booleans as a column of ``kind``; null where ``has`` is false.
+
+    Made from the buffers themselves: ``pa.array`` looks for pandas at each call.
+    """
+    if kind == pa.bool_():
+        content = np.packbits(values, bitorder="little")
+    else:
+        content = np.ascontiguousarray(values, _PLAIN[kind])
+    valid = None
+    if has is not None and not has.all():
+        valid = pa.py_buffer(np.packbits(has, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(content)])
+
+
+def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
+    """Binary values at the given places, which must not go backward; a size of -1 is null.
+
+    Arrow sees one array of wanted bytes and gaps in turn, over the block itself, and copies out
+    the wanted ones.
+    """
+    count = len(at)
+    if not count:
+        return pa.array([], pa.binary())
+    null = size < 0
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = at
+    offsets[1::2] = at + np.where(null, 0, size)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(block)]
+    alternating = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return alternating.take(numbers(np.arange(0, 2 * count, 2), pa.int64(), ~null))
+
+
+def lists(which: Numbers, found: Sequence[Sequence[str] | None]) -> pa.Array:
+    """Lists of strings: row i is ``found[which[i]]``, null where ``which`` is negative."""
+    kind = _SCHEMA.field("deleted").type
+    rows = np.flatnonzero(which >= 0).tolist()
+    made = [found[number] for number in which[rows].tolist()]
+    sizes = np.zeros(len(which) + 1, np.int32)
+    has = np.zeros(len(which), bool)
+    for row, strings in zip(rows, made, strict=True):
+        if strings is not None:
+            has[row], sizes[row + 1] = True, len(strings)
+    values = pa.array([text for strings in made for text in strings or ()], pa.string())
+    buffers = [
+        pa.py_buffer(np.packbits(has, bitorder="little")),
+        pa.py_buffer(np.cumsum(sizes, dtype=np.int32)),
+    ]
+    return pa.Array.from_buffers(kind, len(which), buffers, children=[values])
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """Bytes as strings; what is not UTF-8 becomes the replacement character, as in Java."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [v if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()]
+        return pa.array(decoded, pa.string())
+
+
+def timestamps(milliseconds: Numbers) -> pa.Array:
+    """Milliseconds since 1970 as UTC; null outside the years 1 to 9999, which no calendar holds."""
+    outside = (milliseconds < _EARLIEST_MS) | (milliseconds > _LATEST_MS)
+    values = np.where(outside, 0, milliseconds) if outside.any() else milliseconds
+    return numbers(values * 1000, _SCHEMA.field("time").type, ~outside)
+
+
+def operations_batch(
+    ops: Sequence[Operation], server: str, file: str, columns: Iterable[str] | None = None
+) -> pa.RecordBatch:
+    """Operations of the slow decoder as a batch."""
+    schema = schema_of(columns)
+    made: list[Any] = []
+    for field in schema:
+        if field.name in ("server", "file"):
+            value = server if field.name == "server" else file
+            made.append(pa.array([value] * len(ops), field.type))
+        elif field.name == "time":
+            made.append(timestamps(np.array([op.time_ms for op in ops], np.int64)))
+        else:
+            made.append(pa.array([getattr(op, field.name) for op in ops], field.type))
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def splice(
+    batch: pa.RecordBatch, record: Numbers, extra: pa.RecordBatch, extra_record: Numbers
+) -> pa.RecordBatch:
+    """Put ``extra``'s rows between the batch's, by their records, which are in order in both."""
+    before = np.searchsorted(record, extra_record)
+    begins = np.flatnonzero(np.diff(before, prepend=-1))
+    ends = np.append(begins[1:], len(before))
+    parts: list[pa.RecordBatch] = []
+    at = 0
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        place = int(before[begin])
+        parts += [batch.slice(at, place - at), extra.slice(begin, end - begin)]
+        at = place
+    return pa.concat_batches([*parts, batch.slice(at)])
+
+
+_HEADER: Final = np.dtype(
+    [("session", ">i8"), ("cxid", ">i4"), ("zxid", ">i8"), ("time", ">i8"), ("type", ">i4")]
+)
+_HEADER_BYTES: Final = np.dtype(f"V{_HEADER.itemsize}")
+_LOWEST: Final = min(TYPES)
+_PATH, _DATA, _ACL, _FLAG, _PARENT, _VERSION, _TTL = (1 << bit for bit in range(7))
+_FIELDS: Final = {
+    1: _PATH | _DATA | _ACL | _FLAG,
+    15: _PATH | _DATA | _ACL | _FLAG,
+    19: _PATH | _DATA | _ACL | _PARENT,
+    21: _PATH | _DATA | _ACL | _PARENT | _TTL,
+    2: _PATH,
+    20: _PATH,
+    5: _PATH | _DATA | _VERSION,
+    16: _PATH | _DATA | _VERSION,
+    7: _PATH | _ACL | _VERSION,
+    13: _PATH | _VERSION,
+    ERROR: 0,
+    CREATE_SESSION: 0,
+    CLOSE_SESSION: 0,
+}
+_MOST_ACLS: Final = 32  # longer access lists, which nobody has, go the slow way
+
+
+def _table(values: dict[int, Any], missing: Any, dtype: Any) -> Numbers:
+    made = np.full(max(TYPES) - _LOWEST + 2, missing, dtype)  # the last one: any other type
+    for code, value in values.items():
+        made[code - _LOWEST] = value
+    return made
+
+
+_FIELD_TABLE: Final = _table(_FIELDS, -1, np.int16)
+_NAMES: Final = pa.array([TYPES.get(code) for code in range(_LOWEST, max(TYPES) + 1)], pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which operations are wanted.
+
+    ``path_prefix`` leaves out operations on other paths; those without a path (sessions, errors)
+    stay, since ephemerals cannot be told without them. Zxids are inclusive.
+    """
+
+    path_prefix: str = ""
+    start_zxid: int | None = None
+    end_zxid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A batch of the wanted operations out of the first ``records`` records."""
+
+    batch: pa.RecordBatch
+    records: int
+    first_zxid: int
+    last_zxid: int
+
+
+class _Block:
+    """Numbers at any byte of a block; places outside of it read as its edge, checked elsewhere."""
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+        self.bytes = np.frombuffer(block, np.uint8)
+        self.int32s = np.ndarray((len(block) - 3,), ">i4", block, strides=(1,))
+        self.int64s = np.ndarray((len(block) - 7,), ">i8", block, strides=(1,))
+
+    def int32(self, at: Numbers) -> Numbers:
+        return self.int32s[np.minimum(at, len(self.int32s) - 1)].astype(np.int64)
+
+    def int64(self, at: Numbers) -> Numbers:
+        return self.int64s[np.minimum(at, len(self.int64s) - 1)].astype(np.int64)
+
+
+@dataclass(slots=True)
+class _Ops:
+    """One entry for each operation; ``at`` to ``end`` is what is left of its body."""
+
+    record: Numbers
+    idx: Numbers
+    code: Numbers
+    at: Numbers
+    end: Numbers
+    single: Numbers
+
+    def keep(self, mask: Numbers) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name)[mask])
+
+
+def batch_of(
+    block: bytes,
+    starts: Numbers,
+    lengths: Numbers,
+    offset: int,
+    server: str,
+    file: str,
+    filters: Filters,
+    columns: Sequence[str] | None = None,
+) -> Found:
+    """Decode the records whose payloads begin at ``starts`` (checksums are right already).
+
+    ``columns``: those of ``schema.TXNLOG`` that are wanted, all by default.
+
+    ``offset`` is the block's place in the file. Reading stops before the first record whose body
+    is no transaction: ``Found.records`` may be less than were given, down to 0.
+    """
+    data = _Block(block)
+    ends = starts + lengths
+    # As bytes first: numpy chooses rows of many fields eight times as slowly.
+    places = len(block) - _HEADER.itemsize + 1
+    heads = np.ndarray((places,), _HEADER_BYTES, block, strides=(1,))[starts].view(_HEADER)
+    codes = heads["type"].astype(np.int64)
+    zxids = heads["zxid"].astype(np.int64)
+    wanted = np.ones(len(starts), bool)
+    if filters.start_zxid is not None:
+        wanted &= zxids >= filters.start_zxid
+    if filters.end_zxid is not None:
+        wanted &= zxids <= filters.end_zxid
+    bad = np.zeros(len(starts), bool)
+    sizes = np.zeros(len(starts), np.int64)
+    has_digest = np.zeros(len(starts), bool)
+
+    ops = _operations(data, starts, ends, codes, wanted, bad, sizes, has_digest)
+    closes: list[tuple[str, ...] | None] = []
+    fields = _fields(data, ops, bad, has_digest, closes)
+
+    records = len(starts)
+    slow: list[Operation] = []
+    slow_record: list[int] = []
+    for record in np.flatnonzero(bad & wanted):
+        begin, end = int(starts[record]), int(ends[record])
+        try:
+            found = decode_payload(block[begin:end], offset + begin - RECORD_HEADER)
+        except BodyError:
+            records = int(record)
+            break
+        prefix = filters.path_prefix
+        found = [op for op in found if op.path is None or op.path.startswith(prefix)]
+        slow += found
+        slow_record += [int(record)] * len(found)
+
+    def keep(mask: Numbers) -> None:
+        ops.keep(mask)
+        fields.update({name: value[mask] for name, value in fields.items()})
+
+    good = ~bad[ops.record] & (ops.record < records)
+    if not good.all():
+        keep(good)
+    schema = schema_of(columns)
+    paths: Any = None
+    if "path" in schema.names or filters.path_prefix:
+        paths = gather(block, fields["path_at"], fields["path_size"])
+    if filters.path_prefix:
+        chosen = pc.fill_null(pc.starts_with(paths, filters.path_prefix.encode()), True)
+        keep(chosen.to_numpy(zero_copy_only=False))
+        paths = paths.filter(chosen)
+    record = ops.record
+    count = len(record)
+    everything = count == len(starts) and not (codes == MULTI).any()  # a row for each record
+
+    def each(values: Numbers) -> Numbers:
+        return values if everything else values[record]
+
+    in_every_record = {
+        "position": starts + (offset - RECORD_HEADER),
+        "zxid": zxids,
+        "size": sizes,
+        "session": heads["session"],
+        "cxid": heads["cxid"],
+    }
+
+    def column(field: pa.Field) -> pa.Array:
+        name = field.name
+        if name in ("server", "file"):
+            return pa.repeat(pa.scalar(server if name == "server" else file, field.type), count)
+        if name == "time":
+            return timestamps(each(heads["time"]).astype(np.int64))
+        if name == "type":
+            return _NAMES.take(numbers(ops.code - _LOWEST, pa.int64()))
+        if name == "path":
+            return texts(paths)
+        if name == "data":
+            return gather(block, fields["data_at"], fields["data_size"])
+        if name == "digest":
+            has = each(has_digest)
+            return numbers(np.where(has, data.int64(each(ends) - 8), 0), field.type, has)
+        if name == "deleted":
+            return lists(fields["close"], closes)
+        if name == "idx":
+            return numbers(ops.idx, field.type)
+        if name in in_every_record:
+            return numbers(each(in_every_record[name]), field.type)
+        if name in fields:
+            return numbers(fields[name], field.type, fields[f"has_{name}"])
+        return pa.nulls(count, field.type)
+
+    batch = pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+    if slow:
+        extra = operations_batch(slow, server, file, columns)
+        batch = splice(batch, record, extra, np.array(slow_record, np.int64))
+    first, last = (int(zxids[0]), int(zxids[records - 1])) if records else (0, 0)
+    return Found(batch, records, first, last)
+
+
+def _operations(
+    data: _Block,
+    starts: Numbers,
+    ends: Numbers,
+    codes: Numbers,
+    wanted: Numbers,
+    bad: Numbers,
+    sizes: Numbers,
+    has_digest: Numbers,
+) -> _Ops:
+    """Open the multis. Those that do not fit are marked in ``bad``."""
+    single = np.flatnonzero(wanted & (codes != MULTI))
+    multi = np.flatnonzero(wanted & (codes == MULTI))
+    body = starts + TXN_HEADER.size
+    zeros = np.zeros(len(single), np.int64)
+    parts = [_Ops(single, zeros, codes[single], body[single], ends[single], zeros == 0)]
+    record, at = multi, body[multi] + 4
+    count = data.int32(body[multi])
+    sizes[multi] = count
+    bad[multi] = (count < 1) | (ends[multi] < at)
+    step = 0
+    while len(record):
+        live = (step < count) & ~bad[record]
+        over = ~live & ~bad[record]
+        left = ends[record[over]] - at[over]
+        bad[record[over]] = (left != 0) & (left != DIGEST_SIZE)
+        has_digest[record[over]] = left == DIGEST_SIZE
+        record, at, count = record[live], at[live], count[live]
+        code, size = data.int32(at), data.int32(at + 4)
+        end = at + 8 + size
+        fits = (size >= 0) & (end <= ends[record])
+        bad[record[~fits]] = True
+        # Errors too: the operations beside one were undone, which the slow way tells.
+        odd = (code == MULTI) | (code == CLOSE_SESSION) | (code == CREATE_SESSION) | (code == ERROR)
+        bad[record[odd]] = True
+        steps = np.full(len(record), step, np.int64)
+        parts.append(_Ops(record, steps, code, at + 8, end, np.zeros(len(record), bool)))
+        at = np.where(fits, end, at)
+        step += 1
+    if len(parts) == 1:
+        return parts[0]
+    names = _Ops.__slots__
+    ops = _Ops(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    ops.keep(~bad[ops.record])
+    order = np.lexsort((ops.idx, ops.record))
+    ops.keep(order)
+    return ops
+
+
+def _fields(
+    data: _Block,
+    ops: _Ops,
+    bad: Numbers,
+    has_digest: Numbers,
+    closes: list[tuple[str, ...] | None],
+) -> dict[str, Numbers]:
+    """Find the fields of every operation; records that do not fit exactly become ``bad``.
+
+    A ``..._size`` of -1 is null. What sessions deleted at their close goes to ``closes``;
+    ``close`` is its place there, -1 for all other operations.
+    """
+    known = (ops.code >= _LOWEST) & (ops.code <= max(TYPES))
+    wants = _FIELD_TABLE[np.where(known, ops.code - _LOWEST, len(_FIELD_TABLE) - 1)]
+    wrong = wants < 0
+    wants = np.where(wrong, 0, wants)
+    at, end = ops.at.copy(), ops.end
+    count = len(at)
+    found: dict[str, Numbers] = {}
+
+    def number(name: str, mask: Numbers, width: int = 4) -> None:
+        """Advance over a number, in the rows of ``mask``."""
+        many = np.count_nonzero(mask)
+        if not many:
+            return
+        if 2 * many > count and width == 4 and name not in found:  # quicker than choosing rows
+            found[name], found[f"has_{name}"] = data.int32(at), mask
+            np.add(at, width, out=at, where=mask)
+            return
+        rows = np.flatnonzero(mask)
+        values = found.setdefault(name, np.zeros(count, np.int64))
+        has = found.setdefault(f"has_{name}", np.zeros(count, bool))
+        values[rows] = data.int32(at[rows]) if width == 4 else data.int64(at[rows])
+        has[rows] = True
+        at[rows] += width
+
+    def sized(name: str, mask: Numbers, least: int) -> None:
+        """Advance over a length and its bytes, in the rows of ``mask``; what does not fit is wrong
+        and stays empty. All others keep a place in order, and never one outside of the block."""
+        size = data.int32(at)
+        fits = mask & (size >= least) & (size <= end - at - 4)
+        np.logical_or(wrong, mask ^ fits, out=wrong)
+        found[f"{name}_at"] = np.minimum(at + 4, end)
+        found[f"{name}_size"] = size = np.where(fits, size, -1)
+        np.add(at, np.maximum(size, 0) + 4, out=at, where=mask)
+
+    def bounded(rows: Numbers, size: Numbers, least: int) -> None:
+        """Advance some rows over a length and its bytes; what does not fit is wrong."""
+        fits = (size >= least) & (size <= end[rows] - at[rows] - 4)
+        wrong[rows] |= ~fits
+        at[rows] += 4 + np.where(fits, np.maximum(size, 0), 0)
+
+    sized("path", wants & _PATH != 0, 0)
+    sized("data", wants & _DATA != 0, -1)
+    rows = np.flatnonzero(wants & _ACL)
+    if len(rows):
+        entries = data.int32(at[rows])
+        at[rows] += 4
+        wrong[rows] |= (entries > _MOST_ACLS) | (entries < -1)
+        for step in range(int(np.minimum(entries, _MOST_ACLS).max())):
+            live = rows[(entries > step) & ~wrong[rows]]
+            at[live] += 4
+            for _ in ("scheme", "id"):
+                bounded(live, data.int32(at[live]), -1)
+    flagged = wants & _FLAG != 0
+    if flagged.any():
+        rows = np.flatnonzero(flagged)
+        found["ephemeral"], found["has_ephemeral"] = np.zeros(count, bool), np.zeros(count, bool)
+        found["ephemeral"][rows] = data.bytes[np.minimum(at[rows], len(data.bytes) - 1)] != 0
+        found["has_ephemeral"][rows] = True
+        at[rows] += 1
+        left = end - at
+        number("parent_cversion", flagged & ((left == 4) | (ops.single & (left == 16))))
+    kept = wants & _PARENT != 0
+    if kept.any():
+        found.setdefault("ephemeral", np.zeros(count, bool))
+        found.setdefault("has_ephemeral", np.zeros(count, bool))[kept] = True
+        number("parent_cversion", kept)
+        number("ttl", wants & _TTL != 0, 8)
+    number("version", wants & _VERSION != 0)
+    number("error", ops.code == ERROR)
+    number("timeout", ops.code == CREATE_SESSION)
+    left = end - at
+    found["close"] = np.full(count, -1, np.int64)
+    for row in np.flatnonzero(ops.code == CLOSE_SESSION).tolist():
+        body = data.block[ops.at[row] : end[row]]
+        deleted, left[row] = close_session(body)
+        found["close"][row] = len(closes)
+        closes.append(deleted)
+    digest = ops.single & (left == DIGEST_SIZE)
+    wrong |= (left != 0) & ~digest
+    has_digest[ops.record[digest]] = True
+    bad[ops.record[wrong]] = True
+    return found

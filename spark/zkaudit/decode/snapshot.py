@@ -1,0 +1,212 @@
+"""ZooKeeper's snapshots: sessions and znodes, plain, gzip or snappy; every seal checked.
+
+Formats: ZooKeeper 3.9 ``FileSnap``, ``DataTree.serialize``, ``SnapStream``. A snapshot is read
+whole, because its checksum covers all of it. Any thread.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zkaudit.decode.txnlog import Acl, BodyError, Jute
+from zkaudit.errors import AuditError, LogFormatError
+
+MAGIC: Final = struct.pack(">4si", b"ZKSN", 2)
+GZIP: Final = b"\x1f\x8b"
+SNAPPY: Final = b"\x82SNAPPY\x00"
+"""First bytes of snappy-java's own framing, which is not the standard one."""
+
+_STAT: Final = struct.Struct(">qqqqiiiqq")
+_SEAL_SIZE: Final = 13  # checksum, length 1, "/"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNode:
+    """One znode; fields as the columns of ``schema.SNAPSHOT``, times in milliseconds."""
+
+    path: str
+    data: bytes | None
+    czxid: int
+    mzxid: int
+    ctime_ms: int
+    mtime_ms: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    pzxid: int
+    acl_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A whole snapshot, not yet taken apart: ``nodes`` walks through it.
+
+    ``digest`` is the tree's digest at ``digest_zxid`` (3.6+); ``last_processed_zxid`` is known from
+    3.9 on.
+    """
+
+    file: str
+    zxid: int
+    sessions: dict[int, int]
+    acls: dict[int, tuple[Acl, ...]]
+    digest: int | None
+    digest_zxid: int | None
+    last_processed_zxid: int | None
+    _content: bytes
+    _nodes_at: int
+
+    @property
+    def complete_zxid(self) -> int | None:
+        """All transactions up to here are in the snapshot for certain; ``None``: not told."""
+        known = [z for z in (self.digest_zxid, self.last_processed_zxid) if z is not None]
+        return max(known, default=None)
+
+    def nodes(self) -> Iterator[SnapshotNode]:
+        """Yield all znodes, the root (path ``/``) first."""
+        yield from _walk(self._content, self._nodes_at)
+
+
+def _walk(content: bytes, at: int) -> Iterator[SnapshotNode]:
+    unpack_int = struct.Struct(">i").unpack_from
+    stat, stat_size = _STAT.unpack_from, _STAT.size
+    end = len(content)
+    while True:
+        (size,) = unpack_int(content, at)
+        after = at + 4 + size
+        if not size >= 0 or after > end - 4:
+            raise BodyError(f"a path of {size} bytes does not fit", at)
+        path = content[at + 4 : after].decode("utf-8", "replace")
+        if path == "/":
+            return
+        (size,) = unpack_int(content, after)
+        data = None
+        if size != -1:
+            data = content[after + 4 : after + 4 + size]
+            after += size
+        if size < -1 or after + 12 + stat_size > end:
+            raise BodyError(f"content of {size} bytes does not fit", at)
+        (acl_id,) = struct.unpack_from(">q", content, after + 4)
+        c, m, ct, mt, version, cversion, aversion, owner, p = stat(content, after + 12)
+        yield SnapshotNode(
+            path or "/", data, c, m, ct, mt, version, cversion, aversion, owner, p, acl_id
+        )
+        at = after + 12 + stat_size
+
+
+def snapshot_zxid(path: str | Path) -> int | None:
+    """Return the zxid in a snapshot's name, ``None`` when it is no such name."""
+    parts = Path(path).name.split(".")
+    if (
+        parts[0] != "snapshot"
+        or len(parts) not in (2, 3)
+        or parts[2:] not in ([], ["gz"], ["snappy"])
+    ):
+        return None
+    try:
+        return int(parts[1], 16)
+    except (IndexError, ValueError):
+        return None
+
+
+def open_snapshot(path: str | Path) -> Snapshot:
+    """Read one snapshot and check all its seals. Raises ``LogFormatError``, ``OSError``.
+
+    A snapshot without its seal was still being written, or its server died: that is an error too,
+    since ZooKeeper itself does not use such a file.
+    """
+    name = str(path)
+    zxid = snapshot_zxid(path)
+    if zxid is None:
+        raise LogFormatError(name, 0, "the name is not snapshot.ZXID, .gz or .snappy behind it")
+    content = _uncompressed(Path(path).read_bytes(), name)
+    if not content.startswith(MAGIC):
+        raise LogFormatError(name, 0, f"no snapshot: it begins with {content[:8]!r}")
+    jute = Jute(content, len(MAGIC) + 8, len(content))
+    try:
+        sessions = {jute.int64(): jute.int32() for _ in range(jute.count())}
+        acls = {jute.int64(): jute.acl() for _ in range(jute.count())}
+        nodes_at = jute.at
+        jute.at = _end_of_nodes(content, nodes_at)
+        _seal(jute, content)
+        digest = digest_zxid = last = None
+        tail = jute.left
+        if tail in (20 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
+            digest_zxid, version, digest = jute.int64(), jute.int32(), jute.int64()
+            _seal(jute, content)
+            if not version:  # written with digests off
+                digest_zxid = digest = None
+        if tail in (8 + _SEAL_SIZE, 20 + 8 + 2 * _SEAL_SIZE):
+            last = jute.int64()
+            _seal(jute, content)
+        if jute.left:
+            raise BodyError(f"{jute.left} bytes behind the last seal")
+    except (BodyError, struct.error) as error:
+        at = error.args[1] if len(error.args) > 1 else jute.at
+        raise LogFormatError(name, at, f"{error.args[0]} (counted uncompressed)") from None
+    return Snapshot(name, zxid, sessions, acls, digest, digest_zxid, last, content, nodes_at)
+
+
+def _end_of_nodes(content: bytes, at: int) -> int:
+    unpack_int = struct.Struct(">i").unpack_from
+    end = len(content)
+    while True:
+        (size,) = unpack_int(content, at)
+        if size == 1 and content[at + 4 : at + 5] == b"/":
+            return at + 5
+        if size < 0 or at + 8 + size > end:
+            raise BodyError("the snapshot is cut off or damaged", at)
+        after = at + 4 + size
+        (size,) = unpack_int(content, after)
+        after += 12 + _STAT.size + max(size, 0)
+        if size < -1 or after > end:
+            raise BodyError("the snapshot is cut off or damaged", at)
+        at = after
+
+
+def _seal(jute: Jute, content: bytes) -> None:
+    found = zlib.adler32(memoryview(content)[: jute.at])
+    at = jute.at
+    checksum = jute.int64()
+    if jute.string() != "/" or checksum != found:
+        raise BodyError(f"checksum {checksum:#x} over bytes that give {found:#x}", at)
+
+
+def _uncompressed(content: bytes, name: str) -> bytes:
+    if content.startswith(GZIP):
+        try:
+            return gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise LogFormatError(name, 0, f"gzip: {error}") from None
+    if content.startswith(SNAPPY):
+        return _snappy_java(content, name)
+    return content
+
+
+def _snappy_java(content: bytes, name: str) -> bytes:
+    """snappy-java's stream: 8 bytes of magic, two versions, then length and block, repeated."""
+    try:
+        import cramjam
+    except ImportError:
+        raise AuditError(
+            f"{name}: reading snappy needs cramjam: in a clone run pip install '.[audit]'"
+        ) from None
+    parts = []
+    at = len(SNAPPY) + 8
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 4], "big", signed=True)
+        block = content[at + 4 : at + 4 + size]
+        if size < 0 or len(block) < size:
+            raise LogFormatError(name, at, "a snappy block is cut off")
+        try:
+            parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+        except cramjam.DecompressionError as error:
+            raise LogFormatError(name, at, f"snappy: {error}") from None
+        at += 4 + size
+    return b"".join(parts)

@@ -1,0 +1,159 @@
+"""What all rules share: limits, the tables they look at, and how a finding is put together.
+
+Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.history.staging import LogGap, known_at
+from zkaudit.tables.build import steps
+
+SEVERITIES = ("critical", "high", "medium", "low", "info")
+GROUP = ("chroot", "group")
+PARTITION = (*GROUP, "topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something is a finding. Times by the leader's clock."""
+
+    unowned_seconds: float = 30.0
+    """A partition without owner while members live."""
+    storm_rebalances: int = 10
+    """Rebalances of one group within ``storm_seconds``."""
+    storm_seconds: float = 600.0
+    contention: int = 20
+    """Refused claims in one rebalance."""
+    view_seconds: float = 30.0
+    """Two members hold different views of the group."""
+    skew_seconds: float = 1.0
+    """Clocks of members' machines may differ by this much: a shorter overlap is none."""
+    herd_members: int = 50
+    """Members told of one change."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables that findings are made from, as ``zkaudit.tables.catalog`` describes them."""
+
+    registrations: DataFrame
+    ownership: DataFrame
+    commits: DataFrame
+    membership: DataFrame
+    failed_claims: DataFrame
+    rebalances: DataFrame
+    moves: DataFrame
+    partitions: DataFrame
+    herds: DataFrame
+    deliveries: DataFrame
+    views: DataFrame
+    sessions: DataFrame
+    end: DataFrame
+    """One row: zxid and time of the last transaction of the history."""
+    known: tuple[int | None, ...] = (0,)
+    """For each segment between log gaps the zxid from which on every ephemeral is known, as
+    ``inputs.known`` returns it."""
+    log_gaps: tuple[LogGap, ...] = ()
+    """Where transactions are missing, as ``Stage.log_gaps``."""
+
+
+def text(name: str | Column) -> Column:
+    """A value as text for a sentence; ``?`` when there is none."""
+    return F.coalesce((F.col(name) if isinstance(name, str) else name).cast("string"), F.lit("?"))
+
+
+def session(name: str) -> Column:
+    """A session as ZooKeeper prints it."""
+    return F.concat(F.lit("0x"), F.lower(F.hex(F.col(name))))
+
+
+def tp() -> Column:
+    """``topic-partition``."""
+    return F.concat(text("topic"), F.lit("-"), text("partition"))
+
+
+def row(
+    table: str, zxid: str | None, idx: str | None, session: str | None, what: Column | str
+) -> Column:
+    """One row of evidence, from the columns of these names; no name: null."""
+    return F.struct(
+        F.lit(table).alias("table"),
+        (F.col(zxid) if zxid else F.lit(None)).cast("bigint").alias("zxid"),
+        (F.col(idx) if idx else F.lit(None)).cast("int").alias("idx"),
+        (F.col(session) if session else F.lit(None)).cast("bigint").alias("session"),
+        (F.lit(what) if isinstance(what, str) else what).cast("string").alias("what"),
+    )
+
+
+def finding(
+    frame: DataFrame,
+    severity: Column | str,
+    kind: Column | str,
+    basis: Column | str,
+    *sentence: Column | str,
+) -> DataFrame:
+    """Rows as findings: with the columns that all have. ``evidence`` must be there."""
+    words = [F.lit(part) if isinstance(part, str) else part for part in sentence]
+    return frame.withColumns(
+        {
+            "severity": F.lit(severity) if isinstance(severity, str) else severity,
+            "kind": F.lit(kind) if isinstance(kind, str) else kind,
+            "basis": F.lit(basis) if isinstance(basis, str) else basis,
+            "sentence": F.concat(*words),
+        }
+    )
+
+
+def writers(tables: Tables) -> DataFrame:
+    """Which member a session stood for in a group: from its registration, else from its claims."""
+    known = [
+        frame.where("session is not null and member is not null").select(
+            *GROUP, "session", "member"
+        )
+        for frame in (tables.registrations, tables.ownership)
+    ]
+    return (
+        known[0]
+        .unionByName(known[1])
+        .groupBy(*GROUP, "session")
+        .agg(F.min("member").alias("member"))
+    )
+
+
+def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
+    """Add ``alive``: registrations of the group alive just before ``zxid`` of each row; null where
+    the members are not known."""
+    changes = steps(tables.registrations, tables.log_gaps).select(
+        *GROUP, F.col("zxid").alias("at"), "step"
+    )
+    points = rows.withColumn("at", F.col(zxid)).withColumn("point", F.lit(True))
+    both = points.unionByName(changes, allowMissingColumns=True)
+    order = (
+        Window.partitionBy(*GROUP)
+        .orderBy(F.col("at"), F.col("point").asc_nulls_last())
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    count = F.coalesce(F.sum("step").over(order), F.lit(0))
+    known = known_at(F.col("at"), tables.log_gaps, tables.known)
+    both = both.withColumn("alive", F.when(known, count))
+    return both.where("point").drop("at", "point", "step")
+
+
+def who(session_name: str = "session", member_name: str = "member") -> Column:
+    """``Member M (host H, session 0x1)``; null where there is no member.
+
+    The host is that of a generated consumer id: ``group_host-milliseconds-8 digits``.
+    """
+    named = F.expr(
+        f"regexp_extract(substring({member_name}, length(`group`) + 2), "
+        r"r'(?s)\A(.+)-[0-9]{13}-[0-9a-f]{1,8}\z', 1)"
+    )
+    host = F.when(named != "", F.concat(F.lit("host "), named, F.lit(", "))).otherwise("")
+    return F.concat(
+        F.lit("Member "), F.col(member_name), F.lit(" ("), host, F.lit("session "),
+        session(session_name), F.lit(")"),
+    )  # fmt: skip

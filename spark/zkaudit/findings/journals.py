@@ -1,0 +1,179 @@
+"""What members' journals show: two that deliver one partition, two that see different groups.
+
+Overlaps are found without joining a table with itself: intervals of one owner are merged, then each
+is compared with the latest end before it. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.findings.base import GROUP, PARTITION, Limits, Tables, finding, row, text, tp
+
+SHOWN = 5
+"""Names of members in a sentence."""
+
+
+def overlaps(
+    frame: DataFrame, key: tuple[str, ...], owner: str, keep: tuple[str, ...]
+) -> DataFrame:
+    """Intervals [a, b) of one owner that overlap one of another owner of the same key.
+
+    One row for each that begins while another lasts: its columns, ``low`` and ``high`` (the first
+    part that both have), and ``other``, a struct of the same columns. Intervals of one owner that
+    touch or overlap are one, with ``keep`` from the first of them.
+    """
+    own = Window.partitionBy(*key, owner).orderBy("a", "b")
+    before = F.max("b").over(own.rowsBetween(Window.unboundedPreceding, -1))
+    opens = F.when(before >= F.col("a"), 0).otherwise(1)
+    merged = (
+        frame.where("a < b")
+        .withColumn("opens", opens)
+        .withColumn("island", F.sum("opens").over(own))
+        .groupBy(*key, owner, "island")
+        .agg(
+            F.min("a").alias("a"),
+            F.max("b").alias("b"),
+            *[F.min_by(name, F.struct("a", "b")).alias(name) for name in keep],
+        )
+    )
+    every = Window.partitionBy(*key).orderBy("a", "b", owner)
+    last = F.max(F.struct("b", "a", owner, *keep)).over(
+        every.rowsBetween(Window.unboundedPreceding, -1)
+    )
+    return (
+        merged.withColumn("other", last)
+        .where(F.col("other.b") > F.col("a"))
+        .withColumns({"low": F.col("a"), "high": F.least("b", "other.b")})
+    )
+
+
+def _line(file: str, line: str) -> Column:
+    """Name of the file (its path is in the table) and line."""
+    return F.concat(F.substring_index(F.col(file), "/", -1), F.lit(":"), text(line))
+
+
+def _journal(session: str | None, what: Column) -> Column:
+    return row("deliveries", None, None, session, what)
+
+
+def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
+    """Two members that delivered one partition at the same time, or the same messages."""
+    keep = ("a_time", "b_time", "start_offset", "end_offset", "session", "file", "line")
+    told = tables.deliveries.withColumns(
+        {"a_time": F.unix_micros("start_time"), "b_time": F.unix_micros("end_time")}
+    )
+    times = told.withColumns({"a": F.col("a_time"), "b": F.col("b_time")})
+    skew = int(limits.skew_seconds * 1e6)
+    both = overlaps(times, PARTITION, "member", keep).where(
+        (F.col("high") - F.col("low")) >= F.greatest(F.lit(skew), F.lit(1))
+    )
+    low = F.greatest("start_offset", "other.start_offset")
+    high = F.least("end_offset", "other.end_offset")
+    shared = F.coalesce(high > low, F.lit(False))
+    both = both.withColumns(
+        {
+            "time": F.timestamp_micros("low"),
+            "end_time": F.timestamp_micros("high"),
+            "shared": shared,
+            "from": low,
+            "to": high,
+            "range": F.concat(F.lit("offsets "), text(low), F.lit(" to "), text(high - 1)),
+            "seconds": F.format_number((F.col("high") - F.col("low")) / 1e6, 1),
+            "evidence": _two(),
+        }
+    )
+    offsets = told.where("start_offset is not null and end_offset is not null").withColumns(
+        {"a": F.col("start_offset"), "b": F.col("end_offset")}
+    )
+    # What is told already as delivered at the same time is not told again.
+    here = both.where("shared").select(*PARTITION, _pair().alias("pair"), "from", "to")
+    again = overlaps(offsets, PARTITION, "member", keep).withColumn("pair", _pair())
+    same = [F.col(f"x.{name}").eqNullSafe(F.col(f"t.{name}")) for name in (*PARTITION, "pair")]
+    told_there = (F.col("x.low") < F.col("t.to")) & (F.col("x.high") > F.col("t.from"))
+    again = again.alias("x").join(
+        here.alias("t"), reduce(lambda a, b: a & b, same) & told_there, "left_anti"
+    )
+    again = again.withColumns(
+        {
+            "time": F.timestamp_micros(F.greatest("a_time", "other.a_time")),
+            "count": F.col("high") - F.col("low"),
+            "evidence": _two(),
+        }
+    )
+    whose = (tp(), " of group ", F.col("group"))
+    return [
+        finding(
+            both, F.when(F.col("shared"), "critical").otherwise("high"), "overlapping delivery",
+            "measured", "Members ", F.col("member"), " and ", F.col("other.member"),
+            " were both delivering messages of ", *whose, " for ", F.col("seconds"), " s; ",
+            F.when(F.col("shared"), F.concat("range", F.lit(" went to both.")))
+            .otherwise("their journals show no message that went to both."),
+        ),
+        finding(
+            again, "low", "delivered twice", "measured",
+            "Of ", *whose, ", ", text("count"), " messages (offsets ", text("low"), " to ",
+            text(F.col("high") - 1), ") were delivered by ", F.col("other.member"), " and by ",
+            F.col("member"), ", one after the other.",
+        ),
+    ]  # fmt: skip
+
+
+def _pair() -> Column:
+    return F.array_sort(F.array("member", "other.member"))
+
+
+def _two() -> Column:
+    return F.array(
+        _journal("session", _line("file", "line")),
+        row(
+            "deliveries",
+            None,
+            None,
+            "other.session",
+            _line("other.file", "other.line"),
+        ),
+    )
+
+
+def _names(members: Column) -> Column:
+    shown = F.array_join(F.slice(members, 1, SHOWN), ", ")
+    more = F.when(F.size(members) > SHOWN, F.lit(", ...")).otherwise("")
+    return F.concat(F.size(members).cast("string"), F.lit(" ("), shown, more, F.lit(")"))
+
+
+def views_apart(tables: Tables, limits: Limits) -> DataFrame:
+    """Members that acted on different views of the group for longer than a change takes to spread.
+
+    A view counts from ``view_seconds`` after it was read, so one that is about to be read again is
+    passed over.
+    """
+    wait = int(limits.view_seconds * 1e6)
+    held = tables.views.withColumns(
+        {
+            "a": F.unix_micros("start_time") + wait,
+            "b": F.unix_micros("end_time"),
+            "seen": F.xxhash64("members"),
+        }
+    )
+    keep = ("member", "members", "file", "line")
+    apart = overlaps(held, GROUP, "seen", keep).withColumns(
+        {
+            "time": F.timestamp_micros("low"),
+            "end_time": F.timestamp_micros("high"),
+            "seconds": F.format_number((F.col("high") - F.col("low")) / 1e6, 1),
+            "evidence": F.array(
+                row("views", None, None, None, _line("file", "line")),
+                row("views", None, None, None, _line("other.file", "other.line")),
+            ),
+        }
+    )
+    return finding(
+        apart, "high", "members whose views disagree", "measured",
+        "For ", F.col("seconds"), " s two members of group ", F.col("group"),
+        " had different views of it: ", F.col("other.member"), " saw ",
+        _names(F.col("other.members")), ", ", F.col("member"), " saw ",
+        _names(F.col("members")), ".",
+    )  # fmt: skip

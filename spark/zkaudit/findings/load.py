@@ -1,0 +1,100 @@
+"""What rebalances cost: storms, contention, herds.
+
+Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window, functions as F
+
+from zkaudit.findings.base import GROUP, Limits, Tables, finding, row, text
+
+
+def storms(tables: Tables, limits: Limits) -> DataFrame:
+    """Many rebalances in a short time: one finding for each storm.
+
+    A storm is known by its tenth rebalance (that is the limit); those before belong to it. Members
+    that come and go without a pause rebalance the group many times in one burst: as many times as
+    members came or went and a partition was claimed again. Of a burst longer than ``storm_seconds``
+    only that share counts.
+    """
+    span = int(limits.storm_seconds * 1000)
+    timed = tables.rebalances.withColumn("ms", F.unix_millis("start_time"))
+    near = Window.partitionBy(*GROUP).orderBy("ms")
+    lasted = F.greatest(F.unix_millis("end_time") - F.col("ms"), F.lit(1))
+    times = F.least("rounds", F.col("joins") + F.col("leaves")) * F.least(F.lit(1), span / lasted)
+    timed = timed.withColumn("times", F.greatest(F.floor(times), F.lit(1)))
+    timed = timed.withColumn("recent", F.sum("times").over(near.rangeBetween(-span, 0)))
+    timed = timed.withColumn("hot", F.when(F.col("recent") >= limits.storm_rebalances, F.col("ms")))
+    order = Window.partitionBy(*GROUP).orderBy("ms", "first_zxid")
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    since = F.col("ms") - F.last("hot", ignorenulls=True).over(before)
+    opens = F.col("hot").isNotNull() & F.coalesce(since > span, F.lit(True))
+    timed = timed.withColumn("opens", opens.cast("int"))
+    number = F.when(F.col("hot").isNotNull(), F.sum("opens").over(order))
+    timed = timed.withColumn("number", number)
+    storm = F.first("number", ignorenulls=True).over(near.rangeBetween(0, span))
+    each = (
+        timed.withColumn("storm", storm)
+        .where("storm is not null")
+        .groupBy(*GROUP, "storm")
+        .agg(
+            F.min("first_zxid").alias("zxid"),
+            F.max("last_zxid").alias("end_zxid"),
+            F.min("start_time").alias("time"),
+            F.max("end_time").alias("end_time"),
+            F.max("recent").alias("most"),
+            F.sum(F.col("joins") + F.col("leaves")).alias("changes"),
+        )
+    )
+    each = each.withColumn(
+        "evidence",
+        F.array(
+            row("rebalances", "zxid", None, None, "first"),
+            row("rebalances", "end_zxid", None, None, "last"),
+        ),
+    )
+    return finding(
+        each, "medium", "rebalance storm", "inferred",
+        "Group ", F.col("group"), " rebalanced ", text("most"),
+        f" times within {limits.storm_seconds:g} s; ", text("changes"),
+        " members came or went meanwhile.",
+    )  # fmt: skip
+
+
+def contention(tables: Tables, limits: Limits) -> DataFrame:
+    """Rebalances in which members were refused many claims."""
+    hot = tables.rebalances.where(F.col("refused") >= limits.contention).withColumns(
+        {
+            "zxid": F.col("first_zxid"),
+            "end_zxid": F.col("last_zxid"),
+            "time": F.col("start_time"),
+            "evidence": F.array(
+                row("rebalances", "first_zxid", None, None,
+                     F.concat(text("refused"), F.lit(" refused"))),
+            ),
+        }
+    )  # fmt: skip
+    return finding(
+        hot.drop("members"), "medium", "claim contention", "inferred",
+        "In one rebalance of group ", F.col("group"), " ZooKeeper refused ", text("refused"),
+        " writes of members because the znode existed, against ", text("claims"), " claims.",
+    )  # fmt: skip
+
+
+def large_herds(tables: Tables, limits: Limits) -> DataFrame:
+    """Changes that woke many members: measured from journals, else an upper bound."""
+    large = tables.herds.where(F.col("notified") >= limits.herd_members)
+    large = large.withColumn("evidence", F.array(row("herds", "zxid", "idx", None, F.col("basis"))))
+    modelled = F.col("basis") == "modelled"
+    return finding(
+        large,
+        "low",
+        "herd",
+        F.when(modelled, "modelled").otherwise("measured"),
+        "The ", F.col("change"), " of ", text("member"), " made ",
+        F.when(modelled, "up to ").when(F.col("basis") == "measured", "")
+        .otherwise("at least "),
+        text("notified"), " members of group ", F.col("group"), " look at it: ",
+        text("rebalances"), " rebalances, ", text("reads"), " reads of znodes.",
+    )  # fmt: skip

@@ -1,0 +1,503 @@
+"""Writes of offsets that should not have been, each rated by what came of it.
+
+An offset matters only if a member starts from it. So each write by another session than the
+owner's, and each that took the owner itself back, is followed to the next claim of its partition.
+There is one finding for each such write, or for several by the same session in a row. Windows are
+over partitions with such a write only, and end at log gaps. Runs in the driver's thread and only
+builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.findings.base import (
+    GROUP,
+    PARTITION,
+    Tables,
+    alive,
+    finding,
+    row,
+    session,
+    text,
+    tp,
+    who,
+    writers,
+)
+from zkaudit.history.staging import known_at, segment_of
+
+KEY = (*PARTITION, "segment")
+AFTER_ALL = 2**31 - 1
+"""Index of a claim that only a snapshot shows."""
+
+
+def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list[DataFrame]:
+    """Findings about single offsets, in either store."""
+    rows = keep("offset_histories", _history(tables))
+    history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
+    return [_others(tables, history, claims), _owners(history), _unknown(history, claims),
+            _in_kafka(tables)]  # fmt: skip
+
+
+def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
+    """Partitions with a write that may be at fault: the others' histories need no window."""
+    stored = tables.commits.where("store = 'zookeeper' and kind != 'claim'")
+    lowered = (F.col("offset") < F.col("previous")) & (F.col("kind") == "commit")
+    foreign = (F.col("owner_state") != "unknown") & ~F.col("owner_session").eqNullSafe(
+        F.col("session")
+    )
+    surely = stored.where(lowered | foreign).select(*PARTITION)
+    unsure = stored.where("owner_state = 'unknown'").select(*PARTITION, "session").distinct()
+    unsure = unsure.join(strangers, [*GROUP, "session"], "left_semi").select(*PARTITION)
+    return surely.unionByName(unsure).distinct()
+
+
+def _with_role(tables: Tables, writes: DataFrame) -> DataFrame:
+    """Add ``member`` and ``role`` of the writer.
+
+    ``owner``; ``zombie``: another member, or a session that may be one, while there was an owner;
+    ``orphan``: the same while there was none; ``mover``; ``tool``: no member for sure, because all
+    registrations are known, or the session began in the logs; ``unknown``: maybe the owner.
+    """
+    began = tables.sessions.where("created_zxid is not null").select("session", "created_zxid")
+    writes = (
+        writes.join(writers(tables), [*GROUP, "session"], "left")
+        .join(movers(tables).withColumn("moves", F.lit(True)), [*GROUP, "session"], "left")
+        .join(began, "session", "left")
+    )
+    here = segment_of(F.col("zxid"), tables.log_gaps)
+    fresh = segment_of(F.col("created_zxid"), tables.log_gaps) == here
+    all_known = known_at(F.col("zxid"), tables.log_gaps, tables.known)
+    stranger = F.col("member").isNull() & (F.coalesce(fresh, F.lit(False)) | all_known)
+    state = F.col("owner_state")
+    role = (
+        F.when((state == "owner") & F.col("owner_session").eqNullSafe(F.col("session")), "owner")
+        .when(F.col("moves"), "mover")
+        .when(stranger, "tool")
+        .when(state == "owner", "zombie")
+        .when(state == "none", "orphan")
+        .otherwise("unknown")
+    )
+    return writes.withColumn("role", role).drop("moves", "created_zxid")
+
+
+def _history(tables: Tables) -> DataFrame:
+    """Writes and claims with what was before and behind them.
+
+    Claims have ``claimed``. Writes have ``epoch``, the number of claims before; ``position``: where
+    the partition's member was (offset; ``start``: it had just claimed; ``setter``: the role of the
+    session that had stored it); ``own``: the last write of the same session in the epoch;
+    ``delivered``: the highest offset that any member wrote before; ``over``: the next write of the
+    epoch.
+    """
+    strangers = tables.sessions.where("created_zxid is not null").select("session")
+    groups = tables.commits.where("owner_state = 'unknown'").select(*GROUP, "session").distinct()
+    strangers = groups.join(strangers, "session", "left_semi").join(
+        writers(tables), [*GROUP, "session"], "left_anti"
+    )
+    chosen = _suspicious(tables, strangers)
+    writes = tables.commits.where("store = 'zookeeper'").select(
+        *PARTITION, "zxid", "idx", "time", "session", "offset", "previous", "kind", "owner_state",
+        "owner_session", "owner_member", "owner_start_zxid", "free_since_zxid",
+    )  # fmt: skip
+    writes = _with_role(tables, writes.join(chosen, list(PARTITION), "left_semi"))
+    claims = tables.ownership.where("start_zxid is not null").select(
+        *PARTITION, "session", "member",
+        F.col("start_zxid").alias("zxid"),
+        F.coalesce("start_idx", F.lit(AFTER_ALL)).alias("idx"),
+        F.col("start_time").alias("time"),
+        F.lit(True).alias("claimed"),
+    )  # fmt: skip
+    claims = claims.join(chosen, list(PARTITION), "left_semi")
+    rows = writes.unionByName(claims, allowMissingColumns=True)
+    rows = rows.withColumns(
+        {
+            "segment": segment_of(F.col("zxid"), tables.log_gaps),
+            "claimed": F.coalesce("claimed", F.lit(False)),
+        }
+    )
+    order = ("zxid", "idx", F.col("claimed").desc())
+    every = Window.partitionBy(*KEY).orderBy(*order)
+    earlier = every.rowsBetween(Window.unboundedPreceding, -1)
+    wrote = ~F.col("claimed") & (F.col("kind") != "claim")
+    changed = wrote & (F.col("kind") == "commit")
+    rows = rows.withColumns(
+        {
+            "epoch": F.sum(F.col("claimed").cast("int")).over(
+                every.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+            ),
+            "stored": F.last("offset", ignorenulls=True).over(earlier),
+            "setter": F.last(F.when(changed, F.col("role")), ignorenulls=True).over(earlier),
+            "delivered": F.max(F.when(wrote & (F.col("role") != "tool"), F.col("offset"))).over(
+                earlier
+            ),
+        }
+    )
+
+    def position(offset: str, start: bool) -> Column:
+        setter = F.when(F.lit(start), F.col("setter"))
+        return F.struct(F.col(offset).alias("offset"), F.lit(start).alias("start"),
+                        setter.alias("setter"))  # fmt: skip
+
+    place = (
+        F.when(F.col("claimed") & F.col("stored").isNotNull(), position("stored", True))
+        .when((F.col("kind") == "claim") & F.col("stored").isNull(), position("offset", True))
+        .when(wrote & F.col("role").isin("owner", "orphan", "mover", "unknown")
+              & F.col("offset").isNotNull(), position("offset", False))
+    )  # fmt: skip
+    epoch = Window.partitionBy(*KEY, "epoch")
+    same = Window.partitionBy(*KEY, "epoch", "session").orderBy(*order)
+    this = F.struct("zxid", "idx", "time", "session", "member", "role", "offset")
+    return rows.withColumn("place", place).withColumns(
+        {
+            "position": F.last("place", ignorenulls=True).over(earlier),
+            "over": F.first(F.when(wrote, this), ignorenulls=True).over(
+                epoch.orderBy(*order).rowsBetween(1, Window.unboundedFollowing)
+            ),
+            "own": F.last(F.when(wrote, F.col("offset")), ignorenulls=True).over(
+                same.rowsBetween(Window.unboundedPreceding, -1)
+            ),
+        }
+    )
+
+
+def _claims(rows: DataFrame) -> DataFrame:
+    """For each epoch that ended with a claim: ``claim``, and ``began``: that owner's first
+    commit."""
+    first = F.struct("zxid", "idx", "offset")
+    wrote = ~F.col("claimed") & (F.col("kind") != "claim")
+    return (
+        rows.groupBy(*KEY, (F.col("epoch") - 1).alias("epoch"))
+        .agg(
+            F.max(F.when(F.col("claimed"), F.struct("zxid", "time", "session", "member"))).alias(
+                "claim"
+            ),
+            F.min(F.when(wrote & (F.col("role") == "owner"), first)).alias("first"),
+        )
+        .where("claim is not null")
+        .select(*KEY, "epoch", "claim", F.col("first.offset").alias("began"))
+    )
+
+
+def _messages(low: Column, high: Column) -> Column:
+    """``N messages (LOW to HIGH - 1)``."""
+    count = high - low
+    return F.concat(
+        text(count), F.when(count == 1, " message (").otherwise(" messages ("), text(low),
+        F.when(count > 1, F.concat(F.lit(" to "), text(high - 1))).otherwise(""), F.lit(")"),
+    )  # fmt: skip
+
+
+def _claimer() -> Column:
+    owner = F.concat(F.lit("member "), F.col("claim.member"))
+    return F.coalesce(owner, F.concat(F.lit("session "), session("claim.session")))
+
+
+def _overwritten() -> Column:
+    seconds = (F.unix_millis("over.time") - F.unix_millis("last_time")) / 1000
+    return F.concat(
+        F.lit("; overwritten with "), text("over.offset"), F.lit(" "),
+        F.coalesce(F.format_number(seconds, 1), F.lit("?")),
+        F.lit(" s later, before any member started from it."),
+    )  # fmt: skip
+
+
+def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
+    """Writes by sessions that did not own the partition: one finding for each writer and owner (or
+    time without owner)."""
+    late = late_writes(tables).select(*PARTITION, "zxid", "idx")
+    bad = history.where("role in ('zombie', 'orphan', 'tool')")
+    bad = bad.join(late, [*PARTITION, "zxid", "idx"], "left_anti")
+    place = F.struct("zxid", "idx")
+    keys = ("session", "role", "epoch", "owner_state", "owner_start_zxid", "free_since_zxid")
+    bad = (
+        bad.groupBy(*KEY, *keys)
+        .agg(
+            F.min(place).alias("first"),
+            F.max(place).alias("last"),
+            F.min_by("time", place).alias("time"),
+            F.max_by("time", place).alias("last_time"),
+            F.min_by("offset", place).alias("first_offset"),
+            F.max_by("offset", place).alias("last_offset"),
+            F.max("offset").alias("highest"),
+            F.min_by("position.offset", place).alias("position_before"),
+            F.max_by("position.offset", place).alias("position"),
+            F.max_by("delivered", place).alias("delivered"),
+            F.max_by("over", place).alias("over"),
+            F.max((F.col("kind") == "commit").cast("int")).alias("changed"),
+            F.count(F.lit(1)).alias("times"),
+            F.first("member").alias("member"),
+            F.first("owner_session").alias("owner_session"),
+            F.first("owner_member").alias("owner_member"),
+        )
+        .withColumns(
+            {
+                "zxid": F.col("first.zxid"),
+                "idx": F.col("first.idx"),
+                "last_zxid": F.col("last.zxid"),
+                "last_idx": F.col("last.idx"),
+            }
+        )
+    )
+    bad = bad.join(claims, [*KEY, "epoch"], "left")
+    bad = alive(tables, bad, "zxid")
+    role, written = F.col("role"), F.col("last_offset")
+    # Where the partition's members had come to, and where the next one began.
+    bad = bad.withColumns(
+        {
+            "reached": F.when(role == "orphan", F.greatest("position_before", "highest")).otherwise(
+                F.col("position")
+            ),
+            "started": F.when(
+                F.col("over").isNull() & F.col("claim").isNotNull(),
+                F.when(F.col("began") < written, F.col("began")).otherwise(written),
+            ),
+        }
+    )
+    seen = F.greatest("reached", "delivered")
+    again = F.coalesce(F.col("started") < F.col("reached"), F.lit(False))
+    tool = role == "tool"
+    lost = tool & F.coalesce(F.col("reached").isNotNull() & (F.col("started") > seen), F.lit(False))
+    resumed = tool & F.coalesce(
+        (written > F.col("reached")) & (F.col("over.offset") >= written)
+        & F.col("over.role").isin("owner", "unknown"), F.lit(False)
+    )  # fmt: skip
+    bad = bad.withColumns({"seen": seen, "again": again, "lost": lost, "resumed": resumed})
+    again, lost, resumed = F.col("again"), F.col("lost"), F.col("resumed")
+    zombie, orphan = role == "zombie", role == "orphan"
+    itself = zombie & F.coalesce(F.col("member") == F.col("owner_member"), F.lit(False))
+    unsure = F.col("member").isNull()
+    severity = (
+        F.when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
+        .when(again, "high")
+        .when(zombie | resumed, "medium")
+        .when(orphan & F.coalesce(F.col("alive") > 0, F.lit(True)), "high")
+        .otherwise("info")
+    )
+    kind = (
+        F.when(zombie, "zombie commit")
+        .when(orphan, "orphan commit")
+        .when(lost, "lost messages")
+        .when(again, "offset regression")
+        .otherwise("tool write")
+    )
+    basis = F.when(
+        lost | resumed | (~tool & unsure) | (orphan & F.col("alive").isNull())
+        | (tool & again & ~F.coalesce(F.col("began") < F.col("reached"), F.lit(False))),
+        "inferred",
+    ).otherwise("proven")  # fmt: skip
+    many = F.col("times") > 1
+    evidence = F.array_compact(
+        F.array(
+            row("commits", "zxid", "idx", "session",
+                 F.concat(F.lit("wrote "), text("first_offset"))),
+            F.when(many, row("commits", "last_zxid", "last_idx", "session",
+                              F.concat(F.lit("last wrote "), text("last_offset")))),
+            F.when(F.col("owner_start_zxid").isNotNull(),
+                   row("ownership", "owner_start_zxid", None, "owner_session",
+                       "owner at that time")),
+            F.when(lost | again, row("ownership", "claim.zxid", None, "claim.session",
+                                     "next claim")),
+        )
+    )  # fmt: skip
+    writer = F.coalesce(
+        who(),
+        F.concat(
+            F.lit("Session "), session("session"),
+            F.when(tool, ", which is not a member's,")
+            .otherwise(", which may be a member's that registered before the logs begin,"),
+        ),
+    )  # fmt: skip
+    what = F.when(
+        many,
+        F.concat(text("times"), F.lit(" times, "), text("first_offset"), F.lit(" to "),
+                 text("last_offset"), F.lit(",")),
+    ).otherwise(text("first_offset"))  # fmt: skip
+    owner = F.coalesce(F.concat(F.lit("member "), F.col("owner_member")), F.lit("another session"))
+    owned = F.when(
+        itself, F.concat(F.lit(" although its other session "), session("owner_session"))
+    ).otherwise(
+        F.concat(F.lit(" although "), owner, F.lit(" (session "),
+                 F.coalesce(session("owner_session"), F.lit("?")), F.lit(")"))
+    )  # fmt: skip
+    members = F.coalesce(
+        F.concat(F.lit(", members registered then: "), F.col("alive").cast("string")),
+        F.lit(", members unknown: the logs do not show who was registered before they begin"),
+    )
+    situation = (
+        F.when(F.col("owner_state") == "owner", F.concat(owned, F.lit(" owned it")))
+        .when(orphan, F.concat(F.lit(" while no member owned it"), members))
+        .when(F.col("owner_state") == "none", F.lit(" while no member owned it"))
+        .otherwise(", whose owner is unknown")
+    )
+    reset = F.col("began") < written
+    effect = (
+        F.when(lost & reset, F.concat(
+            F.lit("; "), _claimer(), F.lit(" claimed the partition next and its first commit is "),
+            text("began"), F.lit(": up to "), _messages(F.col("seen"), F.col("started")),
+            F.lit(" were not delivered."),
+        ))
+        .when(lost, F.concat(
+            F.lit("; "), _claimer(), F.lit(" started from it: "),
+            _messages(F.col("seen"), F.col("started")), F.lit(" were not delivered."),
+        ))
+        .when(again, F.concat(
+            F.lit("; "), _claimer(), F.lit(" started from "),
+            F.when(reset, text("began")).otherwise("it"), F.lit(": "),
+            _messages(F.col("started"), F.col("reached")), F.lit(" were delivered again."),
+        ))
+        .when(resumed, F.concat(
+            F.lit("; the next commit is "), text("over.offset"), F.lit(": the owner may have "
+            "continued from there."),
+        ))
+        .when(orphan | written.eqNullSafe(F.col("reached")), F.lit("."))
+        .when(F.col("over").isNotNull(), _overwritten())
+        .when(F.col("claim").isNull() & tool, F.lit("; no member has started from it."))
+        .otherwise(".")
+    )  # fmt: skip
+    built = finding(
+        bad.withColumn("evidence", evidence), severity, kind, basis,
+        writer, F.when(tool, " wrote ").otherwise(" committed "), what, F.lit(" for "), tp(),
+        " of group ", F.col("group"), situation, effect,
+    )  # fmt: skip
+    return built.withColumns(
+        {
+            "end_zxid": F.when(many, F.col("last_zxid")),
+            "end_time": F.when(many, F.col("last_time")),
+        }
+    )
+
+
+def _owners(history: DataFrame) -> DataFrame:
+    """Owners that committed less than where they were: they deliver messages again.
+
+    An owner that only undoes what another session had stored went nowhere. One that did not start
+    from what a tool had stored is in the finding about that write.
+    """
+    replaced = F.col("position.start") & F.coalesce(
+        F.col("position.setter") == "tool", F.lit(False)
+    )
+    back = history.where((F.col("role") == "owner") & (F.col("offset") < F.col("position.offset")))
+    back = back.where(~replaced)
+    steps = F.concat(text("position.offset"), F.lit(" -> "), text("offset"))
+    writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
+    return finding(
+        back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", steps))),
+        "high", "offset regression", "proven",
+        "The committed offset of ", tp(), " of group ", F.col("group"), " went back from ",
+        text("position.offset"), " to ", text("offset"), ", written by its owner, ", writer, ": ",
+        _messages(F.col("offset"), F.col("position.offset")), " are delivered again.",
+    )  # fmt: skip
+
+
+def _unknown(history: DataFrame, claims: DataFrame) -> DataFrame:
+    """Offsets that went back while the owner is not known: rated as if there was one."""
+    undone = F.coalesce(F.col("offset") >= F.col("own"), F.lit(False))
+    back = history.where((F.col("role") == "unknown") & (F.col("offset") < F.col("previous")))
+    back = back.where(~undone).join(claims, [*KEY, "epoch"], "left")
+    back = back.withColumn("last_time", F.col("time"))
+    harmless = (
+        F.col("own").isNull()
+        & F.col("over").isNotNull()
+        & (F.col("over.session") != F.col("session"))
+    )
+    harmless = F.coalesce(harmless, F.lit(False))
+    again = F.coalesce(
+        F.col("over").isNull() & F.col("claim").isNotNull()
+        & (F.col("offset") < F.col("position.offset")), F.lit(False)
+    )  # fmt: skip
+    steps = F.concat(text("previous"), F.lit(" -> "), text("offset"))
+    writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
+    effect = (
+        F.when(harmless, _overwritten())
+        .when(again, F.concat(
+            F.lit("; "), _claimer(), F.lit(" started from it: "),
+            _messages(F.col("offset"), F.col("position.offset")), F.lit(" were delivered again."),
+        ))
+        .otherwise(": messages in between may be delivered again.")
+    )  # fmt: skip
+    return finding(
+        back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", steps))),
+        F.when(harmless, "info").otherwise("high"),
+        "offset regression",
+        "inferred",
+        "The committed offset of ", tp(), " of group ", F.col("group"), " went back from ",
+        text("previous"), " to ", text("offset"), ", written by ", writer,
+        " while the owner is unknown", effect,
+    )  # fmt: skip
+
+
+def _in_kafka(tables: Tables) -> DataFrame:
+    """Offsets stored in Kafka that went back."""
+    back = tables.commits.where("store = 'kafka' and offset < previous")
+    what = F.concat(
+        text("previous"), F.lit(" -> "), text("offset"), F.lit(" at __consumer_offsets-"),
+        text("log_partition"), F.lit(" offset "), text("log_offset"),
+    )  # fmt: skip
+    return finding(
+        back.withColumn("evidence", F.array(row("commits", "zxid", "idx", "session", what))),
+        "medium", "offset regression", "proven",
+        "The committed offset of ", tp(), " of group ", F.col("group"), " in Kafka went back from ",
+        text("previous"), " to ", text("offset"), ": Kafka does not record by whom.",
+    )  # fmt: skip
+
+
+def movers(tables: Tables) -> DataFrame:
+    """Sessions that moved a group, as ``GROUP`` and ``session``: a migration registers with no
+    topic at all, or writes the migration marker."""
+    empty = tables.registrations.where("size(subscription) = 0").select(*GROUP, "session")
+    every = empty.unionByName(tables.moves.select(*GROUP, "session"))
+    return every.where("session is not null").distinct()
+
+
+def late_writes(tables: Tables) -> DataFrame:
+    """Rows of ``commits`` behind a move to Kafka that the migration did not write, and ``last``:
+    the move before each."""
+    moved = tables.moves.groupBy(*GROUP).agg(F.min("zxid").alias("first_zxid"))
+    writes = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
+        F.broadcast(moved), list(GROUP)
+    )
+    writes = writes.where("zxid > first_zxid").join(
+        movers(tables), [*GROUP, "session"], "left_anti"
+    )
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
+    stone = F.struct(F.col("zxid").alias("moved_zxid"), "moved_to").alias("stone")
+    rows = writes.unionByName(
+        tables.moves.select(*GROUP, "zxid", "idx", stone), allowMissingColumns=True
+    )
+    rows = rows.withColumn("last", F.last("stone", ignorenulls=True).over(order))
+    return rows.where("kind is not null and last.moved_to = 'kafka'")
+
+
+def commits_past_moves(tables: Tables) -> DataFrame:
+    """Offsets written to ZooKeeper after the group was moved to Kafka, except by the migration."""
+    late = late_writes(tables)
+    late = late.groupBy(*PARTITION, "session", F.col("last.moved_zxid").alias("moved_zxid")).agg(
+        F.min("zxid").alias("zxid"),
+        F.min_by("idx", "zxid").alias("idx"),
+        F.min("time").alias("time"),
+        F.max("zxid").alias("last_zxid"),
+        F.max("time").alias("end_time"),
+        F.min_by("offset", "zxid").alias("first"),
+        F.max_by("offset", "zxid").alias("newest"),
+        F.count(F.lit(1)).alias("times"),
+    )
+    late = late.join(writers(tables), [*GROUP, "session"], "left").withColumns(
+        {
+            "end_zxid": F.when(F.col("times") > 1, F.col("last_zxid")),
+            "end_time": F.when(F.col("times") > 1, F.col("end_time")),
+            "evidence": F.array(
+                row("moves", "moved_zxid", None, None, "moved to kafka"),
+                row("commits", "zxid", "idx", "session", F.concat(F.lit("wrote "), text("first"))),
+            ),
+        }
+    )
+    return finding(
+        late, "critical", "commit past the end of a move", "proven",
+        F.coalesce(F.col("member"), F.concat(F.lit("Session "), session("session"))),
+        " wrote ", text("times"), " times to the offset of ", tp(), " of group ", F.col("group"),
+        " in ZooKeeper, the last time ", text("newest"),
+        ", after the group had been moved to Kafka: nobody will read it.",
+    )  # fmt: skip

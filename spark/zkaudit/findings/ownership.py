@@ -1,0 +1,398 @@
+"""Partitions without an owner, and members without their share of the partitions.
+
+Filters are matched by Python in Spark's workers, once for each text; the rest builds DataFrames in
+the driver's thread.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame, Window, functions as F
+
+from zkaudit.findings.base import (
+    GROUP,
+    PARTITION,
+    Limits,
+    Tables,
+    finding,
+    row,
+    session,
+    text,
+    tp,
+    who,
+    writers,
+)
+from zkaudit.history.staging import log_gap_between, segment_of
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.errors import ZkConsumerError
+
+
+def foreign_releases(tables: Tables) -> DataFrame:
+    """Owner znodes deleted by another session than their own.
+
+    Less than critical where both sessions are of one member: it has no rival then. A znode older
+    than the logs belonged to another session than one that began in them.
+    """
+    owned = tables.ownership.where(
+        "ended = 'foreign delete' or start_zxid is null and ended_by is not null"
+    ).withColumnsRenamed({"member": "owner", "session": "owner_session"})
+    names = writers(tables).withColumnRenamed("session", "ended_by")
+    began = tables.sessions.where("created_zxid is not null").select(
+        F.col("session").alias("ended_by"), "created_zxid"
+    )
+    foreign = owned.join(names, [*GROUP, "ended_by"], "left").join(began, "ended_by", "left")
+    known = F.col("start_zxid").isNotNull()
+    later = segment_of(F.col("created_zxid"), tables.log_gaps) == segment_of(
+        F.col("end_zxid"), tables.log_gaps
+    )
+    foreign = foreign.where(known | later).withColumns(
+        {
+            "same": F.coalesce(F.col("member") == F.col("owner"), F.lit(False)),
+            "zxid": F.col("end_zxid"),
+            "time": F.col("end_time"),
+            "evidence": F.array(
+                row("ownership", "end_zxid", "end_idx", "ended_by", "deleted"),
+            ),
+        }
+    )
+    claimed = row("ownership", "start_zxid", "start_idx", "owner_session", "claimed")
+    foreign = foreign.withColumn(
+        "evidence",
+        F.when(known, F.array_insert("evidence", 1, claimed)).otherwise(F.col("evidence")),
+    )
+    foreign = finding(
+        foreign,
+        F.when(F.col("same"), "medium").otherwise("critical"),
+        "foreign release",
+        F.when(known | F.col("member").isNull(), "proven").otherwise("inferred"),
+        F.coalesce(who("ended_by"), F.concat(F.lit("Session "), session("ended_by"))),
+        " deleted the owner znode of ", tp(), " of group ", F.col("group"), " that belonged to ",
+        F.when(F.col("same"), F.concat(F.lit("its other session "), session("owner_session"),
+                                       F.lit(".")))
+        .otherwise(F.concat(
+            F.coalesce(who("owner_session", "owner"),
+                       F.concat(F.lit("session "), session("owner_session")),
+                       F.lit("a session that had claimed it before the logs begin")),
+            F.lit(": from then on that member may have had a rival."),
+        )),
+    )  # fmt: skip
+    return foreign.withColumns(
+        {
+            "member": F.col("owner"),
+            "session": F.col("owner_session"),
+            "end_zxid": F.lit(None).cast("bigint"),
+            "end_time": F.lit(None).cast("timestamp"),
+        }
+    )
+
+
+def two_sessions(tables: Tables) -> DataFrame:
+    """An owner znode with a member's name in one session, that member's registration in another."""
+    owned = tables.ownership.where("member is not null and session is not null").alias("o")
+    registered = tables.registrations.where("session is not null").alias("r")
+    last = F.lit(2**63 - 1)
+    begin = F.greatest("o.start_zxid", "r.start_zxid")
+    together = begin < F.least(
+        F.coalesce("o.end_zxid", "o.end_after_zxid", last),
+        F.coalesce("r.end_zxid", "r.end_after_zxid", last),
+    )
+    sure = ~(
+        (F.col("o.ended") == "unknown") & F.col("o.end_after_zxid").isNull()
+        | (F.col("r.ended") == "unknown") & F.col("r.end_after_zxid").isNull()
+    )
+    same = [F.col(f"o.{name}") == F.col(f"r.{name}") for name in (*GROUP, "member")]
+    ends = [
+        F.when(F.col(f"{one}.end_zxid").isNotNull(), F.struct(f"{one}.end_zxid", f"{one}.end_time"))
+        for one in "or"
+    ]
+    both = (
+        owned.join(
+            registered,
+            reduce(lambda a, b: a & b, same)
+            & (F.col("o.session") != F.col("r.session"))
+            & together
+            & sure,
+        )
+        .select(
+            *[F.col(f"o.{name}").alias(name) for name in (*PARTITION, "member", "session")],
+            begin.alias("zxid"),
+            F.when(F.col("o.start_zxid") > F.col("r.start_zxid"), F.col("o.start_time"))
+            .otherwise(F.col("r.start_time"))
+            .alias("time"),
+            F.col("o.start_zxid").alias("owner_zxid"),
+            F.col("r.start_zxid").alias("registered_zxid"),
+            F.col("r.session").alias("other"),
+            F.least(*ends).alias("end"),
+        )
+        .select("*", "end.*")
+    )
+    both = both.withColumn(
+        "evidence",
+        F.array(
+            row("ownership", "owner_zxid", None, "session", "owner znode"),
+            row("registrations", "registered_zxid", None, "other", "registration"),
+        ),
+    )
+    return finding(
+        both,
+        "high",
+        "one consumer id on two sessions",
+        "proven",
+        "Member ", F.col("member"), " of group ", F.col("group"), " was registered in session ",
+        session("other"), " while ", tp(), " was owned under its name by session ",
+        session("session"), ": the owner znode goes when that session ends.",
+    )  # fmt: skip
+
+
+def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
+    """Return the topics that a filter means, as a member sees it; none for a broken filter.
+
+    Internal topics are left out, as members do unless they are told otherwise.
+    """
+    try:
+        return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))
+    except (ZkConsumerError, ValueError):
+        return []
+
+
+def wanted(tables: Tables) -> DataFrame:
+    """Lifetimes of registrations, one row for each topic that they mean, with ``streams``."""
+    lifetimes = tables.registrations.where("subscription is not null and start_zxid is not null")
+    named = lifetimes.select(
+        *GROUP,
+        "member",
+        "pattern",
+        F.col("start_zxid").alias("from_zxid"),
+        F.col("start_time").alias("from_time"),
+        F.col("ended").alias("left"),
+        F.when(F.col("ended") == "unknown", F.col("end_after_zxid"))
+        .otherwise(F.col("end_zxid"))
+        .alias("to_zxid"),
+        F.col("end_time").alias("to_time"),
+        F.explode("subscription").alias("name", "streams"),
+    )
+    static = named.where("pattern = 'static'").withColumn("topic", F.col("name"))
+    known = tables.partitions.select("chroot", "topic").unionByName(
+        tables.ownership.select("chroot", "topic")
+    )
+    topics = known.groupBy("chroot").agg(F.collect_set("topic").alias("topics"))
+    filters = named.where("pattern in ('white_list', 'black_list')")
+    means = F.udf(topics_of_filter, "array<string>", useArrow=False)
+    matched = (
+        filters.select("chroot", "pattern", "name")
+        .distinct()
+        .join(topics, "chroot")
+        .select(
+            "chroot",
+            "pattern",
+            "name",
+            F.explode(means("pattern", "name", "topics")).alias("topic"),
+        )
+    )
+    by_filter = filters.join(matched, ["chroot", "pattern", "name"])
+    return static.unionByName(by_filter).drop("name", "pattern")
+
+
+def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
+    """Partitions without owner while a member that names the topic stayed registered.
+
+    A member that was there for the whole time without owner is the witness. A deleted topic has no
+    partitions; those of a recreated one are without an owner from its creation on.
+    """
+    order = Window.partitionBy(*PARTITION).orderBy(F.coalesce("start_zxid", "end_zxid"))
+    now = tables.end.select(F.col("zxid").alias("last_zxid"), F.col("time").alias("last_time"))
+    free = (
+        tables.ownership.withColumns(
+            {"next_zxid": F.lead("start_zxid").over(order),
+             "next_time": F.lead("start_time").over(order),
+             "later": F.lead(F.lit(1)).over(order)}
+        )
+        .where("end_zxid is not null and ended != 'unknown'")
+        .where("later is null or next_zxid is not null")
+        .crossJoin(F.broadcast(now))
+    )  # fmt: skip
+    topics = tables.partitions.select(
+        "chroot", "topic", "partition", "gone_zxid", F.col("zxid").alias("made_zxid"),
+        F.col("time").alias("made_time"),
+    )  # fmt: skip
+    free = free.join(topics, ["chroot", "topic", "partition"], "left").where("gone_zxid is null")
+    recreated = F.col("made_zxid") > F.col("end_zxid")
+    since = F.when(recreated, F.col("made_time")).otherwise(F.col("end_time"))
+    free = free.withColumns(
+        {
+            "seconds": (
+                F.unix_millis(F.coalesce("next_time", "last_time")) - F.unix_millis(since)
+            ) / 1000,
+            "until": F.coalesce("next_zxid", "last_zxid"),
+        }
+    ).where(F.col("seconds") >= limits.unowned_seconds)  # fmt: skip
+    if tables.log_gaps:  # who claimed and left in one, nobody knows
+        free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
+    wants = wanted(tables).alias("w")
+    same = [F.col(f"u.{n}") == F.col(f"w.{n}") for n in (*GROUP, "topic")]
+    witness = (
+        reduce(lambda a, b: a & b, same)
+        & (F.col("w.from_zxid") <= F.col("u.end_zxid"))
+        & (F.coalesce("w.to_zxid", F.lit(2**63 - 1)) >= F.col("u.until"))
+    )
+    held = free.alias("u").join(wants, witness, "left_semi").select("u.*")
+    held = held.withColumns(
+        {
+            "open": F.col("later").isNull(),
+            "zxid": F.col("end_zxid"),
+            "time": F.col("end_time"),
+            "evidence": F.array_compact(
+                F.array(
+                    row("ownership", "end_zxid", "end_idx", "ended_by",
+                         F.concat(F.lit("owner gone: "), F.col("ended"))),
+                    F.when(F.col("next_zxid").isNotNull(),
+                           row("ownership", "next_zxid", None, None, "next claim")),
+                )
+            ),
+        }
+    )  # fmt: skip
+    held = held.withColumns({"end_zxid": F.col("next_zxid"), "end_time": F.col("next_time")}).drop(
+        "member", "session"
+    )
+    seconds = F.format_number("seconds", 1)
+    return [
+        finding(
+            held.where("not open"), "medium", "unowned interval", "proven",
+            tp(), " of group ", F.col("group"), " had no owner for ", seconds,
+            " s although members lived.",
+        ),
+        finding(
+            held.where("open"), "high", "orphan partition", "proven",
+            tp(), " of group ", F.col("group"), " has had no owner for the last ", seconds,
+            " s of the logs although members live.",
+        ),
+    ]  # fmt: skip
+
+
+def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
+    """Partitions that nobody ever owned although a member that means the topic was there."""
+    now = tables.end.select(F.col("time").alias("last_time"))
+    sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
+    wants = wanted(tables).where(F.col("from_zxid") >= sure)
+    there = tables.partitions.where("gone_zxid is null").select(
+        "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
+        F.col("time").alias("made_time"),
+    )  # fmt: skip
+    never = (
+        there.join(wants, ["chroot", "topic"])
+        .join(tables.ownership.select(*PARTITION), list(PARTITION), "left_anti")
+        .crossJoin(F.broadcast(now))
+        .withColumns(
+            {
+                "since_zxid": F.greatest("from_zxid", "made_zxid"),
+                "since": F.greatest("from_time", "made_time"),
+                "live": F.col("left") == "still held",
+            }
+        )
+        .withColumn(
+            "seconds",
+            (F.unix_millis(F.coalesce("to_time", "last_time")) - F.unix_millis("since")) / 1000,
+        )
+        .where(F.col("seconds") >= limits.unowned_seconds)
+        .groupBy(*PARTITION)
+        .agg(
+            F.min("since_zxid").alias("zxid"),
+            F.min("since").alias("time"),
+            F.min("from_zxid").alias("registered"),
+            F.max("seconds").alias("seconds"),
+            F.max("live").alias("live"),
+            F.max("to_time").alias("left_time"),
+        )
+        .withColumn("end_time", F.when(~F.col("live"), F.col("left_time")))
+    )
+    never = never.withColumn(
+        "evidence",
+        F.array(
+            row("registrations", "registered", None, None, "a member that wants the topic"),
+            row("partitions", "zxid", None, None, "both there"),
+        ),
+    )
+    return finding(
+        never,
+        F.when(F.col("live"), "high").otherwise("medium"),
+        F.when(F.col("live"), "orphan partition").otherwise("unowned interval"),
+        "proven",
+        tp(), " of group ", F.col("group"), " never had an owner, although members that want it "
+        "were registered for ", F.format_number("seconds", 1), " s.",
+    )  # fmt: skip
+
+
+def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
+    """Members at the end of the history that own fewer partitions than any assignment gives them.
+
+    With n partitions and t streams, both of the old strategies give each stream n / t, rounded down
+    (roundrobin over all topics together, and then all members name the same ones). Only where every
+    partition has an owner: others are findings of their own. A group that has rebalanced within
+    ``unowned_seconds`` of the end may not be done.
+    """
+    now = tables.end.select(F.col("time").alias("last_time"))
+    held = tables.ownership.where("ended = 'still held'")
+    wants = wanted(tables).where("left = 'still held'")
+    count = tables.partitions.where("gone_zxid is null").groupBy("chroot", "topic")
+    count = count.agg(F.count(F.lit(1)).alias("n"), F.max("time").alias("grown"))
+    changes = tables.membership.select(*GROUP, "time")
+    changes = changes.unionByName(tables.rebalances.select(*GROUP, F.col("end_time").alias("time")))
+    settled = changes.groupBy(*GROUP).agg(F.max("time").alias("changed"))
+    streams = wants.groupBy(*GROUP, "topic").agg(F.sum("streams").alias("t"))
+    mine = held.groupBy(*GROUP, "topic", "member").agg(F.count(F.lit(1)).alias("own"))
+    each = (
+        wants.join(streams, [*GROUP, "topic"])
+        .join(count, ["chroot", "topic"], "left")
+        .join(mine, [*GROUP, "topic", "member"], "left")
+        .join(settled, list(GROUP))
+        .crossJoin(F.broadcast(now))
+        .withColumn("since", F.greatest("changed", "grown"))
+    )
+    whole = held.groupBy(*GROUP, "topic").agg(F.count_distinct("partition").alias("owned"))
+    each = each.join(whole, [*GROUP, "topic"], "left")
+    fair = each.where("n is not null").groupBy(*GROUP, "member").agg(
+        F.min("from_zxid").alias("zxid"),
+        F.min("from_time").alias("time"),
+        F.sum(F.col("streams") * F.floor(F.col("n") / F.col("t"))).alias("share"),
+        F.sum(F.coalesce("own", F.lit(0))).alias("own"),
+        F.min(F.coalesce(F.col("owned") >= F.col("n"), F.lit(False))).alias("whole"),
+        F.min((F.unix_millis("last_time") - F.unix_millis("since")) / 1000).alias("seconds"),
+    )  # fmt: skip
+    short = fair.where("whole and own < share").where(F.col("seconds") >= limits.unowned_seconds)
+    # Without the topic's znode, what others hold tells that there is something to own.
+    rich = held.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
+    idle = (
+        each.where("n is null and own is null")
+        .withColumn(
+            "seconds",
+            (F.unix_millis("last_time") - F.unix_millis(F.greatest("from_time", "changed"))) / 1000,
+        )
+        .where(F.col("seconds") >= limits.unowned_seconds)
+        .join(rich.select(*GROUP, "topic").distinct(), [*GROUP, "topic"], "left_semi")
+        .join(held.select(*GROUP, "member").distinct(), [*GROUP, "member"], "left_anti")
+        .groupBy(*GROUP, "member")
+        .agg(
+            F.min("from_zxid").alias("zxid"),
+            F.min("from_time").alias("time"),
+            F.min("topic").alias("topic"),
+            F.max("seconds").alias("seconds"),
+        )
+    )
+    since = F.array(row("registrations", "zxid", None, None, "registered since"))
+    kind = "member without its share"
+    return [
+        finding(
+            short.withColumn("evidence", since), "medium", kind, "proven",
+            "Member ", F.col("member"), " of group ", F.col("group"), " owns ", text("own"),
+            " partitions ", F.format_number("seconds", 1), " s after the last change; every "
+            "assignment gives it ", text("share"), " or more.",
+        ),
+        finding(
+            idle.withColumn("evidence", since), "medium", kind, "inferred",
+            "Member ", F.col("member"), " of group ", F.col("group"), " owns nothing ",
+            F.format_number("seconds", 1), " s after the last change, while another stream holds "
+            "two or more partitions of ", F.col("topic"), ".",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,54 @@
+"""What went wrong, from the tables: each finding with severity, evidence and a sentence.
+
+Only what the log proves, or what is labelled ``inferred``; nothing is claimed beyond a log gap.
+An owner znode is one path, so it never has two owners: overlaps need evidence of other kinds, such
+as a commit. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+from pyspark.sql import DataFrame, functions as F
+
+from zkaudit.findings.base import Limits, Tables
+from zkaudit.findings.journals import double_deliveries, views_apart
+from zkaudit.findings.load import contention, large_herds, storms
+from zkaudit.findings.offsets import commits_past_moves, offsets
+from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, unclaimed, unowned
+from zkaudit.tables.catalog import FINDINGS
+
+LASTING = ("orphan partition", "member without its share", "one consumer id on two sessions")
+"""Kinds of findings that go on at the end of the logs, where they have no end."""
+
+
+def findings(
+    tables: Tables,
+    limits: Limits,
+    keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
+) -> DataFrame:
+    """Table ``findings``. ``keep`` stores what is used several times, under a name, and returns
+    what was stored."""
+    parts = [
+        *offsets(tables, keep),
+        commits_past_moves(tables),
+        foreign_releases(tables),
+        two_sessions(tables),
+        *unowned(tables, limits),
+        unclaimed(tables, limits),
+        *shares(tables, limits),
+        storms(tables, limits),
+        contention(tables, limits),
+        large_herds(tables, limits),
+        *double_deliveries(tables, limits),
+        views_apart(tables, limits),
+    ]
+    return reduce(DataFrame.unionByName, map(_fit, parts))
+
+
+def _fit(part: DataFrame) -> DataFrame:
+    """The columns of the table; null where a finding has no such thing."""
+    there = set(part.columns)
+    missing = [c.name for c in FINDINGS.columns if c.name not in there]
+    return FINDINGS.shape(part.withColumns({name: F.lit(None) for name in missing}))

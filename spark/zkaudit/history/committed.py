@@ -1,0 +1,263 @@
+"""One history from the logs of many servers: what was committed, what is missing, what is unsure.
+
+A server's log holds proposals, and one that a killed leader had logged alone stays in its log
+although it never happened. Which ones are real is decided from zxids only, never from time. The
+decision is pure; ``apply`` hands it to Spark as a filter, without a shuffle. Driver's thread.
+
+A zxid is an epoch (upper 32 bits, one for each leader) and a counter from 1. A commit needs a
+majority that logged it, and commits of an epoch are a prefix of its proposals. So:
+
+- What a majority logged was committed, and so was all before it in its epoch.
+- A server that goes on with counter 1 of a later epoch has logged nothing behind its last zxid. If
+  so many servers did not log a proposal that no majority is left, it never was committed.
+- Everything else stays, marked as unconfirmed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Range = tuple[int, int]
+"""First and last zxid, both included, of one epoch."""
+
+_COUNTER: Final = 0xFFFFFFFF
+_PIECE: Final = 16
+MAX_TESTS: Final = 100
+"""With more ranges than this, rows are joined with them instead of compared with each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Zxids that one server logged one after the other, all of one epoch."""
+
+    server: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the servers' logs amount to together."""
+
+    take: Mapping[str, tuple[Range, ...]]
+    """Which zxids to read from which server: each exactly once, and no dropped one."""
+    log_gaps: tuple[Range, ...]
+    """Zxids that existed and that no log holds. Before the first and behind the last log, and how
+    many an epoch had at its end, nobody knows."""
+    dropped: tuple[Range, ...]
+    """Proposals that never were committed, since too many servers did not log them."""
+    unconfirmed: tuple[Range, ...]
+    """Proposals that may or may not have been committed."""
+
+
+def epoch(zxid: int) -> int:
+    """The leader's epoch."""
+    return zxid >> 32
+
+
+def counter(zxid: int) -> int:
+    """The number within the epoch, from 1."""
+    return zxid & _COUNTER
+
+
+def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
+    """Decide what the logs amount to.
+
+    ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
+    then what a server went on from is not dropped, in case there are more.
+    """
+    by_server: dict[str, list[Range]] = defaultdict(list)
+    for run in runs:
+        by_server[run.server].append((run.first, run.last))
+    servers = {server: merged(ranges) for server, ranges in by_server.items()}
+    voters = ensemble or len(servers)
+    majority = voters // 2 + 1
+    too_many = voters - majority + 1
+    union = merged(r for ranges in servers.values() for r in ranges)
+    dropped: list[Range] = []
+    unsure: list[Range] = []
+    for number in sorted({epoch(first) for first, _ in union}):
+        inside = {s: [r for r in ranges if epoch(r[0]) == number] for s, ranges in servers.items()}
+        last = max(r[1] for ranges in inside.values() for r in ranges)
+        sure = held_by(inside.values(), majority)
+        ends = sorted(end for ranges in servers.values() for end in _witnessed(ranges, number))
+        if len(ends) >= too_many:
+            false_from = max(sure, ends[too_many - 1]) + 1
+            if ensemble is None:  # there may be more servers
+                kept = [end for ranges in servers.values() for end in _kept(ranges, number)]
+                false_from = max(false_from, max(kept, default=-1) + 1)
+            if false_from <= last:
+                dropped.append((false_from, last))
+                last = false_from - 1
+        begin = max(sure + 1, number << 32 | 1)
+        if begin <= last:
+            unsure.append((begin, last))
+    return History(
+        _cover(servers, union, dropped),
+        tuple(_log_gaps([r for part in union for r in _without(part, dropped)])),
+        tuple(part for r in dropped for part in _overlaps(r, union)),
+        tuple(part for r in unsure for part in _overlaps(r, union)),
+    )
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in order, those that touch in one epoch as one."""
+    made: list[Range] = []
+    for first, last in sorted(ranges):
+        if made and first <= made[-1][1] + 1 and epoch(first) == epoch(made[-1][1]):
+            made[-1] = (made[-1][0], max(made[-1][1], last))
+        else:
+            made.append((first, last))
+    return made
+
+
+def held_by(servers: Iterable[list[Range]], majority: int) -> int:
+    """The largest zxid that at least ``majority`` of the servers logged; -1: none."""
+    edges = sorted(
+        edge
+        for ranges in servers
+        for first, last in ranges
+        for edge in ((first, 1), (last + 1, -1))
+    )
+    depth, best = 0, -1
+    for at, step in sorted(edges, key=lambda edge: (edge[0], edge[1])):
+        if step < 0 and depth >= majority:
+            best = max(best, at - 1)
+        depth += step
+    return best
+
+
+def _witnessed(ranges: list[Range], number: int) -> Iterable[int]:
+    """Where one server's log of an epoch ended, if the first zxid of a later epoch follows."""
+    for (_, last), (first, _) in pairwise(ranges):
+        if epoch(last) <= number < epoch(first) and counter(first) == 1:
+            yield max(last, number << 32)
+
+
+def _kept(ranges: list[Range], number: int) -> Iterable[int]:
+    """Where one server's log of an epoch ended that it still had when it went on with a later one.
+
+    A leader has its followers cut off what it lacks, so it had this too.
+    """
+    for (_, last), (first, _) in pairwise(ranges):
+        if epoch(last) == number < epoch(first) and counter(first) == 1:
+            yield last
+
+
+def _cover(
+    servers: Mapping[str, list[Range]], union: list[Range], dropped: list[Range]
+) -> dict[str, tuple[Range, ...]]:
+    """Take each zxid from one server; from one as long as it goes on without a log gap."""
+    take: dict[str, list[Range]] = defaultdict(list)
+    for whole in union:
+        for first, last in _without(whole, dropped):
+            at = first
+            while at <= last:
+                server, end = max(
+                    (
+                        (server, r[1])
+                        for server, ranges in sorted(servers.items())
+                        for r in ranges
+                        if r[0] <= at <= r[1]
+                    ),
+                    key=lambda found: found[1],
+                )
+                take[server].append((at, min(end, last)))
+                at = end + 1
+    return {server: tuple(ranges) for server, ranges in take.items()}
+
+
+def _without(whole: Range, dropped: list[Range]) -> list[Range]:
+    """A range less those dropped, which reach to the end of their epoch."""
+    first, last = whole
+    for begin, end in dropped:
+        if epoch(begin) == epoch(first) and begin <= last <= end:
+            last = begin - 1
+    return [(first, last)] if first <= last else []
+
+
+def _overlaps(whole: Range, ranges: Iterable[Range]) -> Iterable[Range]:
+    for first, last in ranges:
+        if first <= whole[1] and whole[0] <= last:
+            yield max(first, whole[0]), min(last, whole[1])
+
+
+def _log_gaps(union: list[Range]) -> Iterable[Range]:
+    """What lies between ranges: within an epoch, and before an epoch's first one."""
+    for (_, last), (first, _) in pairwise(union):
+        begin = last + 1 if epoch(last) == epoch(first) else first & ~_COUNTER | 1
+        if begin < first:
+            yield begin, first - 1
+
+
+def apply(frame: DataFrame, history: History) -> DataFrame:
+    """Keep each operation once, without those never committed; ``confirmed`` tells the unsure ones.
+
+    ``frame`` has the columns of ``schema.TXNLOG``. No shuffle: which server a zxid is taken from is
+    decided already. Order the result by zxid and idx where order matters, never by time.
+    """
+    from functools import reduce
+    from operator import or_
+
+    from pyspark.sql import functions as F
+
+    if sum(map(len, history.take.values())) + len(history.unconfirmed) > MAX_TESTS:
+        return _joined(frame, history)
+
+    def within(ranges: Iterable[Range]) -> Column:
+        tests = [F.col("zxid").between(first, last) for first, last in ranges]
+        return reduce(or_, tests, F.lit(False))
+
+    wanted = [
+        (F.col("server") == server) & within(ranges) for server, ranges in history.take.items()
+    ]
+    kept = frame.where(reduce(or_, wanted, F.lit(False)))
+    return kept.withColumn("confirmed", ~within(history.unconfirmed))
+
+
+def _joined(frame: DataFrame, history: History) -> DataFrame:
+    """``apply`` for many ranges, which would be too large an expression: a broadcast join.
+
+    Ranges are cut where a zxid's upper bits change, so that few are compared with each row.
+    """
+    from pyspark.sql import functions as F
+
+    pieces = [
+        (server, part >> _PIECE, *inside, sure)
+        for server, ranges in history.take.items()
+        for whole in ranges
+        for first, last, sure in _told(whole, history.unconfirmed)
+        for part in range(first >> _PIECE << _PIECE, last + 1, 1 << _PIECE)
+        for inside in _overlaps((first, last), [(part, part + (1 << _PIECE) - 1)])
+    ]
+    ddl = "server_ string, part_ long, first_ long, last_ long, confirmed boolean"
+    ranges = F.broadcast(frame.sparkSession.createDataFrame(pieces, ddl))
+    fits = (
+        (F.col("server") == F.col("server_"))
+        & (F.shiftright("zxid", _PIECE) == F.col("part_"))
+        & F.col("zxid").between(F.col("first_"), F.col("last_"))
+    )
+    return frame.join(ranges, fits).select(*frame.columns, "confirmed")
+
+
+def _told(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
+    """Cut a range into what is confirmed and what is not. ``unsure`` is in order."""
+    at, end = whole
+    begin = bisect_left(unsure, at, key=lambda r: r[1])
+    for first, last in _overlaps(
+        whole, unsure[begin : bisect_right(unsure, end, key=lambda r: r[0])]
+    ):
+        if at < first:
+            yield at, first - 1, True
+        yield first, last, False
+        at = last + 1
+    if at <= end:
+        yield at, end, True

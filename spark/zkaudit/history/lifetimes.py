@@ -1,0 +1,219 @@
+"""Lifetimes of registrations and owner znodes, and commits with the owner of that transaction.
+
+Equal to ``history.replay`` on every history. No order dependence beyond one window for each path,
+no self-join, no Python on the executors. Runs in the driver's thread, builds DataFrames.
+
+A lifetime ends at the next create or delete on its path or at its own session's close, whichever is
+first. Session closes are joined by session: as rows on the path, an old session's close could end
+the lifetime of a new owner.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.history.staging import Stage, last_of, segment_of, text_of
+
+_THREAD = r"(?s)\A(.+)-([0-9]+)\z"
+_REGISTRATION = "version int, subscription map<string,int>, pattern string"
+
+
+def _position(zxid: str, idx: str) -> Column:
+    return F.struct(F.col(zxid).alias("zxid"), F.col(idx).alias("idx"))
+
+
+def closes(stage: Stage) -> DataFrame:
+    """One row for each session that ended: the first closeSession counts."""
+    first = F.min_by(F.struct("time", "cxid"), "zxid")
+    return (
+        stage.sessions.where("type = 'closeSession'")
+        .groupBy("session")
+        .agg(F.min("zxid").alias("close_zxid"), first.alias("found"))
+        .select(
+            "session",
+            "close_zxid",
+            F.col("found.time").alias("close_time"),
+            F.when(F.col("found.cxid") == 0, "expired").otherwise("closed").alias("close_how"),
+        )
+    )
+
+
+def lifetimes(stage: Stage, tree: str) -> DataFrame:
+    """Lifetimes of the znodes of one ``tree`` (``ids`` or ``owners``).
+
+    Columns: key, chroot, group, name, topic, partition, path, session, data, the columns of a
+    lifetime (``tables.catalog``), and sure, end_segment for ``commits``.
+    """
+    events = stage.events.where((F.col("tree") == tree) & F.col("act").isin("create", "delete"))
+    ended = closes(stage)
+    holder = F.when((F.col("act") == "create") & F.col("ephemeral"), F.col("session"))
+    events = events.withColumn("holder", holder).join(
+        ended.withColumnRenamed("session", "holder"), "holder", "left"
+    )
+    in_lifetime = F.col("close_zxid") > F.col("zxid")
+    names = ("close_zxid", "close_time", "close_how")
+    events = events.withColumns({f"{n}_": F.when(in_lifetime, F.col(n)) for n in names})
+    order = Window.partitionBy("key").orderBy("zxid", "idx")
+    here = F.struct("act", "zxid", "idx", "time", "session", "close_zxid_")
+    events = events.withColumns({"next": F.lead(here).over(order), "prev": F.lag(here).over(order)})
+
+    by_close = F.col("close_zxid_").isNotNull() & (
+        F.col("next").isNull() | (F.col("close_zxid_") < F.col("next.zxid"))
+    )
+    known = events.where("act = 'create'").select(
+        "key", "chroot", "group", "name", "topic", "partition", "path", "data", "sure",
+        F.col("holder").alias("session"),
+        F.col("zxid").alias("start_zxid"),
+        F.col("idx").alias("start_idx"),
+        F.col("time").alias("start_time"),
+        F.when(by_close, F.col("close_zxid_")).otherwise(F.col("next.zxid")).alias("end_zxid"),
+        F.when(by_close, F.lit(0)).otherwise(F.col("next.idx")).alias("end_idx"),
+        F.when(by_close, F.col("close_time_")).otherwise(F.col("next.time")).alias("end_time"),
+        F.when(by_close, F.col("close_how_"))
+        .when(F.col("next").isNull(), "still held")
+        .when(F.col("next.act") == "create", "unknown")
+        .when(F.col("next.session").eqNullSafe(F.col("holder")), "released")
+        .otherwise("foreign delete")
+        .alias("how"),
+        F.when(by_close, F.col("holder")).otherwise(F.col("next.session")).alias("ended_by"),
+        by_close.alias("by_close"),
+    )  # fmt: skip
+    last = segment_of(F.col("end_zxid"), stage.log_gaps)
+    known = known.withColumn(
+        "end_segment", F.when(F.col("end_zxid").isNull(), stage.last_segment).otherwise(last)
+    )
+    beyond = F.col("sure") < F.col("end_segment")
+    known = known.withColumns(
+        {
+            "end_after_zxid": F.when(
+                beyond, F.greatest(last_of(F.col("sure"), stage.log_gaps), "start_zxid")
+            ),
+            "ended": F.when(beyond, "unknown").otherwise(F.col("how")),
+            # A close that is known says nothing of the path beyond a log gap: another may hold it.
+            "end_segment": F.when(~(beyond & F.col("by_close")), F.col("end_segment")),
+        }
+    ).drop("how", "by_close")
+
+    gone = F.col("prev").isNull() | (F.col("prev.act") == "delete")
+    gone = gone | (F.col("prev.close_zxid_") < F.col("zxid"))
+    unknown = events.where((F.col("act") == "delete") & F.coalesce(gone, F.lit(False))).select(
+        "key", "chroot", "group", "name", "topic", "partition", "path",
+        F.lit(None).cast("binary").alias("data"),
+        F.lit(0).alias("sure"),
+        F.lit(None).cast("bigint").alias("session"),
+        F.lit(None).cast("bigint").alias("start_zxid"),
+        F.lit(None).cast("int").alias("start_idx"),
+        F.lit(None).cast("timestamp").alias("start_time"),
+        F.col("zxid").alias("end_zxid"),
+        F.col("idx").alias("end_idx"),
+        F.col("time").alias("end_time"),
+        F.col("session").alias("ended_by"),
+        F.col("segment").alias("end_segment"),
+        F.lit(None).cast("bigint").alias("end_after_zxid"),
+        F.lit("unknown").alias("ended"),
+    )  # fmt: skip
+    return known.unionByName(unknown)
+
+
+def owners(lifetimes_: DataFrame) -> DataFrame:
+    """Add member and stream from the text of the owner znode."""
+    text = text_of(F.col("data"))
+    return lifetimes_.withColumns(
+        {
+            "member": F.nullif(F.regexp_extract(text, _THREAD, 1), F.lit("")),
+            "stream": F.nullif(F.regexp_extract(text, _THREAD, 2), F.lit("")),
+        }
+    )
+
+
+def registrations(lifetimes_: DataFrame) -> DataFrame:
+    """Add what the registration says."""
+    found = F.from_json(text_of(F.col("data")), _REGISTRATION)
+    return lifetimes_.withColumn("found", found).withColumns(
+        {
+            "member": F.col("name"),
+            "pattern": F.col("found.pattern"),
+            "subscription": F.col("found.subscription"),
+        }
+    )
+
+
+def commits(stage: Stage, owned: DataFrame) -> DataFrame:
+    """Writes of offsets, each with what is known of the owner at that transaction.
+
+    ``owned``: ``owners(lives(stage, "owners"))``. Both are put in one order for each partition, and
+    each write looks back at the last lifetime that began (or, with an unknown begin, ended).
+    """
+    lifetime = F.struct(
+        "session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_segment"
+    )
+    known = F.col("start_zxid").isNotNull()
+    begins = owned.select(
+        "key",
+        F.when(known, F.col("start_zxid")).otherwise(F.col("end_zxid")).alias("zxid"),
+        F.when(known, F.col("start_idx")).otherwise(F.col("end_idx")).alias("idx"),
+        lifetime.alias("lifetime"),
+    )
+    writes = stage.writes.withColumn("offset", _offset("data"))
+    rows = begins.unionByName(writes, allowMissingColumns=True)
+    so_far = (
+        Window.partitionBy("key")
+        .orderBy("zxid", "idx")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    before = F.when(F.col("act").isNotNull(), F.struct("act", "data", "offset", "segment"))
+    earlier = so_far.rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumns(
+        {
+            "owner": F.last("lifetime", ignorenulls=True).over(so_far),
+            "before": F.last(before, ignorenulls=True).over(earlier),
+        }
+    ).where(F.col("act").isin("create", "set"))
+
+    at, end = (
+        _position("zxid", "idx"),
+        F.struct(F.col("owner.end_zxid").alias("zxid"), F.col("owner.end_idx").alias("idx")),
+    )
+    alive = F.col("owner.start_zxid").isNotNull() & (F.col("owner.end_zxid").isNull() | (end > at))
+    never = F.col("segment") == 0
+    state = (
+        F.when(F.col("owner").isNull(), F.when(never, "none").otherwise("unknown"))
+        .when(alive, F.when(F.col("owner.sure") >= F.col("segment"), "owner").otherwise("unknown"))
+        .when(F.col("owner.end_segment") == F.col("segment"), "none")
+        .otherwise("unknown")
+    )
+    lasted = (F.col("before.act") != "delete") & (F.col("before.segment") == F.col("segment"))
+    rows = rows.withColumns(
+        {
+            "alive": F.coalesce(alive, F.lit(False)),
+            "previous_": F.when(lasted, F.col("before.data")),
+            "previous": F.when(lasted, F.col("before.offset")),
+        }
+    )
+    same = F.coalesce(F.col("previous_") == F.col("data"), F.lit(False))
+    claimed = F.col("alive") & (F.col("owner.start_zxid") == F.col("zxid"))
+    kind = F.when(
+        claimed & (F.col("act") == "set") & (same | F.col("previous_").isNull()), "claim"
+    ).otherwise(F.when(same, "same").otherwise("commit"))
+    rows = rows.withColumns({"owner_state": state, "kind": kind})
+    mine = F.col("owner_state") == "owner"
+    whose = stage.names.where("tree = 'offsets'")
+    rows = rows.join(whose.select("key", "chroot", "group", "topic", "partition"), "key")
+    return rows.withColumns(
+        {
+            "store": F.lit("zookeeper"),
+            **{name: F.lit(None) for name in ("log_partition", "log_offset", "metadata")},
+            "owner_session": F.when(mine, F.col("owner.session")),
+            "owner_member": F.when(mine, F.col("owner.member")),
+            "owner_start_zxid": F.when(mine, F.col("owner.start_zxid")),
+            "free_since_zxid": F.when(F.col("owner_state") == "none", F.col("owner.end_zxid")),
+        }
+    )
+
+
+def _offset(name: str) -> Column:
+    text = f"cast({name} as string)"
+    number = (
+        f"case when {text} rlike '\\\\A-?[0-9]{{1,19}}\\\\z' then try_cast({text} as bigint) end"
+    )
+    return F.expr(number)

@@ -1,0 +1,257 @@
+"""From rows of the transaction log to events of groups; no state yet.
+
+Keeps only what an audit of groups needs (znodes below ``/consumers``, sessions, refused writes) and
+numbers the segments between log gaps. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window, functions as F
+
+from zkaudit.errors import AuditError
+from zkaudit.schema import CREATES, DELETES
+
+LogGap = tuple[int, int]
+
+MAX_LOG_GAPS: Final = 10_000
+"""More log gaps than this are no history: the logs of some server are missing."""
+
+NODE_EXISTS: Final = -110
+_PATH: Final = r"(?s)\A(.*?)/consumers/([^/]+)/(?:(ids|owners|offsets)/(.+)|(migration))\z"
+_TOPIC: Final = r"(?s)\A(.*?)/brokers/topics/([^/]+)\z"
+_PARTITION: Final = r"\A([^/]+)/(0|[1-9][0-9]{0,9})\z"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the tables are made from."""
+
+    names: DataFrame
+    """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
+    ``tree`` is ids, owners, offsets, or migration (the tombstone of a move); ``key`` is a number
+    for each partition, member and tombstone of each group, quicker to sort by than their names."""
+    events: DataFrame
+    """One row for each create, delete and write of a znode that is no offset: the columns of
+    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure."""
+    writes: DataFrame
+    """The same of offsets, which are most: key, zxid, idx, time, session, act, data, segment."""
+    sessions: DataFrame
+    """createSession and closeSession rows, as they are in the log."""
+    refused: DataFrame
+    """Error rows with the code of an existing znode."""
+    topics: DataFrame
+    """The same of topics (``/brokers/topics/T``): chroot, topic, zxid, idx, time, act, data."""
+    log_gaps: tuple[LogGap, ...]
+
+    @property
+    def last_segment(self) -> int:
+        """Number of the segment in which the history ends."""
+        return len(self.log_gaps)
+
+
+def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
+    """Number of log gaps before a zxid."""
+    if not log_gaps:
+        return F.lit(0)
+    borders = F.array(*[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
+    return F.size(F.filter(borders, lambda border: border <= zxid))
+
+
+def last_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
+    """Last zxid of a segment, known only where a log gap follows."""
+    if not log_gaps:
+        return F.lit(None).cast("bigint")
+    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
+    return F.get(ends, segment)
+
+
+def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
+    """Whether transactions are missing between a zxid that is known and a later one."""
+    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
+    return F.exists(ends, lambda after: (after >= first) & (after < last))
+
+
+def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
+    """First zxid of a segment; 0 for the first segment."""
+    firsts = F.array(F.lit(0), *[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
+    return F.get(firsts, segment).cast("bigint")
+
+
+def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
+    """Whether every ephemeral of that time is known; ``known`` as ``inputs.known`` returns."""
+    firsts = F.array(*[F.lit(first).cast("bigint") for first in known])
+    return F.coalesce(zxid >= F.get(firsts, segment_of(zxid, log_gaps)), F.lit(False))
+
+
+def text_of(data: Column) -> Column:
+    """Bytes as text; what is not UTF-8 becomes U+FFFD."""
+    return F.make_valid_utf8(data.cast("string"))
+
+
+def stage(
+    rows: DataFrame,
+    log_gaps: Sequence[LogGap] = (),
+    snapshots: DataFrame | None = None,
+    group: str | None = None,
+    paths: DataFrame | None = None,
+    keep: Callable[[str, DataFrame], DataFrame] = lambda _, frame: frame,
+) -> Stage:
+    """Cut a history (``schema.TXNLOG``, each transaction once) down to groups.
+
+    ``log_gaps``: (after, before) where all zxids strictly between are missing; a history that does
+    not reach back to the first transaction begins with (0, its first zxid).
+    ``snapshots`` (``schema.SNAPSHOT``) add znodes whose create is not in the logs. ``group``: a
+    Java regex; only groups that match it as a whole. ``paths``: all paths below ``/consumers``, or
+    more, where they are known without reading ``rows``. ``keep`` stores what is used several times,
+    under a name, and returns what was stored.
+    """
+    if len(log_gaps) > MAX_LOG_GAPS:
+        raise AuditError(
+            f"the logs have {len(log_gaps)} log gaps, more than {MAX_LOG_GAPS}: add the logs of "
+            "the other servers"
+        )
+    act = (
+        F.when(F.col("type").isin(*CREATES), "create")
+        .when(F.col("type").isin(*DELETES), "delete")
+        .when(F.col("type") == "setData", "set")
+    )
+    logged = rows.where(F.col("path").contains("/consumers/")).withColumn("act", act)
+    logged = logged.where(F.col("act").isNotNull()).select(
+        "path", "zxid", "idx", "time", "session", "cxid", "data", "ephemeral", "act"
+    )
+    topics = _topics(rows.withColumn("act", act), snapshots)
+    paths = logged.select("path") if paths is None else paths.select("path")
+    if snapshots is not None:
+        paths = paths.unionByName(snapshots.select("path").where(F.col("path").isNotNull()))
+    names = keep("names", _names(paths.distinct(), group))
+    offset = F.col("tree") == "offsets"
+    writes = logged.join(names.where(offset).select("path", "key"), "path")
+    events = logged.join(names.where(~offset).select("path"), "path").withColumn(
+        "sure", segment_of(F.col("zxid"), log_gaps)
+    )
+    if snapshots is not None:
+        events = _with_snapshots(events, snapshots, log_gaps)
+    events = events.join(names.where(~offset), "path")
+    segment = segment_of(F.col("zxid"), log_gaps)
+    return Stage(
+        names,
+        keep("events", events.withColumn("segment", segment)),
+        writes.select(
+            "key", "zxid", "idx", "time", "session", "act", "data", segment.alias("segment")
+        ),
+        rows.where(F.col("type").isin("createSession", "closeSession")).select(
+            "type", "zxid", "time", "session", "cxid", "timeout"
+        ),
+        rows.where((F.col("type") == "error") & (F.col("error") == NODE_EXISTS)).select(
+            "zxid", "idx", "time", "session"
+        ),
+        topics,
+        tuple(sorted(log_gaps)),
+    )
+
+
+def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
+    named = F.regexp_extract("path", _TOPIC, 2)
+    columns = ("path", "zxid", "idx", "time", "act", "data")
+    found = rows.where(F.col("path").contains("/brokers/topics/") & F.col("act").isNotNull())
+    found = found.select(*columns)
+    if snapshots is not None:
+        seen = snapshots.where(F.col("path").contains("/brokers/topics/")).select(
+            "path",
+            F.col("mzxid").alias("zxid"),
+            F.lit(0).alias("idx"),
+            F.col("mtime").alias("time"),
+            F.lit("set").alias("act"),
+            "data",
+        )
+        known = found.select("path", "zxid").distinct()
+        found = found.unionByName(seen.distinct().join(known, ["path", "zxid"], "left_anti"))
+    return found.where(named != "").select(
+        F.regexp_extract("path", _TOPIC, 1).alias("chroot"), named.alias("topic"), *columns[1:]
+    )
+
+
+def _names(paths: DataFrame, group: str | None) -> DataFrame:
+    """``Stage.names`` of the paths of groups: regexes see each path once, not each write."""
+    part = [F.regexp_extract("path", _PATH, number) for number in range(1, 6)]
+    named = paths.withColumns(
+        {
+            "chroot": part[0],
+            "group": part[1],
+            "tree": F.concat(part[2], part[4]),
+            "name": part[3],
+        }
+    ).where(F.col("tree") != "")
+    named = named.withColumns(
+        {
+            "topic": F.regexp_extract("name", _PARTITION, 1),
+            "partition": F.expr(f"try_cast(regexp_extract(name, r'{_PARTITION}', 2) as bigint)"),
+        }
+    )
+    if group is not None:
+        named = named.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    of_partition = F.col("tree").isin("owners", "offsets")
+    member = (F.col("tree") == "ids") & ~F.col("name").contains("/")
+    named = named.where(
+        F.when(of_partition, F.col("partition").isNotNull()).otherwise(
+            member | (F.col("tree") == "migration")
+        )
+    )
+    alone = F.when(~of_partition, F.struct("tree", "name"))
+    order = Window.orderBy(
+        "chroot", "group", F.when(of_partition, F.struct("topic", "partition")), alone
+    )
+    return named.withColumn("key", F.dense_rank().over(order))
+
+
+def _with_snapshots(
+    events: DataFrame, snapshots: DataFrame, log_gaps: Sequence[LogGap]
+) -> DataFrame:
+    """Add creates that only snapshots know, and how far each znode is sure to have lived."""
+    owner = F.col("ephemeral_owner")
+    seen = (
+        snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners)/"))
+        .where((owner != 0) & (owner != F.lit(-(2**63))))  # persistent, container
+        .withColumnRenamed("zxid", "taken")
+        .groupBy("path", F.col("czxid").alias("zxid"))
+        .agg(
+            F.max(segment_of(F.col("taken") + 1, log_gaps)).alias("seen"),
+            F.min("ctime").alias("time"),
+            F.min("ephemeral_owner").alias("session"),
+            F.min("data").alias("data"),
+        )
+    )
+    creates = events.where("act = 'create'").select("path", "zxid").distinct()
+    added = seen.join(creates, ["path", "zxid"], "left_anti").select(
+        "path",
+        "zxid",
+        F.lit(2**31 - 1).alias("idx"),
+        "time",
+        "session",
+        F.lit(1).alias("cxid"),
+        "data",
+        F.lit(True).alias("ephemeral"),
+        F.lit("create").alias("act"),
+        F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen")).alias("sure"),
+    )
+    shown = seen.select("path", "zxid", "seen", F.lit("create").alias("act"))
+    known = events.join(shown, ["path", "zxid", "act"], "left")
+    known = known.withColumn("sure", F.greatest("sure", F.coalesce("seen", "sure")))
+    moved = snapshots.where(F.col("path").rlike(r"/consumers/[^/]+/migration\z")).groupBy(
+        "path", F.col("mzxid").alias("zxid")
+    )
+    moved = moved.agg(
+        F.lit(0).alias("idx"),
+        F.min("mtime").alias("time"),
+        F.lit(0).cast("bigint").alias("session"),
+        F.lit(0).alias("cxid"),
+        F.min("data").alias("data"),
+        F.lit(False).alias("ephemeral"),
+        F.lit("set").alias("act"),
+        segment_of(F.col("zxid"), log_gaps).alias("sure"),
+    ).join(events.select("path", "zxid").distinct(), ["path", "zxid"], "left_anti")
+    return known.select(added.columns).unionByName(added).unionByName(moved.select(added.columns))

@@ -1,0 +1,251 @@
+"""The audit as one Spark job: from log directories to Parquet tables and a summary.
+
+Runs in the driver's thread; collects nothing but log gaps and counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession, functions as F
+
+from zkaudit.errors import InputMissingError
+from zkaudit.findings.base import SEVERITIES, Limits, Tables
+from zkaudit.findings.rules import LASTING, findings
+from zkaudit.history import committed, lifetimes
+from zkaudit.history.staging import LogGap, stage
+from zkaudit.job import inputs
+from zkaudit.job.output import kept, prepare, staged
+from zkaudit.job.spark import check_group, errors_named
+from zkaudit.job.verify import verify
+from zkaudit.schema import PATH, RUN
+from zkaudit.sources import offsets
+from zkaudit.sources.files import Piece
+from zkaudit.tables import build, catalog, journals
+
+Seen: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
+"""The rows of ``inputs.snapshots``, and the files that were read for them just now."""
+QUIET_MS = 5_000
+"""A rebalance ends when nothing happened in the group for so long."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock;
+    the whole history is read all the same, since it says who owned what."""
+
+    logs: Sequence[str]
+    out: str
+    group: str | None = None
+    start: str | None = None
+    end: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    journals: Sequence[str] = ()
+    bootstrap: str | None = None
+    verify: bool = False
+    """Whether to compare the tree's digest after every transaction."""
+    servers: int | None = None
+    """How many servers vote; by default those whose logs are given."""
+    growing: bool = False
+    """Whether the logs may still grow: it is no error then that they have no such group yet."""
+
+
+def run(spark: SparkSession, options: Options) -> dict[str, Any]:
+    """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
+
+    Raises InputMissingError for inputs that are not there, also for a ``group`` or a time that
+    nothing in them matches; AuditError for damaged logs and for an ``OUT`` that holds something
+    else.
+    """
+    out = prepare(options.out)
+    logs, snapshots = inputs.find(options.logs)
+    journals.check(options.journals)
+    check_group(spark, options.group)
+    with errors_named(), staged(out):
+        rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
+
+        def seen(_: Sequence[LogGap]) -> Seen:
+            if not snapshots:
+                return None, ()
+            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs))
+            return read, snapshots
+
+        return audit(spark, options, rows, logs, snapshots, seen)
+
+
+def audit(
+    spark: SparkSession,
+    options: Options,
+    rows: DataFrame,
+    logs: Sequence[Piece],
+    snapshots: Sequence[Piece],
+    seen_by: Callable[[Sequence[LogGap]], Seen],
+) -> dict[str, Any]:
+    """Make all tables from the rows of ``inputs.transactions``; return the summary.
+
+    ``seen_by`` is asked for snapshots if there are log gaps. What an earlier audit left in ``OUT``
+    is not touched before it is known that there is something to audit.
+    """
+    out = Path(options.out)
+
+    def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
+        return kept(out, f"tables/{spec.name}", spec.shape(frame))
+
+    _check_times(rows, options)
+    plan = committed.plan(inputs.runs_of(rows), options.servers)
+    log_gaps = inputs.log_gaps_of(plan)
+    verified = verify(spark, logs, snapshots, plan.dropped) if options.verify else None
+    last = rows.where(f"type = '{RUN}'").agg(
+        F.max("last_zxid").alias("zxid"), F.max_by("time", "last_zxid").alias("time")
+    )
+    told = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
+    seen, looked_at = seen_by(log_gaps) if log_gaps else (None, ())
+    whole = inputs.whole(seen) if seen is not None else {}
+    known = inputs.known(log_gaps, whole.values())
+    found = stage(
+        told,
+        log_gaps,
+        seen,
+        options.group,
+        rows.where(F.col("type") == PATH),
+        lambda name, made: kept(out, f"staging/{name}", made),
+    )
+
+    members = lifetimes.registrations(lifetimes.lifetimes(found, "ids"))
+    stored = offsets.read(spark, options.bootstrap, options.group)
+    groups = found.names.select("chroot", "group").distinct().count()
+    if options.group is not None and not options.growing and not groups:
+        said = journals.lines(journals.read(spark, options.journals), members, options.group)
+        if stored.isEmpty() and said.isEmpty():
+            raise InputMissingError(
+                f"--group {options.group!r}: the logs have no group with such a name: a pattern "
+                "must match the whole name, as 'orders.*' does"
+            )
+    (out / "summary.json").write_text("{}")  # until all tables are of one audit
+    owned = kept(out, "staging/owned", lifetimes.owners(lifetimes.lifetimes(found, "owners")))
+    sessions = table(catalog.SESSIONS, build.sessions(found))
+    ownership = table(catalog.OWNERSHIP, owned)
+    registered = table(catalog.REGISTRATIONS, members)
+    written = table(
+        catalog.COMMITS,
+        lifetimes.commits(found, owned).unionByName(
+            offsets.commits(stored), allowMissingColumns=True
+        ),
+    )
+    changes = table(catalog.MEMBERSHIP, build.membership(registered, log_gaps, known))
+    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(found, registered))
+    bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
+    read = kept(out, "staging/journals", journals.read(spark, options.journals))
+    journals.refuse_virtual(read)
+    lines = journals.lines(read, registered, options.group)
+    unreadable = table(catalog.UNREADABLE, journals.unreadable(read))
+    made = Tables(
+        registrations=registered,
+        ownership=ownership,
+        commits=written,
+        membership=changes,
+        failed_claims=refused,
+        rebalances=bursts,
+        moves=table(catalog.MOVES, build.moves(found)),
+        partitions=table(catalog.PARTITIONS, build.partitions(found)),
+        herds=table(catalog.HERDS, journals.herds(changes, lines)),
+        deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
+        views=table(catalog.VIEWS, journals.views(lines)),
+        end=last,
+        sessions=sessions,
+        known=known,
+        log_gaps=tuple(log_gaps),
+    )
+    wrong = findings(made, options.limits, lambda name, frame: kept(out, f"staging/{name}", frame))
+    wrong = table(catalog.FINDINGS, within(wrong, last, options.start, options.end))
+    names = [(piece.server, Path(piece.path).name) for piece in looked_at]
+    more = {
+        "groups": groups,
+        "torn_snapshots": ["/".join(name) for name in names if name not in whole],
+        "digests": None if verified is None else asdict(verified),
+        "journals": read.select("file").distinct().count(),
+        "journal_lines": read.count(),
+        "unreadable": unreadable.count(),
+    }
+    return _summary(options, out, made, wrong, plan, logs, snapshots, more)
+
+
+def _check_times(rows: DataFrame, options: Options) -> None:
+    """Raise InputMissingError when the whole history lies outside of ``start`` and ``end``."""
+    if options.start is None and options.end is None:
+        return
+    found = rows.agg(
+        *[F.date_format(of("time"), "yyyy-MM-dd HH:mm:ss").alias(name)
+          for name, of in (("first", F.min), ("last", F.max))],
+        (F.max("time") < F.lit(options.start).cast("timestamp")).alias("late"),
+        (F.min("time") >= F.lit(options.end).cast("timestamp")).alias("early"),
+    ).first()  # fmt: skip
+    assert found is not None
+    for wrong, option, value, way in (
+        (found["late"], "--from", options.start, f"end before that, at {found['last']}"),
+        (found["early"], "--to", options.end, f"begin after that, at {found['first']}"),
+    ):
+        if wrong:
+            raise InputMissingError(f"{option} {value}: the logs {way} (UTC): choose another time")
+
+
+def within(wrong: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
+    """Findings of a time; what has not ended lasts to the end of the logs (``last``: one row)."""
+    if start is not None:
+        now = last.select(F.col("time").alias("now"))
+        until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), F.col("now")), "time")
+        since = F.lit(start).cast("timestamp")
+        wrong = wrong.crossJoin(F.broadcast(now)).where(until >= since).drop("now")
+    if end is not None:
+        wrong = wrong.where(F.col("time") < F.lit(end).cast("timestamp"))
+    return wrong
+
+
+def _summary(
+    options: Options,
+    out: Path,
+    made: Tables,
+    wrong: DataFrame,
+    plan: committed.History,
+    logs: Sequence[Piece],
+    snapshots: Sequence[Piece],
+    more: dict[str, Any],
+) -> dict[str, Any]:
+    counts = {
+        (row["severity"], row["kind"]): row["count"]
+        for row in wrong.groupBy("severity", "kind").count().collect()  # a dozen kinds
+    }
+    last = made.end.select("zxid", F.unix_millis("time").alias("ms")).first()
+    assert last is not None
+    # A time that Spark hands over would be one of this machine's zone.
+    last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
+    summary = {
+        "logs": len(logs),
+        "snapshots": len(snapshots),
+        "servers": len({log.server for log in logs}),
+        "group": options.group,
+        "from": options.start,
+        "to": options.end,
+        "limits": asdict(options.limits),
+        "last_zxid": last["zxid"],
+        "last_time": last_time and last_time.isoformat(),
+        "log_gaps": inputs.log_gaps_of(plan),
+        "dropped": plan.dropped,
+        "unconfirmed": plan.unconfirmed,
+        "intervals": made.ownership.count(),
+        "commits": made.commits.count(),
+        **more,
+        "findings": [
+            {"severity": severity, "kind": kind, "count": count}
+            for (severity, kind), count in sorted(
+                counts.items(), key=lambda item: (SEVERITIES.index(item[0][0]), item[0][1])
+            )
+        ],
+    }
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return summary

@@ -1,0 +1,149 @@
+"""What an audit reads: logs and snapshots of all servers, as rows, runs of zxids and log gaps.
+
+Only builds DataFrames on ``sources.zookeeper``; ``runs_of`` collects. Driver's thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.history.committed import History, Run
+from zkaudit.schema import RUN
+from zkaudit.sources import files as sources_files
+from zkaudit.sources.files import Piece, parse_servers
+from zkaudit.sources.zookeeper import register
+
+MAX_RUNS: Final = 200_000
+"""More runs of zxids than this are no history."""
+
+
+def find(directories: Sequence[str | Path]) -> tuple[list[Piece], list[Piece]]:
+    """Return the logs and the snapshots below the servers' data directories, in order of zxids.
+
+    Each directory is one server: ``dataDir`` or ``dataLogDir``, or their ``version-2``. Raises
+    InputMissingError when one does not exist or nothing is found.
+    """
+    servers = parse_servers("", _listed(directories))
+    for place in (place for places in servers.values() for place in places):
+        if place.is_file():
+            raise InputMissingError(f"{place}: is a file: name the server's directory")
+    logs, snapshots = (
+        sorted(
+            (piece for pieces in sources_files.find(servers, kind).values() for piece in pieces),
+            key=lambda piece: piece.zxid,
+        )
+        for kind in (False, True)
+    )
+    if not logs:
+        raise InputMissingError(
+            f"{', '.join(map(str, directories))}: no file log.<zxid>: name the directory with the "
+            "transaction logs, dataLogDir in zoo.cfg"
+        )
+    return logs, snapshots
+
+
+def transactions(
+    spark: SparkSession, directories: Sequence[str | Path], group: str | None = None
+) -> DataFrame:
+    """Rows of ``schema.TXNLOG_GROUPS``, runs among them; duplicates are still in it.
+
+    ``group``: a Java regex. Rows of other groups are left out where that is certain from how the
+    regex begins; all rows of groups that match are there, and maybe some others.
+    """
+    register(spark)
+    load = spark.read.format("zookeeper_txnlog").option("table", "groups")
+    begins = group_begins(group) if group is not None else ()
+    if begins:
+        load = load.option("groupBegins", ",".join(begins))
+    return load.option("paths", _listed(directories)).load()
+
+
+def group_begins(regex: str) -> tuple[str, ...]:
+    """Return texts, one of which the path of every matching group has behind ``/consumers/``.
+
+    A name that the regex spells out ends with ``/``. Empty when the regex is not so simple.
+    """
+    simple = not set(regex) & set("()[]\\")
+    if "|" in regex and not simple:
+        return ()
+    begins = []
+    for part in regex.split("|"):
+        plain = re.match("[A-Za-z0-9_-]*", part)
+        assert plain is not None
+        text, rest = plain[0], part[plain.end() :]
+        if not rest:
+            text += "/"
+        elif rest[0] in "?*+{":  # the last character may be missing
+            text = text[:-1]
+        begins.append(text)
+    return tuple(begins) if all(text.strip("/") for text in begins) else ()
+
+
+def snapshots(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:
+    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, tombstones, all ephemerals of
+    groups, and the root.
+
+    Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
+    """
+    register(spark)
+    source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
+    return (
+        source.option("paths", _listed(directories))
+        .load()
+        .where(
+            "path = '/' or contains(path, '/brokers/topics/') or contains(path, '/consumers/')"
+            " and (ephemeral_owner != 0 or endswith(path, '/migration'))"
+        )
+    )
+
+
+def whole(rows: DataFrame) -> dict[tuple[str, str], int]:
+    """Return server, file and zxid of the snapshots that ``snapshots`` gave rows of."""
+    roots = rows.where("path = '/'").select("server", "file", "zxid").distinct()
+    return {(row[0], row[1]): int(row[2]) for row in roots.collect()}
+
+
+def _listed(directories: Sequence[str | Path]) -> str:
+    return json.dumps([str(directory) for directory in directories])
+
+
+def log_gaps_of(history: History) -> list[tuple[int, int]]:
+    """Return the log gaps as (last zxid before, first zxid behind), as ``staging`` wants them.
+
+    A history that does not begin with the first transaction of an ensemble begins with a log gap.
+    """
+    begun = min((first for ranges in history.take.values() for first, _ in ranges), default=1)
+    front = [] if begun in (1, (1 << 32) | 1) else [(0, begun)]
+    return front + [(first - 1, last + 1) for first, last in history.log_gaps if first > begun]
+
+
+def runs_of(rows: DataFrame) -> list[Run]:
+    """Collect the runs; there are as many as files and log gaps. Raises AuditError for too many."""
+    found = rows.where(f"type = '{RUN}'").select("server", "zxid", "last_zxid").take(MAX_RUNS + 1)
+    if len(found) > MAX_RUNS:
+        raise AuditError(
+            f"the logs have more than {MAX_RUNS} log gaps: add the other servers' logs"
+        )
+    return [Run(row[0], int(row[1]), int(row[2])) for row in found]
+
+
+def known(log_gaps: Sequence[tuple[int, int]], snapshots: Iterable[int]) -> tuple[int | None, ...]:
+    """Return for each segment between log gaps the zxid from which on every ephemeral is known.
+
+    That is its begin for the first segment, and the first snapshot taken in it for those behind a
+    log gap; ``None``: nowhere in it. ``snapshots`` are the zxids in their names.
+    """
+    taken = sorted(snapshots)
+    borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
+    found: list[int | None] = [0]
+    for (_, first), (last, _) in pairwise(borders):
+        found.append(next((zxid for zxid in taken if first - 1 <= zxid <= last), None))
+    return tuple(found)

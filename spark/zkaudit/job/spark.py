@@ -1,0 +1,65 @@
+"""The Spark session, and errors of its workers as errors of ours. Driver's thread."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from zkaudit.errors import AuditError, no_file
+
+_SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
+"""How Python's last line of a traceback tells an ``OSError``."""
+
+
+def session(master: str | None = None) -> SparkSession:
+    """Return the running Spark session (``spark-submit``), or start one on ``master``."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("zkaudit")
+    if master is not None:
+        builder = builder.master(master)
+    if master is not None and master.startswith("local"):
+        builder = builder.config("spark.driver.host", "127.0.0.1").config(
+            "spark.driver.bindAddress", "127.0.0.1"
+        )
+        builder = builder.config("spark.ui.enabled", "false")
+        if "SPARK_CONF_DIR" not in os.environ:  # the user's own settings say what is logged
+            quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+            builder = builder.config(
+                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
+            )
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
+    return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+
+
+@contextmanager
+def errors_named() -> Iterator[None]:
+    """Raise AuditError for an error of ours, or a file's, that a worker of Spark raised."""
+    try:
+        yield
+    except PySparkException as error:
+        for line in str(error).splitlines():
+            name, found, text = line.partition("zkaudit.errors.")
+            if found and not name.strip():
+                raise AuditError(text.partition(": ")[2]) from None
+            if system := _SYSTEM.fullmatch(line):
+                raise AuditError(no_file(int(system[1]), system[2], system[3])) from None
+        raise
+
+
+def check_group(spark: SparkSession, group: str | None) -> None:
+    """Raise AuditError when Java does not take ``--group`` for a regex."""
+    try:
+        spark.sql("select '' rlike :group", {"group": group or ""}).collect()
+    except PySparkException:
+        raise AuditError(
+            f"--group {group!r} is no regex of Java: see java.util.regex.Pattern"
+        ) from None

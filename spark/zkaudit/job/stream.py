@@ -1,0 +1,196 @@
+"""An audit that goes on: the logs are recorded as they grow, and the tables made again.
+
+``OUT/recorded`` holds what the audit needs of the logs, one directory for each batch of Spark's
+stream, and of snapshots; ``OUT/checkpoint`` how far the logs were read; ``OUT/refreshed`` the last
+batch that is in the tables. A batch that is repeated after a crash
+replaces itself, so each transaction is recorded once, and what ZooKeeper purges later stays. Runs
+in the driver's thread; Spark calls ``_Recorder`` on one of its own while that one waits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zkaudit import schema
+from zkaudit.errors import AuditError
+from zkaudit.history.staging import LogGap
+from zkaudit.job import inputs
+from zkaudit.job.audit import Options, Seen, audit
+from zkaudit.job.output import prepare, staged
+from zkaudit.job.spark import check_group, errors_named
+from zkaudit.sources.files import Piece
+from zkaudit.sources.zookeeper import register
+from zkaudit.tables import journals
+
+MAX_BATCHES: Final = 50
+"""So many batches are put together into one directory."""
+_PLACE: Final = re.compile(r"(batch|base)-([0-9]{10})")
+
+
+def stream(
+    spark: SparkSession,
+    options: Options,
+    every: float,
+    stop: threading.Event,
+    told: Callable[[dict[str, Any]], object],
+    once: bool = False,
+) -> None:
+    """Record and audit, every ``every`` seconds, until ``stop`` is set.
+
+    ``told`` gets the summary after each audit; there is none when nothing new was logged. Raises
+    what ``job.run`` does, and AuditError when ``OUT`` was made from other directories.
+    """
+    out = prepare(options.out)
+    journals.check(options.journals)
+    check_group(spark, options.group)
+    _same_inputs(out, options)
+    while True:
+        record(spark, options)
+        batches = recorded(out / "recorded")
+        last = str(_number(batches[-1])) if batches else ""
+        done = out / "refreshed"  # also by a process that was killed before it had audited
+        if last != (done.read_text() if done.exists() else ""):
+            told(refresh(spark, options))
+            done.write_text(last)
+        if once or stop.wait(every):
+            return
+
+
+def _same_inputs(out: Path, options: Options) -> None:
+    place, now = out / "stream.json", {"logs": [str(Path(log).absolute()) for log in options.logs]}
+    if place.exists():
+        if json.loads(place.read_text()) != now:
+            raise AuditError(f"{place}: names other directories of logs: choose another --out")
+    elif (out / "tables").exists():
+        raise AuditError(f"{out}: holds an audit that is no stream: choose another --out")
+    place.write_text(json.dumps(now))
+
+
+def record(spark: SparkSession, options: Options) -> bool:
+    """Record what the logs have now; whether there was anything new."""
+    inputs.find(options.logs)
+    register(spark)
+    out = Path(options.out)
+    recorder = _Recorder(out / "recorded")
+    source = spark.readStream.format("zookeeper_txnlog").option("table", "groups")
+    rows = source.option("paths", json.dumps([str(log) for log in options.logs])).load()
+    with errors_named():
+        query = (
+            rows.writeStream.foreachBatch(recorder.write)
+            .option("checkpointLocation", str(out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+    return recorder.new
+
+
+def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
+    """Make all tables from what is recorded; return the summary."""
+    options = replace(options, growing=True)
+    out = Path(options.out)
+    logs, snapshots = inputs.find(options.logs)
+    with errors_named(), staged(out):
+        places = [str(place) for place in recorded(out / "recorded")]
+        rows = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(*places)
+        return audit(
+            spark,
+            options,
+            rows,
+            logs,
+            snapshots,
+            lambda log_gaps: _snapshots(spark, options, snapshots, log_gaps),
+        )
+
+
+def _snapshots(
+    spark: SparkSession, options: Options, found: Sequence[Piece], log_gaps: Sequence[LogGap]
+) -> Seen:
+    """Record what is needed of the snapshots that are there; return what was ever recorded.
+
+    That is the first one behind each log gap: the logs show what happened later. Those that are
+    read with it are kept too.
+    """
+    folder = Path(options.out) / "recorded" / "snapshots"
+    wanted = schema.spark_type(schema.SNAPSHOT)
+
+    def known() -> DataFrame | None:
+        places = [str(place.parent) for place in sorted(folder.glob("*/_SUCCESS"))]
+        return spark.read.schema(wanted).parquet(*places) if places else None
+
+    def segment(zxid: int) -> int:
+        return sum(before <= zxid + 1 for _, before in log_gaps)
+
+    first: dict[int, int] = {}
+    rows = known()
+    before = {} if rows is None else inputs.whole(rows)
+    for zxid in before.values():
+        first[segment(zxid)] = min(zxid, first.get(segment(zxid), zxid))
+    new = any(piece.zxid < first.get(segment(piece.zxid), piece.zxid + 1) for piece in found)
+    if new:
+        place = folder / f"{len(list(folder.glob('*'))):010}"
+        inputs.snapshots(spark, options.logs).write.parquet(str(place))
+        made = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
+        if made.keys() <= before.keys():
+            shutil.rmtree(place)  # what it was for is not whole
+    return known(), found if new else ()
+
+
+def recorded(folder: Path) -> list[Path]:
+    """The directories that hold each transaction once: the last base, and the batches behind it."""
+    found = {}
+    for place in folder.iterdir() if folder.is_dir() else ():
+        name = _PLACE.fullmatch(place.name)
+        if name and (place / "_SUCCESS").exists():
+            found[name[1], int(name[2])] = place
+    base = max((number for kind, number in found if kind == "base"), default=-1)
+    chosen = [
+        key for key in found if key == ("base", base) or (key[0] == "batch" and key[1] > base)
+    ]
+    return [found[key] for key in sorted(chosen)]
+
+
+class _Recorder:
+    """Writes each batch to a directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.new = False
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one batch, whether or not it was written before."""
+        before = recorded(self.folder)
+        if before and before[0].name.startswith("base") and _number(before[0]) >= number:
+            return  # it was put into the base just before a crash
+        rows.write.mode("overwrite").parquet(str(self.folder / f"batch-{number:010}"))
+        self.new = True
+        before = recorded(self.folder)
+        if len(before) > MAX_BATCHES:
+            self.merge(rows.sparkSession, before, number)
+
+    def merge(self, spark: SparkSession, before: list[Path], number: int) -> None:
+        """Put all directories into one, then delete them."""
+        every = spark.read.schema(schema.spark_type(schema.TXNLOG_GROUPS)).parquet(
+            *[str(place) for place in before]
+        )
+        base = self.folder / f"base-{number:010}"
+        every.coalesce(8).write.mode("overwrite").parquet(str(base))
+        for place in list(self.folder.iterdir()):
+            if place != base and _PLACE.fullmatch(place.name) and _number(place) <= number:
+                shutil.rmtree(place)
+
+
+def _number(place: Path) -> int:
+    return int(place.name.partition("-")[2])

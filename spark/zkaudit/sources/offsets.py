@@ -1,0 +1,181 @@
+"""Offset commits in Kafka: the Spark data source ``zkaudit_offsets`` over ``__consumer_offsets``.
+
+Planning asks the brokers where each partition begins and ends; a task reads one partition up to
+that end, with kafka-python, in Spark's Python workers. What a transaction aborted is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame, SparkSession, Window, functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from zkaudit import schema
+from zkaudit.decode.offsets_topic import decode
+from zkaudit.errors import AuditError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from kafka import KafkaConsumer
+    from pyspark.sql.types import StructType
+
+TOPIC: Final = "__consumer_offsets"
+LAST_MS: Final = 32_503_680_000_000
+"""The year 3000; anybody can write any number, and what is no time is left out."""
+_STALL_SECONDS: Final = 60.0
+"""A partition that gives nothing for so long cannot be read."""
+
+
+def read(spark: SparkSession, bootstrap: str | None, group: str | None = None) -> DataFrame:
+    """Rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex."""
+    if bootstrap is None:
+        return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
+    spark.dataSource.register(ZkauditOffsets)
+    rows = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap).load()
+    return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+
+
+def commits(rows: DataFrame) -> DataFrame:
+    """Rows of the table ``commits`` with ``store`` = kafka, in the columns that it has there.
+
+    ``kind`` is commit, same, or deleted (a tombstone: the offset expired or was deleted).
+    """
+    order = Window.partitionBy("log_partition", "group", "topic", "partition").orderBy("log_offset")
+    before = F.lag(F.col("committed")).over(order)
+    return rows.where("kind = 'offset'").select(
+        F.lit("").alias("chroot"),
+        "group",
+        "topic",
+        F.col("partition").cast("bigint").alias("partition"),
+        F.lit("kafka").alias("store"),
+        *[F.lit(None).alias(name) for name in ("zxid", "idx")],
+        F.coalesce(
+            F.when(
+                F.col("commit_ms").between(0, LAST_MS),
+                F.timestamp_millis(F.least("commit_ms", F.lit(LAST_MS))),
+            ),
+            "time",
+        ).alias("time"),
+        F.lit(None).alias("session"),
+        F.col("committed").alias("offset"),
+        before.alias("previous"),
+        F.when(F.col("deleted"), "deleted")
+        .when(F.col("committed") == before, "same")
+        .otherwise("commit")
+        .alias("kind"),
+        F.lit("unknown").alias("owner_state"),
+        *[
+            F.lit(None).alias(name)
+            for name in ("owner_session", "owner_member", "owner_start_zxid", "free_since_zxid")
+        ],
+        "log_partition",
+        "log_offset",
+        "metadata",
+    )
+
+
+def consumer(bootstrap: str) -> KafkaConsumer:
+    """A consumer that joins no group and commits nothing. Raises AuditError."""
+    from kafka import KafkaConsumer
+    from kafka.errors import KafkaError
+
+    try:
+        return KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            client_id="zkaudit",
+            group_id=None,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            exclude_internal_topics=False,
+        )
+    except (KafkaError, ValueError) as error:
+        raise AuditError(f"--bootstrap-server {bootstrap}: {error}") from None
+
+
+@dataclass
+class _Range(InputPartition):
+    """Offsets of one partition, ``end`` excluded."""
+
+    partition: int
+    begin: int
+    end: int
+
+
+class ZkauditOffsets(DataSource):
+    """``__consumer_offsets`` as it is now; option ``bootstrap``: HOST:PORT,..."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``spark.read.format``."""
+        return "zkaudit_offsets"
+
+    def schema(self) -> StructType:
+        """Columns of ``schema.OFFSETS``."""
+        return schema.spark_type(schema.OFFSETS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read what is there at planning."""
+        return _OffsetsReader(self.options["bootstrap"])
+
+
+class _OffsetsReader(DataSourceReader):
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each partition that holds anything."""
+        from kafka import TopicPartition
+
+        with closing(consumer(self.bootstrap)) as found:
+            numbers = sorted(found.partitions_for_topic(TOPIC) or ())
+            places = [TopicPartition(TOPIC, number) for number in numbers]
+            if not places:
+                return []
+            begins, ends = found.beginning_offsets(places), found.end_offsets(places)
+        return [_Range(p.partition, begins[p], ends[p]) for p in places if begins[p] < ends[p]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Decode one partition."""
+        import pyarrow as pa
+
+        assert isinstance(partition, _Range)
+        wanted = schema.arrow_schema(schema.OFFSETS)
+        for rows in _records(self.bootstrap, partition):
+            yield pa.RecordBatch.from_pylist(rows, schema=wanted)
+
+
+def _records(bootstrap: str, part: _Range) -> Iterator[list[dict[str, Any]]]:
+    from kafka import TopicPartition
+
+    place = TopicPartition(TOPIC, part.partition)
+    with closing(consumer(bootstrap)) as found:
+        found.assign([place])
+        found.seek(place, part.begin)
+        at, deadline = part.begin, time.monotonic() + _STALL_SECONDS
+        while at < part.end:
+            got = found.poll(timeout_ms=1000).get(place, [])
+            rows = [
+                {
+                    "log_partition": part.partition,
+                    "log_offset": record.offset,
+                    "time": record.timestamp * 1000 if 0 <= record.timestamp <= LAST_MS else None,
+                    **decode(record.key, record.value),
+                }
+                for record in got
+                if record.offset < part.end
+            ]
+            if rows:
+                yield rows
+            moved = max(at, found.position(place))
+            if moved > at:
+                at, deadline = moved, time.monotonic() + _STALL_SECONDS
+            elif time.monotonic() > deadline:
+                raise AuditError(
+                    f"{TOPIC}-{part.partition} gives nothing behind offset {at} of {part.end}: "
+                    "see whether it has a leader"
+                )

@@ -1,0 +1,138 @@
+"""Rows of each table of ``zookeeper_txnlog``, from pieces of logs.
+
+Runs in the executors' Python workers; no Spark in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zkaudit import schema
+from zkaudit.decode.batches import LogReader
+from zkaudit.decode.columns import Filters
+from zkaudit.sources.files import Piece
+from zkaudit.sources.options import Settings
+
+_OF_GROUPS: Final = ("/consumers/", "/brokers/topics/")
+_ROWS: Final = 20_000
+_WITHOUT_PATH: Final = pa.array(["createSession", "closeSession", "error"])
+
+
+def rows_of(settings: Settings, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the table asked for, and of no other column than asked for."""
+    make = {"files": _file, "runs": _runs, "groups": _groups}.get(settings.table, _transactions)
+    for piece in pieces:
+        yield from make(settings, piece)
+
+
+def _reader(settings: Settings, piece: Piece, columns: Iterable[str]) -> LogReader:
+    return LogReader(
+        piece.path,
+        piece.server,
+        piece.start,
+        settings.filters,
+        tolerant=settings.tolerant,
+        stop_at=piece.stop,
+        columns=tuple(columns),
+    )
+
+
+def _transactions(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
+    yield from _reader(settings, piece, settings.names).batches()
+
+
+def _file(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
+    reader = _reader(settings, piece, ("zxid",))
+    reader.tolerant, reader.filters = True, Filters()
+    for _ in reader.batches():
+        pass
+    assert reader.end is not None
+    yield _batch(
+        settings,
+        [
+            {
+                "server": piece.server,
+                "file": Path(piece.path).name,
+                "transactions": reader.transactions,
+                "first_zxid": reader.first_zxid,
+                "last_zxid": reader.last_zxid,
+                "end_position": reader.end.position,
+                "stop": reader.end.stop.value,
+                "reason": reader.end.reason,
+            }
+        ],
+    )
+
+
+def _runs(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
+    runs = Runs()
+    reader = _reader(settings, piece, ("zxid", "time"))
+    reader.filters = Filters()
+    for batch in reader.batches():
+        runs.add(batch)
+    place = {"server": piece.server, "file": Path(piece.path).name}
+    yield _batch(
+        settings,
+        [place | {"first_zxid": first, "last_zxid": last} for first, last, _ in runs.found],
+    )
+
+
+def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
+    runs = Runs()
+    seen: set[str] = set()
+    names = [column.name for column in schema.TXNLOG_GROUPS if column.name != "last_zxid"]
+    wanted = schema.arrow_schema(settings.columns)
+    parts = [_OF_GROUPS[0] + begin for begin in settings.group_begins or ("",)]
+    for batch in _reader(settings, piece, names).batches():
+        runs.add(batch)
+        paths = batch["path"]
+        chosen = pc.is_in(batch["type"], value_set=_WITHOUT_PATH)
+        for part in (*parts, _OF_GROUPS[1]):
+            chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
+        batch = batch.filter(chosen)
+        seen.update(filter(None, pc.unique(batch["path"]).to_pylist()))
+        last = pa.nulls(batch.num_rows, pa.int64())
+        arrays = [last if f.name == "last_zxid" else batch[f.name] for f in wanted]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    fixed = {"server": piece.server, "idx": 0, "session": 0, "cxid": 0}
+    found = [
+        fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
+        for first, last, time in runs.found
+    ]
+    of_group = sorted(path for path in seen if _OF_GROUPS[0] in path)
+    found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
+    for begin in range(0, len(found), _ROWS):
+        yield _batch(settings, found[begin : begin + _ROWS])
+
+
+def _batch(settings: Settings, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=schema.arrow_schema(settings.columns))
+
+
+class Runs:
+    """Unbroken runs of zxids of one log: first, last, and the last one's time."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int, datetime | None]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Go on with the next rows of the log; columns ``zxid`` and ``time``."""
+        zxids, times = batch["zxid"].to_numpy(), batch["time"]
+        steps = np.diff(zxids)
+        breaks = ((steps != 0) & (steps != 1)) | (np.diff(zxids >> 32) != 0)
+        begins = [0, *(np.flatnonzero(breaks) + 1).tolist()]
+        for begin, end in zip(begins, [*begins[1:], len(zxids)], strict=True):
+            first, last = int(zxids[begin]), int(zxids[end - 1])
+            if self.found:
+                before = self.found[-1]
+                if first - before[1] in (0, 1) and first >> 32 == before[1] >> 32:
+                    first = before[0]
+                    self.found.pop()
+            self.found.append((first, last, times[end - 1].as_py()))

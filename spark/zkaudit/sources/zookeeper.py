@@ -1,0 +1,249 @@
+"""Spark data sources ``zookeeper_txnlog`` and ``zookeeper_snapshot``.
+
+``register(spark)`` makes them known to a session; importing this module starts nothing. Planning
+runs in a Python worker of the driver, ``read`` in the executors' Python workers; zkaudit has to be
+installed in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from zkaudit import schema
+from zkaudit.decode.batches import end_of_log, read_snapshot, read_snapshot_sessions
+from zkaudit.decode.txnlog import Stop
+from zkaudit.errors import LogFormatError
+from zkaudit.sources.files import (
+    Piece,
+    find,
+    pack,
+    split,
+    within,
+)
+from zkaudit.sources.options import Settings, parse_options
+from zkaudit.sources.rows import rows_of
+from zkconsumer.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+def register(spark: SparkSession) -> None:
+    """Make both sources known to a session."""
+    spark.dataSource.register(ZookeeperTxnlog)
+    spark.dataSource.register(ZookeeperSnapshot)
+
+
+class ZookeeperTxnlog(DataSource):
+    """Transaction logs, batch and streaming: columns of ``schema.TXNLOG``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``spark.read.format``."""
+        return "zookeeper_txnlog"
+
+    def schema(self) -> StructType:
+        """Columns of the table asked for."""
+        return schema.spark_type(parse_options(self.name(), self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read all logs that are there now."""
+        settings = parse_options(self.name(), self.options)
+        return PushingLogReader(settings) if settings.push_filters else BatchLogReader(settings)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Read the logs as they grow."""
+        settings = parse_options(self.name(), self.options)
+        if settings.table not in ("transactions", "groups"):
+            raise ConfigError([f"table: {settings.table} cannot be streamed"])
+        for file in (place for places in settings.servers.values() for place in places):
+            if file.is_file():
+                raise ConfigError([f"path: {file}: is a file: a stream follows a directory"])
+        return StreamLogReader(settings)
+
+
+class ZookeeperSnapshot(DataSource):
+    """Snapshots, plain, gzip or snappy: columns of ``schema.SNAPSHOT``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name for ``spark.read.format``."""
+        return "zookeeper_snapshot"
+
+    def schema(self) -> StructType:
+        """Columns of the table asked for."""
+        return schema.spark_type(parse_options(self.name(), self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read all snapshots that are there now."""
+        return SnapshotReader(parse_options(self.name(), self.options))
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads."""
+
+    pieces: tuple[Piece, ...]
+
+
+class BatchLogReader(DataSourceReader):
+    """Plans once, one task for some files; reads them without any state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def partitions(self) -> list[InputPartition]:
+        """Choose the files by zxid, cut the long ones, pack the small ones.
+
+        A table of files has whole ones; where damage ends a file, its parts cannot be told apart.
+        """
+        most = self.settings.bytes_per_task
+        found = find(self.settings.servers).values()
+        chosen = [piece for pieces in found for piece in within(pieces, self.settings.filters)]
+        if self.settings.table != "files" and not self.settings.tolerant:
+            chosen = list(split(chosen, most))
+        return [Task(pieces) for pieces in pack(chosen, most)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Decode one task's files."""
+        assert isinstance(partition, Task)
+        yield from rows_of(self.settings, partition.pieces)
+
+
+class PushingLogReader(BatchLogReader):
+    """Takes zxid ranges and path prefixes out of a query's own filters; Spark checks them again."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow the options; every filter stays with Spark too."""
+        mine = self.settings.filters
+        for found in filters:
+            column = getattr(found, "attribute", None)
+            value: Any = getattr(found, "value", None)
+            if column == ("zxid",) and isinstance(value, int):
+                low = high = None
+                if isinstance(found, EqualTo):
+                    low = high = value
+                elif isinstance(found, GreaterThan | GreaterThanOrEqual):
+                    low = value + isinstance(found, GreaterThan)
+                elif isinstance(found, LessThan | LessThanOrEqual):
+                    high = value - isinstance(found, LessThan)
+                lows = [z for z in (mine.start_zxid, low) if z is not None]
+                highs = [z for z in (mine.end_zxid, high) if z is not None]
+                mine = replace(
+                    mine, start_zxid=max(lows, default=None), end_zxid=min(highs, default=None)
+                )
+            elif (
+                column == ("path",)
+                and isinstance(found, StringStartsWith | EqualTo)
+                and str(value).startswith(mine.path_prefix)
+            ):
+                mine = replace(mine, path_prefix=str(value))
+            yield found
+        self.settings = replace(self.settings, filters=mine)
+
+
+class StreamLogReader(DataSourceStreamReader):
+    """Follows each server's logs: an offset is the file it is in, and the byte it has come to.
+
+    A file's size says nothing, since servers reserve space ahead: the tail is walked, and a record
+    that is not whole yet waits for the next batch. A file is left once the next one exists.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def initialOffset(self) -> dict[str, dict[str, Any]]:
+        """Before the first file of every server."""
+        return {server: {"file": "", "position": 0} for server in self.settings.servers}
+
+    def latestOffset(self, start: Any, limit: Any) -> dict[str, dict[str, Any]]:
+        """Walk on from ``start`` to the end of what is whole."""
+        latest = {}
+        for server, pieces in find(self.settings.servers).items():
+            at = start.get(server, {"file": "", "position": 0})
+            pieces = [piece for piece in pieces if piece.zxid >= _zxid(at["file"])]
+            if pieces:
+                # The list was made before: the last one's predecessors are finished.
+                last = pieces[-1]
+                name = Path(last.path).name
+                begin = at["position"] if name == at["file"] else 0
+                end = end_of_log(last.path, begin)
+                if end.stop is Stop.CORRUPT and not self.settings.tolerant:
+                    raise LogFormatError(last.path, end.position, end.reason)
+                at = {"file": name, "position": end.position}
+            latest[server] = at
+        return latest
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        """The pieces between two offsets."""
+        found = find(self.settings.servers)
+        pieces = []
+        for server, to in end.items():
+            at = start.get(server, {"file": "", "position": 0})
+            for piece in found.get(server, ()):
+                if not _zxid(at["file"]) <= piece.zxid <= _zxid(to["file"]) or not to["file"]:
+                    continue
+                name = Path(piece.path).name
+                begin = at["position"] if name == at["file"] else 0
+                stop = to["position"] if name == to["file"] else None
+                if begin != stop:
+                    size = max(0, (stop or piece.size) - begin)
+                    pieces.append(replace(piece, start=begin, stop=stop, size=size))
+        return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Decode one task's pieces."""
+        assert isinstance(partition, Task)
+        yield from rows_of(self.settings, partition.pieces)
+
+
+class SnapshotReader(DataSourceReader):
+    """One task for some snapshots."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def partitions(self) -> list[InputPartition]:
+        """Pack all snapshots."""
+        found = find(self.settings.servers, snapshots=True).values()
+        pieces = [piece for pieces in found for piece in pieces]
+        return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Decode one task's snapshots; a damaged one gives no row at all when tolerated."""
+        assert isinstance(partition, Task)
+        settings = self.settings
+        for piece in partition.pieces:
+            try:
+                if settings.table == "sessions":
+                    batches = read_snapshot_sessions(piece.path, piece.server)
+                else:
+                    batches = read_snapshot(piece.path, piece.server, settings.filters)
+                for batch in batches:
+                    yield batch.select(settings.names)
+            except (LogFormatError, FileNotFoundError):  # damaged, or purged meanwhile
+                if not settings.tolerant:
+                    raise
+
+
+def _zxid(file: str) -> int:
+    return int(file.partition(".")[2], 16) if file else -1

@@ -1,0 +1,4 @@
+"""The tables that an audit writes: ``catalog`` describes them all. Driver's thread.
+
+``build`` derives tables from the lifetimes, ``journals`` from the members' journals.
+"""

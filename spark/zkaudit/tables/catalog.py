@@ -1,0 +1,388 @@
+"""Every table of an audit, described once: its grain, its columns, what they mean.
+
+The pipeline builds its DataFrames to these schemas, the job checks them before it writes, and
+``page`` prints docs/reference/audit-tables.md. Data only: no Spark until ``spark_type`` is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+EVIDENCE: Final = "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string>>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: ``type`` is a Spark SQL type."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table, written as Parquet below ``OUT/tables``."""
+
+    name: str
+    grain: str
+    columns: tuple[Column, ...]
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark SQL text."""
+        return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
+
+    def spark_type(self) -> StructType:
+        """Return the schema; Spark reads it, so a session must run."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromDDL(self.ddl)
+
+    def shape(self, frame: DataFrame) -> DataFrame:
+        """Return exactly this table's columns, in order, each cast to its type."""
+        from pyspark.sql import functions as F
+
+        return frame.select([F.col(c.name).cast(c.type).alias(c.name) for c in self.columns])
+
+
+def _c(name: str, type: str, meaning: str) -> Column:
+    return Column(name, type, meaning)
+
+
+_GROUP: Final = (
+    _c("chroot", "string", "path before `/consumers`, empty without a chroot"),
+    _c("group", "string", "group id"),
+)
+_PARTITION: Final = (
+    *_GROUP,
+    _c("topic", "string", "topic"),
+    _c("partition", "bigint", "partition"),
+)
+_AT: Final = (
+    _c("zxid", "bigint", "the transaction"),
+    _c("idx", "int", "index in its multi; 0 otherwise"),
+    _c("time", "timestamp", "the leader's clock; never used for order"),
+)
+_LIFE: Final = (
+    _c("start_zxid", "bigint", "transaction that created the znode; null: before what is known"),
+    _c("start_idx", "int", "index in that multi; null when known from a snapshot only"),
+    _c("start_time", "timestamp", "when, by the leader's clock"),
+    _c("end_zxid", "bigint", "first transaction at which it was surely gone; null: none is known"),
+    _c("end_idx", "int", "index in that multi"),
+    _c("end_time", "timestamp", "when, by the leader's clock"),
+    _c(
+        "end_after_zxid",
+        "bigint",
+        "with `ended` = unknown: last transaction at which it surely lived; the end lies behind it",
+    ),
+    _c(
+        "ended",
+        "string",
+        "`released` (its session deleted it), `closed` (the client closed the session), `expired` "
+        "(the server ended the session), `foreign delete` (another session deleted it), "
+        "`still held`, `unknown` (the logs have a log gap in between, or do not reach back)",
+    ),
+    _c("ended_by", "bigint", "session of the delete or close that ended it"),
+)
+
+SESSIONS: Final = Table(
+    "sessions",
+    "one row for each session that was created, closed or used in a group",
+    (
+        _c("session", "bigint", "session id"),
+        _c("created_zxid", "bigint", "its createSession; null: before what is known"),
+        _c("created_time", "timestamp", "when, by the leader's clock"),
+        _c("timeout_ms", "int", "session timeout as granted"),
+        _c("closed_zxid", "bigint", "its closeSession; null: still open, or in a log gap"),
+        _c("closed_time", "timestamp", "when, by the leader's clock"),
+        _c("closed_by", "string", "`client` or `server` (expiry: the request has no number)"),
+    ),
+)
+
+REGISTRATIONS: Final = Table(
+    "registrations",
+    "one row for each lifetime of a registration znode (`/consumers/G/ids/C`)",
+    (
+        *_GROUP,
+        _c("member", "string", "consumer id"),
+        _c("session", "bigint", "session it ends with; null when unknown"),
+        *_LIFE,
+        _c("pattern", "string", "`static`, `white_list` or `black_list`; null: unreadable"),
+        _c("subscription", "map<string,int>", "topic or regex to number of streams"),
+    ),
+)
+
+OWNERSHIP: Final = Table(
+    "ownership",
+    "one row for each lifetime of an owner znode (`/consumers/G/owners/T/P`): an interval of "
+    "ownership",
+    (
+        *_PARTITION,
+        _c("member", "string", "consumer id in the znode's text; null: unknown"),
+        _c("stream", "string", "number of the stream in the znode's text"),
+        _c("session", "bigint", "session it ends with; null when unknown"),
+        *_LIFE,
+    ),
+)
+
+COMMITS: Final = Table(
+    "commits",
+    "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each record "
+    "of an offset in `__consumer_offsets`; of those, compaction keeps the last ones only",
+    (
+        *_PARTITION,
+        _c(
+            "store",
+            "string",
+            "`zookeeper` or `kafka`; what is stored in Kafka has no transaction, session or owner",
+        ),
+        *_AT,
+        _c("session", "bigint", "session that wrote"),
+        _c("offset", "bigint", "the offset; null: not a number"),
+        _c(
+            "previous",
+            "bigint",
+            "offset before this write; null: none known since the last log gap",
+        ),
+        _c(
+            "kind",
+            "string",
+            "`commit`; `claim`: in the same multi as the owner znode, unchanged, which fences the "
+            "owner before and is no commit; `same`: unchanged",
+        ),
+        _c("owner_state", "string", "`owner`, `none` or `unknown`, at this transaction"),
+        _c("owner_session", "bigint", "session of the owner znode at this transaction"),
+        _c("owner_member", "string", "consumer id in the owner znode at this transaction"),
+        _c("owner_start_zxid", "bigint", "transaction that created that owner znode"),
+        _c(
+            "free_since_zxid",
+            "bigint",
+            "with `owner_state` = none: transaction at which the last owner znode was gone; null: "
+            "there had been none",
+        ),
+        _c("log_partition", "int", "kafka: partition of `__consumer_offsets`"),
+        _c("log_offset", "bigint", "kafka: offset of the record, the order of a group's commits"),
+        _c("metadata", "string", "kafka: text that the member stored with the offset"),
+    ),
+)
+
+PARTITIONS: Final = Table(
+    "partitions",
+    "one row for each partition of each topic, as `/brokers/topics/T` told it; empty where neither "
+    "logs nor snapshots reach back to the topic's creation",
+    (
+        _c("chroot", "string", "path before `/brokers`, empty without a chroot"),
+        _c("topic", "string", "topic"),
+        _c("partition", "bigint", "partition"),
+        _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
+        _c("time", "timestamp", "when, by the leader's clock"),
+        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it is there"),
+    ),
+)
+
+MOVES: Final = Table(
+    "moves",
+    "one row for each change of a group's tombstone (`/consumers/G/migration`), which tells that "
+    "its offsets were moved to another store",
+    (
+        *_GROUP,
+        *_AT,
+        _c("session", "bigint", "session that wrote or deleted it"),
+        _c("moved_to", "string", "`kafka` or `zookeeper`; null: deleted, or unreadable"),
+    ),
+)
+
+MEMBERSHIP: Final = Table(
+    "membership",
+    "one row for each start or end of a registration",
+    (
+        *_GROUP,
+        *_AT,
+        _c("member", "string", "consumer id"),
+        _c("session", "bigint", "session of the registration"),
+        _c("change", "string", "`join` or `leave`"),
+        _c("cause", "string", "leave: how the registration ended"),
+        _c(
+            "members",
+            "bigint",
+            "registrations alive after this change; null: not known, because the logs begin later "
+            "or lack transactions, and no snapshot since shows who was there",
+        ),
+    ),
+)
+
+FAILED_CLAIMS: Final = Table(
+    "failed_claims",
+    "one row for each write that ZooKeeper refused because the znode existed (error -110), of a "
+    "session that was registered in a group; the log keeps no path, so a refused create of a "
+    "parent znode looks the same",
+    (
+        *_GROUP,
+        *_AT,
+        _c("member", "string", "consumer id"),
+        _c("session", "bigint", "session that asked"),
+    ),
+)
+
+REBALANCES: Final = Table(
+    "rebalances",
+    "one row for each burst of changes in a group with a claim or release, cut where it was quiet",
+    (
+        *_GROUP,
+        _c("first_zxid", "bigint", "first change of an owner or member"),
+        _c("last_zxid", "bigint", "last one"),
+        _c("start_time", "timestamp", "when it began"),
+        _c("end_time", "timestamp", "when it ended"),
+        _c("claims", "bigint", "owner znodes created"),
+        _c("ends", "bigint", "owner znodes gone"),
+        _c("partitions", "bigint", "partitions touched"),
+        _c("members", "bigint", "members that claimed"),
+        _c("rounds", "bigint", "how many times the partition claimed most often was claimed"),
+        _c("refused", "bigint", "refused writes of members"),
+        _c("joins", "bigint", "registrations that began"),
+        _c("leaves", "bigint", "registrations that ended"),
+    ),
+)
+
+HERDS: Final = Table(
+    "herds",
+    "one row for each change of membership (as in `membership`): whom it woke, and what they did",
+    (
+        *_GROUP,
+        *_AT,
+        _c("member", "string", "who came or went"),
+        _c("change", "string", "`join` or `leave`"),
+        _c(
+            "members",
+            "bigint",
+            "members alive after it, the one that came included; null: not known",
+        ),
+        _c(
+            "basis",
+            "string",
+            "`measured`: all members alive kept journals; `measured in part`: some did, so the "
+            "figures are lower bounds; `modelled`: none did, so they are upper bounds",
+        ),
+        _c(
+            "notified",
+            "bigint",
+            "members told by a watch; modelled: all others alive (null: not known)",
+        ),
+        _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
+        _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),
+        _c("writes", "bigint", "write transactions asked for, commits aside; null: modelled"),
+    ),
+)
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    "one row for each time in which a member delivered messages of a partition, from its journal",
+    (
+        *_PARTITION,
+        _c("member", "string", "consumer id"),
+        _c("session", "bigint", "its session when it began"),
+        _c("start_time", "timestamp", "when it began, by the member's clock"),
+        _c("end_time", "timestamp", "when it ended; when the journal ends, for `open` ones"),
+        _c(
+            "ended",
+            "string",
+            "`stopped` (given up), `dropped` (lost at once), `open` (the journal ends)",
+        ),
+        _c("start_offset", "bigint", "first offset surely delivered; null: nothing is known"),
+        _c("end_offset", "bigint", "behind the last one known to be consumed; null: none"),
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its line where delivery began"),
+    ),
+)
+
+VIEWS: Final = Table(
+    "views",
+    "one row for each time that a member read the group, from its journal",
+    (
+        *_GROUP,
+        _c("member", "string", "consumer id"),
+        _c("start_time", "timestamp", "when it had read it, by the member's clock"),
+        _c("end_time", "timestamp", "when it read it again, left, or its journal ends"),
+        _c("members", "array<string>", "consumer ids that it saw, in order"),
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its line"),
+    ),
+)
+
+UNREADABLE: Final = Table(
+    "unreadable",
+    "one row for each line of a journal that could not be read",
+    (
+        _c("file", "string", "journal"),
+        _c("line", "bigint", "its number"),
+        _c("fault", "string", "why"),
+        _c("text", "string", "the line, at most 4,096 characters"),
+    ),
+)
+
+FINDINGS: Final = Table(
+    "findings",
+    "one row for each finding",
+    (
+        _c("severity", "string", "`critical`, `high`, `medium`, `low` or `info`"),
+        _c("kind", "string", "name of the rule"),
+        *_PARTITION,
+        _c("member", "string", "consumer id the finding is about"),
+        _c("session", "bigint", "session the finding is about"),
+        _c("zxid", "bigint", "where it begins"),
+        _c("end_zxid", "bigint", "where it ends; null: one transaction, or it has not ended"),
+        _c("time", "timestamp", "when it begins, by the leader's clock"),
+        _c("end_time", "timestamp", "when it ends"),
+        _c(
+            "basis",
+            "string",
+            "`proven` by the log, `inferred`, `measured` (journals), `modelled` (an upper bound)",
+        ),
+        _c("sentence", "string", "what happened"),
+        _c("evidence", EVIDENCE, "the rows it rests on"),
+    ),
+)
+
+TABLES: Final = (
+    SESSIONS,
+    REGISTRATIONS,
+    OWNERSHIP,
+    COMMITS,
+    MEMBERSHIP,
+    FAILED_CLAIMS,
+    REBALANCES,
+    PARTITIONS,
+    MOVES,
+    HERDS,
+    DELIVERIES,
+    VIEWS,
+    UNREADABLE,
+    FINDINGS,
+)
+
+
+def page() -> str:
+    """Return docs/reference/audit-tables.md."""
+    parts = [
+        "# Tables of an audit",
+        "",
+        "<!-- Generated by docs/generate.py: change the code, then run it again. -->",
+        "",
+        "`zkaudit run` writes each as Parquet below `OUT/tables`. Order within the history is that",
+        "of (`zxid`, `idx`); times are for reading only. Sessions are signed 64-bit numbers.",
+    ]
+    for table in TABLES:
+        parts += ["", f"## `{table.name}`", "", f"Grain: {table.grain}.", ""]
+        parts += ["| Column | Type | Meaning |", "|---|---|---|"]
+        parts += [f"| `{c.name}` | {_plain(c.type)} | {c.meaning} |" for c in table.columns]
+    return "\n".join(parts) + "\n"
+
+
+def _plain(type: str) -> str:
+    return f"`{type}`" if "<" in type else type

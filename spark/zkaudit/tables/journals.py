@@ -1,0 +1,263 @@
+"""Tables from members' journals: deliveries, views, herds, lines that cannot be read.
+
+A journal belongs to the group of its first line's settings, else of the znodes that the member
+used. Times are the members' own clocks. Runs in the driver's thread and only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
+
+from zkaudit import schema
+from zkaudit.errors import AuditError, InputMissingError
+from zkaudit.sources.journal import ZkauditJournal, register
+
+GROUP = ("chroot", "group")
+LAST_US = 32_503_680_000_000_000
+"""The year 3000, microseconds since 1970."""
+HERD_US = 30_000_000
+"""What a member does later than this after a change is not counted as caused by it."""
+
+_ACTS = {
+    "StartFetching": "start",
+    "StopFetching": "stop",
+    "Drop": "drop",
+    "FetchingStopped": "final",
+    "Dropped": "final",
+    "CommitRequested": "progress",
+    "OffsetReset": "reset",
+}
+
+
+def read(spark: SparkSession, places: Sequence[str | Path]) -> DataFrame:
+    """Rows of ``schema.journal_columns`` of all journals at or below ``places``, each file once."""
+    if not places:
+        return spark.createDataFrame([], schema.spark_type(schema.journal_columns()))
+    register(spark)
+    listed = ",".join(sorted({str(Path(place).absolute()) for place in places}))
+    return spark.read.format(ZkauditJournal.name()).load(listed)
+
+
+def check(places: Sequence[str | Path]) -> None:
+    """Raise InputMissingError for a place that is not there, or has a comma in its name."""
+    for place in places:
+        if not Path(place).exists():
+            raise InputMissingError(f"{place}: no such journal, nor a directory of journals")
+        if "," in str(place):
+            raise InputMissingError(f"{place}: a path with a comma cannot be read: rename it")
+
+
+def refuse_virtual(rows: DataFrame) -> None:
+    """Raise AuditError for the journal of a simulation: its clock is no clock of the logs."""
+    found = rows.where("kind = 'run' and clock != 'epoch'").select("file").first()
+    if found is not None:
+        raise AuditError(f"{found['file']}: is the journal of a simulation: leave it out")
+
+
+def unreadable(rows: DataFrame) -> DataFrame:
+    """Table ``unreadable``."""
+    return rows.where("fault is not null").select("file", "line", "fault", "text")
+
+
+def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> DataFrame:
+    """Lines of members, with chroot and group. ``group``: a Java regex over whole names."""
+    connect = F.col("settings")["zookeeper.connect"]
+    runs = rows.where("kind = 'run'").select(
+        "file",
+        F.col("settings")["group.id"].alias("named"),
+        F.regexp_extract(connect, r"(?s)\A[^/]*(/.*?)?/?\z", 1).alias("at_chroot"),
+    )
+    runs = runs.groupBy("file").agg(F.min("named").alias("named"), F.min("at_chroot").alias("at"))
+    # Anybody can write any number: what is no time of a clock is left out.
+    said = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
+    used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
+    whose = said.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
+    places = registered.groupBy("group", "member").agg(F.min("chroot").alias("in_chroot"))
+    whose = (
+        whose.join(runs, "file", "left")
+        .withColumn("group", F.coalesce("named", "used"))
+        .where("group is not null")
+        .join(places, ["group", "member"], "left")
+        .select(
+            "file",
+            "member",
+            "group",
+            F.coalesce("in_chroot", "at", F.lit("")).alias("chroot"),
+        )
+    )
+    found = said.join(whose, ["file", "member"])
+    if group is not None:
+        found = found.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    return found.drop("fault", "text", "clock", "settings", "schema")
+
+
+def _session() -> Column:
+    number = F.expr("try_cast(conv(substr(session, 3), 16, -10) as bigint)")
+    return F.when(F.col("session").rlike(r"\A0x[0-9a-f]{1,16}\z"), number)
+
+
+def _time(name: str) -> Column:
+    return F.timestamp_micros(F.col(name))
+
+
+def deliveries(lines_: DataFrame) -> DataFrame:
+    """Table ``deliveries``: from each start of fetching to the next end of the same partition."""
+    acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
+    by_line = Window.partitionBy("file", "member").orderBy("line")
+    last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
+    told = (
+        lines_.select("*", acts[F.col("name")].alias("act"), last)
+        .where("act is not null or name = 'DeliveryShut'")
+        .withColumn("shut", F.last("since", ignorenulls=True).over(by_line))
+        .where("act is not null")
+    )
+    # Where a line names offsets only, these are its partitions.
+    named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
+    each = told.select(
+        *GROUP, "member", "file", "line", "at", "act", "shut", "last",
+        _session().alias("session"),
+        F.explode(named).alias("tp"),
+        F.coalesce("offsets", F.create_map().cast("map<string,bigint>")).alias("offsets"),
+    )  # fmt: skip
+    parts = r"(?s)\A(.+)-(0|[1-9][0-9]{0,9})\z"
+    each = each.withColumns(
+        {
+            "topic": F.regexp_extract("tp", parts, 1),
+            "partition": F.expr(f"try_cast(regexp_extract(tp, r'{parts}', 2) as bigint)"),
+            "offset": F.try_element_at("offsets", F.col("tp")),
+        }
+    ).where("partition is not null")
+    each = each.withColumn("offset", F.when(F.col("offset") >= 0, F.col("offset")))
+    order = Window.partitionBy(*GROUP, "member", "file", "topic", "partition").orderBy("line")
+    begins = F.when(F.col("act") == "start", 1).otherwise(0)
+    each = each.withColumn("number", F.sum(begins).over(order)).where("number > 0")
+
+    def at(act: str) -> Column:
+        return F.min(F.when(F.col("act") == act, F.col("at")))
+
+    start = F.when(F.col("act") == "start", F.col("at"))
+    # After a reset it went on elsewhere: only what comes behind it is one range.
+    moved = F.max(F.when(F.col("act") == "reset", F.col("line")))
+    samples = F.collect_list(
+        F.when(
+            F.col("act").isin("start", "progress", "final") & F.col("offset").isNotNull(),
+            F.struct("line", "offset"),
+        )
+    )
+    made = each.groupBy(*GROUP, "topic", "partition", "member", "file", "number").agg(
+        F.min(start).alias("start"),
+        at("stop").alias("stop"),
+        at("drop").alias("drop"),
+        at("final").alias("final"),
+        F.max(F.when(F.col("act") == "drop", F.col("shut"))).alias("shut"),
+        F.max("last").alias("last"),
+        F.min("line").alias("line"),
+        F.min_by("session", "line").alias("session"),
+        moved.alias("moved"),
+        samples.alias("samples"),
+    )
+    fits = F.filter("samples", lambda s: s["line"] > F.coalesce("moved", F.lit(-1)))
+    ended = F.when(F.col("stop").isNotNull(), "stopped").when(F.col("drop").isNotNull(), "dropped")
+    # A gate that was shut before the session was known to be lost let nothing through since.
+    gone = F.when(F.col("shut") >= F.col("start"), F.least("shut", "drop")).otherwise(F.col("drop"))
+    end = F.coalesce(
+        F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)), gone, "last"
+    )
+    return made.select(
+        *GROUP, "topic", "partition", "member", "session",
+        _time("start").alias("start_time"),
+        F.timestamp_micros(F.greatest(end, "start")).alias("end_time"),
+        F.coalesce(ended, F.lit("open")).alias("ended"),
+        F.array_min(F.transform(fits, lambda s: s["offset"])).alias("start_offset"),
+        F.array_max(F.transform(fits, lambda s: s["offset"])).alias("end_offset"),
+        "file", "line",
+    )  # fmt: skip
+
+
+def views(lines_: DataFrame) -> DataFrame:
+    """Table ``views``: from each reading of the group to the next one, or to the end."""
+    ends = ("SessionLost", "Close", "CloseRequested")
+    every = Window.partitionBy(*GROUP, "member", "file")
+    told = lines_.withColumn("last", F.max("at").over(every)).where(
+        (F.col("name") == "ViewLoaded") & F.col("members").isNotNull() | F.col("name").isin(*ends)
+    )
+    following = F.lead("at").over(every.orderBy("line"))
+    return (
+        told.withColumn("end", F.coalesce(following, "last"))
+        .where("name = 'ViewLoaded'")
+        .select(
+            *GROUP,
+            "member",
+            _time("at").alias("start_time"),
+            _time("end").alias("end_time"),
+            F.array_sort("members").alias("members"),
+            "file",
+            "line",
+        )
+    )
+
+
+def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
+    """Table ``herds``: measured where members kept journals, else modelled.
+
+    A line belongs to the last change before it, by time, for at most 30 s.
+    """
+    kept = lines_.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
+    step = F.when(F.col("change") == "join", 1).otherwise(-1)
+    changes = membership.join(kept, [*GROUP, "member"], "left").withColumns(
+        {
+            "own": F.coalesce("kept", F.lit(0)),
+            "kept": F.sum(step * F.coalesce("kept", F.lit(0))).over(order),
+        }
+    )
+    changes = changes.withColumn("us", F.unix_micros("time"))
+    key = F.struct("zxid", "idx", F.col("member").alias("who"), "us")
+    commit = (F.col("kind") == "op") & F.coalesce(F.col("path").contains("/offsets/"), F.lit(False))
+    did = lines_.where(
+        "kind = 'op' or name = 'Changed' or name = 'LoadView'"
+    ).select(
+        *GROUP, "member", F.col("at").alias("us"),
+        F.when((F.col("name") == "Changed") & F.col("path").endswith("/ids"), F.col("member"))
+        .alias("told"),
+        F.when((F.col("name") == "LoadView") & (F.col("detail") != "members and topics"),
+               F.struct("member", "attempt")).alias("attempt"),
+        F.when(F.col("kind") == "op", F.col("reads")).alias("read"),
+        F.when((F.col("kind") == "op") & ~commit, F.col("writes")).alias("wrote"),
+    )  # fmt: skip
+    points = changes.select(*GROUP, "us", key.alias("change_"))
+    so_far = Window.partitionBy(*GROUP).orderBy("us", F.col("change_").asc_nulls_last())
+    both = did.unionByName(points, allowMissingColumns=True).withColumn(
+        "cause", F.last("change_", ignorenulls=True).over(so_far)
+    )
+    caused = (
+        both.where(f"change_ is null and us - cause.us <= {HERD_US}")
+        .groupBy(*GROUP, "cause.zxid", "cause.idx", F.col("cause.who").alias("member"))
+        .agg(
+            F.count_distinct(F.when(F.col("told") != F.col("cause.who"), F.col("told"))).alias(
+                "told"
+            ),
+            F.count_distinct("attempt").alias("attempts"),
+            F.coalesce(F.try_sum("read"), F.lit(0)).alias("read"),
+            F.coalesce(F.try_sum("wrote"), F.lit(0)).alias("wrote"),
+        )
+    )
+    joined = changes.join(caused, [*GROUP, "zxid", "idx", "member"], "left")
+    some = (F.col("kept") > 0) | ((F.col("members") == 0) & (F.col("own") > 0))
+    others = F.col("members") - F.when(F.col("change") == "join", 1).otherwise(0)
+
+    def figure(name: str, model: Column) -> Column:
+        return F.when(some, F.coalesce(name, F.lit(0))).otherwise(model)
+
+    return joined.select(
+        *GROUP, "zxid", "idx", "time", "member", "change", "members",
+        F.when(some & (F.col("kept") >= F.col("members")), "measured")
+        .when(some, "measured in part").otherwise("modelled").alias("basis"),
+        figure("told", others).alias("notified"),
+        figure("attempts", F.col("members")).alias("rebalances"),
+        figure("read", F.col("members") * F.col("members")).alias("reads"),
+        F.when(some, F.coalesce("wrote", F.lit(0))).alias("writes"),
+    )  # fmt: skip
