@@ -251,7 +251,9 @@ def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two threads of this machine, on loopback, that knows both sources."""
+    """Spark on two threads of this machine, on loopback, that knows both sources; one for each
+    process. The data is small: compiling or planning again costs more than it saves. The tests of
+    the cluster and of Ctrl-C plan as an audit does."""
     from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -261,7 +263,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))

@@ -127,7 +127,7 @@ def writers(tables: Tables) -> DataFrame:
 def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
     """Add ``alive``: registrations of the group alive just before ``zxid`` of each row; null where
     the members are not known."""
-    changes = steps(tables.registrations, tables.log_gaps).select(
+    changes = steps(tables.registrations, tables.log_gaps, tables.known).select(
         *GROUP, F.col("zxid").alias("at"), "step"
     )
     points = rows.withColumn("at", F.col(zxid)).withColumn("point", F.lit(True))

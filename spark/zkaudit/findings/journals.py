@@ -62,10 +62,10 @@ def _journal(session: str | None, what: Column) -> Column:
 def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
     """Two members that delivered one partition at the same time, or the same messages."""
     keep = ("a_time", "b_time", "start_offset", "end_offset", "session", "file", "line")
-    told = tables.deliveries.withColumns(
+    deliveries = tables.deliveries.withColumns(
         {"a_time": F.unix_micros("start_time"), "b_time": F.unix_micros("end_time")}
     )
-    times = told.withColumns({"a": F.col("a_time"), "b": F.col("b_time")})
+    times = deliveries.withColumns({"a": F.col("a_time"), "b": F.col("b_time")})
     skew = int(limits.skew_seconds * 1e6)
     both = overlaps(times, PARTITION, "member", keep).where(
         (F.col("high") - F.col("low")) >= F.greatest(F.lit(skew), F.lit(1))
@@ -85,16 +85,16 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
             "evidence": _two(),
         }
     )
-    offsets = told.where("start_offset is not null and end_offset is not null").withColumns(
+    offsets = deliveries.where("start_offset is not null and end_offset is not null").withColumns(
         {"a": F.col("start_offset"), "b": F.col("end_offset")}
     )
     # What is told already as delivered at the same time is not told again.
     here = both.where("shared").select(*PARTITION, _pair().alias("pair"), "from", "to")
     again = overlaps(offsets, PARTITION, "member", keep).withColumn("pair", _pair())
     same = [F.col(f"x.{name}").eqNullSafe(F.col(f"t.{name}")) for name in (*PARTITION, "pair")]
-    told_there = (F.col("x.low") < F.col("t.to")) & (F.col("x.high") > F.col("t.from"))
+    reported_there = (F.col("x.low") < F.col("t.to")) & (F.col("x.high") > F.col("t.from"))
     again = again.alias("x").join(
-        here.alias("t"), reduce(lambda a, b: a & b, same) & told_there, "left_anti"
+        here.alias("t"), reduce(lambda a, b: a & b, same) & reported_there, "left_anti"
     )
     again = again.withColumns(
         {
@@ -151,15 +151,15 @@ def views_apart(tables: Tables, limits: Limits) -> DataFrame:
     passed over.
     """
     wait = int(limits.view_seconds * 1e6)
-    held = tables.views.withColumns(
+    views = tables.views.withColumns(
         {
             "a": F.unix_micros("start_time") + wait,
             "b": F.unix_micros("end_time"),
-            "seen": F.xxhash64("members"),
+            "members_hash": F.xxhash64("members"),
         }
     )
     keep = ("member", "members", "file", "line")
-    apart = overlaps(held, GROUP, "seen", keep).withColumns(
+    apart = overlaps(views, GROUP, "members_hash", keep).withColumns(
         {
             "time": F.timestamp_micros("low"),
             "end_time": F.timestamp_micros("high"),

@@ -256,15 +256,19 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
             ),
         }
     )
-    seen = F.greatest("reached", "delivered")
+    delivered_to = F.greatest("reached", "delivered")
     again = F.coalesce(F.col("started") < F.col("reached"), F.lit(False))
     tool = role == "tool"
-    lost = tool & F.coalesce(F.col("reached").isNotNull() & (F.col("started") > seen), F.lit(False))
+    lost = tool & F.coalesce(
+        F.col("reached").isNotNull() & (F.col("started") > delivered_to), F.lit(False)
+    )
     resumed = tool & F.coalesce(
         (written > F.col("reached")) & (F.col("over.offset") >= written)
         & F.col("over.role").isin("owner", "unknown"), F.lit(False)
     )  # fmt: skip
-    bad = bad.withColumns({"seen": seen, "again": again, "lost": lost, "resumed": resumed})
+    bad = bad.withColumns(
+        {"delivered_to": delivered_to, "again": again, "lost": lost, "resumed": resumed}
+    )
     again, lost, resumed = F.col("again"), F.col("lost"), F.col("resumed")
     zombie, orphan = role == "zombie", role == "orphan"
     itself = zombie & F.coalesce(F.col("member") == F.col("owner_member"), F.lit(False))
@@ -336,12 +340,12 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     effect = (
         F.when(lost & reset, F.concat(
             F.lit("; "), _claimer(), F.lit(" claimed the partition next and its first commit is "),
-            text("began"), F.lit(": up to "), _messages(F.col("seen"), F.col("started")),
+            text("began"), F.lit(": up to "), _messages(F.col("delivered_to"), F.col("started")),
             F.lit(" were not delivered."),
         ))
         .when(lost, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from it: "),
-            _messages(F.col("seen"), F.col("started")), F.lit(" were not delivered."),
+            _messages(F.col("delivered_to"), F.col("started")), F.lit(" were not delivered."),
         ))
         .when(again, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from "),
@@ -463,11 +467,11 @@ def late_writes(tables: Tables) -> DataFrame:
         movers(tables), [*GROUP, "session"], "left_anti"
     )
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx")
-    stone = F.struct(F.col("zxid").alias("moved_zxid"), "moved_to").alias("stone")
+    marker = F.struct(F.col("zxid").alias("moved_zxid"), "moved_to").alias("marker")
     rows = writes.unionByName(
-        tables.moves.select(*GROUP, "zxid", "idx", stone), allowMissingColumns=True
+        tables.moves.select(*GROUP, "zxid", "idx", marker), allowMissingColumns=True
     )
-    rows = rows.withColumn("last", F.last("stone", ignorenulls=True).over(order))
+    rows = rows.withColumn("last", F.last("marker", ignorenulls=True).over(order))
     return rows.where("kind is not null and last.moved_to = 'kafka'")
 
 

@@ -237,8 +237,8 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
         & (F.col("w.from_zxid") <= F.col("u.end_zxid"))
         & (F.coalesce("w.to_zxid", F.lit(2**63 - 1)) >= F.col("u.until"))
     )
-    held = free.alias("u").join(wants, witness, "left_semi").select("u.*")
-    held = held.withColumns(
+    witnessed = free.alias("u").join(wants, witness, "left_semi").select("u.*")
+    witnessed = witnessed.withColumns(
         {
             "open": F.col("later").isNull(),
             "zxid": F.col("end_zxid"),
@@ -253,18 +253,18 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             ),
         }
     )  # fmt: skip
-    held = held.withColumns({"end_zxid": F.col("next_zxid"), "end_time": F.col("next_time")}).drop(
-        "member", "session"
-    )
+    witnessed = witnessed.withColumns(
+        {"end_zxid": F.col("next_zxid"), "end_time": F.col("next_time")}
+    ).drop("member", "session")
     seconds = F.format_number("seconds", 1)
     return [
         finding(
-            held.where("not open"), "medium", "unowned interval", "proven",
+            witnessed.where("not open"), "medium", "unowned interval", "proven",
             tp(), " of group ", F.col("group"), " had no owner for ", seconds,
             " s although members lived.",
         ),
         finding(
-            held.where("open"), "high", "orphan partition", "proven",
+            witnessed.where("open"), "high", "orphan partition", "proven",
             tp(), " of group ", F.col("group"), " has had no owner for the last ", seconds,
             " s of the logs although members live.",
         ),
@@ -276,12 +276,12 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
     now = tables.end.select(F.col("time").alias("last_time"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
     wants = wanted(tables).where(F.col("from_zxid") >= sure)
-    there = tables.partitions.where("gone_zxid is null").select(
+    listed = tables.partitions.where("gone_zxid is null").select(
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
         F.col("time").alias("made_time"),
     )  # fmt: skip
     never = (
-        there.join(wants, ["chroot", "topic"])
+        listed.join(wants, ["chroot", "topic"])
         .join(tables.ownership.select(*PARTITION), list(PARTITION), "left_anti")
         .crossJoin(F.broadcast(now))
         .withColumns(
@@ -333,7 +333,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     ``unowned_seconds`` of the end may not be done.
     """
     now = tables.end.select(F.col("time").alias("last_time"))
-    held = tables.ownership.where("ended = 'still held'")
+    owned = tables.ownership.where("ended = 'still held'")
     wants = wanted(tables).where("left = 'still held'")
     count = tables.partitions.where("gone_zxid is null").groupBy("chroot", "topic")
     count = count.agg(F.count(F.lit(1)).alias("n"), F.max("time").alias("grown"))
@@ -341,7 +341,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     changes = changes.unionByName(tables.rebalances.select(*GROUP, F.col("end_time").alias("time")))
     settled = changes.groupBy(*GROUP).agg(F.max("time").alias("changed"))
     streams = wants.groupBy(*GROUP, "topic").agg(F.sum("streams").alias("t"))
-    mine = held.groupBy(*GROUP, "topic", "member").agg(F.count(F.lit(1)).alias("own"))
+    mine = owned.groupBy(*GROUP, "topic", "member").agg(F.count(F.lit(1)).alias("own"))
     each = (
         wants.join(streams, [*GROUP, "topic"])
         .join(count, ["chroot", "topic"], "left")
@@ -350,7 +350,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         .crossJoin(F.broadcast(now))
         .withColumn("since", F.greatest("changed", "grown"))
     )
-    whole = held.groupBy(*GROUP, "topic").agg(F.count_distinct("partition").alias("owned"))
+    whole = owned.groupBy(*GROUP, "topic").agg(F.count_distinct("partition").alias("owned"))
     each = each.join(whole, [*GROUP, "topic"], "left")
     fair = each.where("n is not null").groupBy(*GROUP, "member").agg(
         F.min("from_zxid").alias("zxid"),
@@ -362,7 +362,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
     )  # fmt: skip
     short = fair.where("whole and own < share").where(F.col("seconds") >= limits.unowned_seconds)
     # Without the topic's znode, what others hold tells that there is something to own.
-    rich = held.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
+    crowded = owned.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
     idle = (
         each.where("n is null and own is null")
         .withColumn(
@@ -370,8 +370,8 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
             (F.unix_millis("last_time") - F.unix_millis(F.greatest("from_time", "changed"))) / 1000,
         )
         .where(F.col("seconds") >= limits.unowned_seconds)
-        .join(rich.select(*GROUP, "topic").distinct(), [*GROUP, "topic"], "left_semi")
-        .join(held.select(*GROUP, "member").distinct(), [*GROUP, "member"], "left_anti")
+        .join(crowded.select(*GROUP, "topic").distinct(), [*GROUP, "topic"], "left_semi")
+        .join(owned.select(*GROUP, "member").distinct(), [*GROUP, "member"], "left_anti")
         .groupBy(*GROUP, "member")
         .agg(
             F.min("from_zxid").alias("zxid"),

@@ -110,13 +110,13 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
     """Ranges in order, those that touch in one epoch as one."""
-    made: list[Range] = []
+    ranges_: list[Range] = []
     for first, last in sorted(ranges):
-        if made and first <= made[-1][1] + 1 and epoch(first) == epoch(made[-1][1]):
-            made[-1] = (made[-1][0], max(made[-1][1], last))
+        if ranges_ and first <= ranges_[-1][1] + 1 and epoch(first) == epoch(ranges_[-1][1]):
+            ranges_[-1] = (ranges_[-1][0], max(ranges_[-1][1], last))
         else:
-            made.append((first, last))
-    return made
+            ranges_.append((first, last))
+    return ranges_
 
 
 def held_by(servers: Iterable[list[Range]], majority: int) -> int:

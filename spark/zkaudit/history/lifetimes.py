@@ -1,7 +1,8 @@
 """Lifetimes of registrations and owner znodes, and commits with the owner of that transaction.
 
-Equal to ``history.replay`` on every history. No order dependence beyond one window for each path,
-no self-join, no Python on the executors. Runs in the driver's thread, builds DataFrames.
+Equal to the plain replay in tests/audit/tables/test_intervals.py on every history: read it first.
+No order dependence beyond one window for each path, no self-join, no Python on the executors. Runs
+in the driver's thread, builds DataFrames.
 
 A lifetime ends at the next create or delete on its path or at its own session's close, whichever is
 first. Session closes are joined by session: as rows on the path, an old session's close could end
@@ -28,12 +29,12 @@ def closes(stage: Stage) -> DataFrame:
     return (
         stage.sessions.where("type = 'closeSession'")
         .groupBy("session")
-        .agg(F.min("zxid").alias("close_zxid"), first.alias("found"))
+        .agg(F.min("zxid").alias("close_zxid"), first.alias("first"))
         .select(
             "session",
             "close_zxid",
-            F.col("found.time").alias("close_time"),
-            F.when(F.col("found.cxid") == 0, "expired").otherwise("closed").alias("close_how"),
+            F.col("first.time").alias("close_time"),
+            F.when(F.col("first.cxid") == 0, "expired").otherwise("closed").alias("close_how"),
         )
     )
 
@@ -128,12 +129,12 @@ def owners(lifetimes_: DataFrame) -> DataFrame:
 
 def registrations(lifetimes_: DataFrame) -> DataFrame:
     """Add what the registration says."""
-    found = F.from_json(text_of(F.col("data")), _REGISTRATION)
-    return lifetimes_.withColumn("found", found).withColumns(
+    content = F.from_json(text_of(F.col("data")), _REGISTRATION)
+    return lifetimes_.withColumn("content", content).withColumns(
         {
             "member": F.col("name"),
-            "pattern": F.col("found.pattern"),
-            "subscription": F.col("found.subscription"),
+            "pattern": F.col("content.pattern"),
+            "subscription": F.col("content.subscription"),
         }
     )
 

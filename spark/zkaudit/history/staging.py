@@ -160,7 +160,7 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
     found = rows.where(F.col("path").contains("/brokers/topics/") & F.col("act").isNotNull())
     found = found.select(*columns)
     if snapshots is not None:
-        seen = snapshots.where(F.col("path").contains("/brokers/topics/")).select(
+        in_snapshots = snapshots.where(F.col("path").contains("/brokers/topics/")).select(
             "path",
             F.col("mzxid").alias("zxid"),
             F.lit(0).alias("idx"),
@@ -169,7 +169,9 @@ def _topics(rows: DataFrame, snapshots: DataFrame | None) -> DataFrame:
             "data",
         )
         known = found.select("path", "zxid").distinct()
-        found = found.unionByName(seen.distinct().join(known, ["path", "zxid"], "left_anti"))
+        found = found.unionByName(
+            in_snapshots.distinct().join(known, ["path", "zxid"], "left_anti")
+        )
     return found.where(named != "").select(
         F.regexp_extract("path", _TOPIC, 1).alias("chroot"), named.alias("topic"), *columns[1:]
     )
@@ -213,20 +215,20 @@ def _with_snapshots(
 ) -> DataFrame:
     """Add creates that only snapshots know, and how far each znode is sure to have lived."""
     owner = F.col("ephemeral_owner")
-    seen = (
+    ephemerals = (
         snapshots.where(F.col("path").rlike("/consumers/[^/]+/(ids|owners)/"))
         .where((owner != 0) & (owner != F.lit(-(2**63))))  # persistent, container
         .withColumnRenamed("zxid", "taken")
         .groupBy("path", F.col("czxid").alias("zxid"))
         .agg(
-            F.max(segment_of(F.col("taken") + 1, log_gaps)).alias("seen"),
+            F.max(segment_of(F.col("taken") + 1, log_gaps)).alias("seen_in"),
             F.min("ctime").alias("time"),
             F.min("ephemeral_owner").alias("session"),
             F.min("data").alias("data"),
         )
     )
     creates = events.where("act = 'create'").select("path", "zxid").distinct()
-    added = seen.join(creates, ["path", "zxid"], "left_anti").select(
+    added = ephemerals.join(creates, ["path", "zxid"], "left_anti").select(
         "path",
         "zxid",
         F.lit(2**31 - 1).alias("idx"),
@@ -236,11 +238,11 @@ def _with_snapshots(
         "data",
         F.lit(True).alias("ephemeral"),
         F.lit("create").alias("act"),
-        F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen")).alias("sure"),
+        F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen_in")).alias("sure"),
     )
-    shown = seen.select("path", "zxid", "seen", F.lit("create").alias("act"))
+    shown = ephemerals.select("path", "zxid", "seen_in", F.lit("create").alias("act"))
     known = events.join(shown, ["path", "zxid", "act"], "left")
-    known = known.withColumn("sure", F.greatest("sure", F.coalesce("seen", "sure")))
+    known = known.withColumn("sure", F.greatest("sure", F.coalesce("seen_in", "sure")))
     moved = snapshots.where(F.col("path").rlike(r"/consumers/[^/]+/migration\z")).groupBy(
         "path", F.col("mzxid").alias("zxid")
     )

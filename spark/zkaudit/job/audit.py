@@ -28,7 +28,7 @@ from zkaudit.sources import offsets
 from zkaudit.sources.files import Piece
 from zkaudit.tables import build, catalog, journals
 
-Seen: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
+Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
 """The rows of ``inputs.snapshots``, and the files that were read for them just now."""
 QUIET_MS = 5_000
 """A rebalance ends when nothing happened in the group for so long."""
@@ -69,13 +69,13 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     with errors_named(), staged(out):
         rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
 
-        def seen(_: Sequence[LogGap]) -> Seen:
+        def read_snapshots(_: Sequence[LogGap]) -> Snapshots:
             if not snapshots:
                 return None, ()
             read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs))
             return read, snapshots
 
-        return audit(spark, options, rows, logs, snapshots, seen)
+        return audit(spark, options, rows, logs, snapshots, read_snapshots)
 
 
 def audit(
@@ -84,17 +84,20 @@ def audit(
     rows: DataFrame,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
-    seen_by: Callable[[Sequence[LogGap]], Seen],
+    read_snapshots: Callable[[Sequence[LogGap]], Snapshots],
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``inputs.transactions``; return the summary.
 
-    ``seen_by`` is asked for snapshots if there are log gaps. What an earlier audit left in ``OUT``
-    is not touched before it is known that there is something to audit.
+    ``read_snapshots`` is called if there are log gaps. What an earlier audit left in ``OUT`` is not
+    touched before it is known that there is something to audit.
     """
     out = Path(options.out)
 
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
         return kept(out, f"tables/{spec.name}", spec.shape(frame))
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        return kept(out, f"staging/{name}", frame)
 
     _check_times(rows, options)
     plan = committed.plan(inputs.runs_of(rows), options.servers)
@@ -103,57 +106,60 @@ def audit(
     last = rows.where(f"type = '{RUN}'").agg(
         F.max("last_zxid").alias("zxid"), F.max_by("time", "last_zxid").alias("time")
     )
-    told = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
-    seen, looked_at = seen_by(log_gaps) if log_gaps else (None, ())
-    whole = inputs.whole(seen) if seen is not None else {}
+    transactions = committed.apply(rows.where(~F.col("type").isin(RUN, PATH)), plan)
+    snapshot_rows, snapshot_files = read_snapshots(log_gaps) if log_gaps else (None, ())
+    whole = inputs.whole(snapshot_rows) if snapshot_rows is not None else {}
     known = inputs.known(log_gaps, whole.values())
-    found = stage(
-        told,
+    events = stage(
+        transactions,
         log_gaps,
-        seen,
+        snapshot_rows,
         options.group,
         rows.where(F.col("type") == PATH),
-        lambda name, made: kept(out, f"staging/{name}", made),
+        keep,
     )
 
-    members = lifetimes.registrations(lifetimes.lifetimes(found, "ids"))
+    registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
     stored = offsets.read(spark, options.bootstrap, options.group)
-    groups = found.names.select("chroot", "group").distinct().count()
+    groups = events.names.select("chroot", "group").distinct().count()
     if options.group is not None and not options.growing and not groups:
-        said = journals.lines(journals.read(spark, options.journals), members, options.group)
-        if stored.isEmpty() and said.isEmpty():
+        journal_lines = journals.lines(
+            journals.read(spark, options.journals), registrations, options.group
+        )
+        if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(
                 f"--group {options.group!r}: the logs have no group with such a name: a pattern "
                 "must match the whole name, as 'orders.*' does"
             )
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
-    owned = kept(out, "staging/owned", lifetimes.owners(lifetimes.lifetimes(found, "owners")))
-    sessions = table(catalog.SESSIONS, build.sessions(found))
+    owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
+    sessions = table(catalog.SESSIONS, build.sessions(events))
     ownership = table(catalog.OWNERSHIP, owned)
-    registered = table(catalog.REGISTRATIONS, members)
+    registered = table(catalog.REGISTRATIONS, registrations)
     written = table(
         catalog.COMMITS,
-        lifetimes.commits(found, owned).unionByName(
+        lifetimes.commits(events, owned).unionByName(
             offsets.commits(stored), allowMissingColumns=True
         ),
     )
-    changes = table(catalog.MEMBERSHIP, build.membership(registered, log_gaps, known))
-    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(found, registered))
+    steps = build.steps(registered, log_gaps, known)
+    changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
+    refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
-    read = kept(out, "staging/journals", journals.read(spark, options.journals))
+    read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
     lines = journals.lines(read, registered, options.group)
     unreadable = table(catalog.UNREADABLE, journals.unreadable(read))
-    made = Tables(
+    tables = Tables(
         registrations=registered,
         ownership=ownership,
         commits=written,
         membership=changes,
         failed_claims=refused,
         rebalances=bursts,
-        moves=table(catalog.MOVES, build.moves(found)),
-        partitions=table(catalog.PARTITIONS, build.partitions(found)),
-        herds=table(catalog.HERDS, journals.herds(changes, lines)),
+        moves=table(catalog.MOVES, build.moves(events)),
+        partitions=table(catalog.PARTITIONS, build.partitions(events)),
+        herds=table(catalog.HERDS, journals.herds(steps, lines)),
         deliveries=table(catalog.DELIVERIES, journals.deliveries(lines)),
         views=table(catalog.VIEWS, journals.views(lines)),
         end=last,
@@ -161,9 +167,9 @@ def audit(
         known=known,
         log_gaps=tuple(log_gaps),
     )
-    wrong = findings(made, options.limits, lambda name, frame: kept(out, f"staging/{name}", frame))
-    wrong = table(catalog.FINDINGS, within(wrong, last, options.start, options.end))
-    names = [(piece.server, Path(piece.path).name) for piece in looked_at]
+    found = findings(tables, options.limits, keep)
+    found = table(catalog.FINDINGS, within(found, last, options.start, options.end))
+    names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
         "groups": groups,
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
@@ -172,7 +178,7 @@ def audit(
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),
     }
-    return _summary(options, out, made, wrong, plan, logs, snapshots, more)
+    return _summary(options, out, tables, found, plan, logs, snapshots, more)
 
 
 def _check_times(rows: DataFrame, options: Options) -> None:
@@ -186,31 +192,31 @@ def _check_times(rows: DataFrame, options: Options) -> None:
         (F.min("time") >= F.lit(options.end).cast("timestamp")).alias("early"),
     ).first()  # fmt: skip
     assert found is not None
-    for wrong, option, value, way in (
+    for outside, option, value, way in (
         (found["late"], "--from", options.start, f"end before that, at {found['last']}"),
         (found["early"], "--to", options.end, f"begin after that, at {found['first']}"),
     ):
-        if wrong:
+        if outside:
             raise InputMissingError(f"{option} {value}: the logs {way} (UTC): choose another time")
 
 
-def within(wrong: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
+def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None) -> DataFrame:
     """Findings of a time; what has not ended lasts to the end of the logs (``last``: one row)."""
     if start is not None:
         now = last.select(F.col("time").alias("now"))
         until = F.coalesce("end_time", F.when(F.col("kind").isin(*LASTING), F.col("now")), "time")
         since = F.lit(start).cast("timestamp")
-        wrong = wrong.crossJoin(F.broadcast(now)).where(until >= since).drop("now")
+        found = found.crossJoin(F.broadcast(now)).where(until >= since).drop("now")
     if end is not None:
-        wrong = wrong.where(F.col("time") < F.lit(end).cast("timestamp"))
-    return wrong
+        found = found.where(F.col("time") < F.lit(end).cast("timestamp"))
+    return found
 
 
 def _summary(
     options: Options,
     out: Path,
-    made: Tables,
-    wrong: DataFrame,
+    tables: Tables,
+    found: DataFrame,
     plan: committed.History,
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
@@ -218,9 +224,9 @@ def _summary(
 ) -> dict[str, Any]:
     counts = {
         (row["severity"], row["kind"]): row["count"]
-        for row in wrong.groupBy("severity", "kind").count().collect()  # a dozen kinds
+        for row in found.groupBy("severity", "kind").count().collect()  # a dozen kinds
     }
-    last = made.end.select("zxid", F.unix_millis("time").alias("ms")).first()
+    last = tables.end.select("zxid", F.unix_millis("time").alias("ms")).first()
     assert last is not None
     # A time that Spark hands over would be one of this machine's zone.
     last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
@@ -237,8 +243,8 @@ def _summary(
         "log_gaps": inputs.log_gaps_of(plan),
         "dropped": plan.dropped,
         "unconfirmed": plan.unconfirmed,
-        "intervals": made.ownership.count(),
-        "commits": made.commits.count(),
+        "intervals": tables.ownership.count(),
+        "commits": tables.commits.count(),
         **more,
         "findings": [
             {"severity": severity, "kind": kind, "count": count}

@@ -1,10 +1,10 @@
-"""An audit that goes on: the logs are recorded as they grow, and the tables made again.
+"""A repeated audit: the logs are recorded as they grow, and the tables are made again.
 
 ``OUT/recorded`` holds what the audit needs of the logs, one directory for each batch of Spark's
 stream, and of snapshots; ``OUT/checkpoint`` how far the logs were read; ``OUT/refreshed`` the last
-batch that is in the tables. A batch that is repeated after a crash
-replaces itself, so each transaction is recorded once, and what ZooKeeper purges later stays. Runs
-in the driver's thread; Spark calls ``_Recorder`` on one of its own while that one waits.
+batch that is in the tables. A batch that is repeated after a crash replaces itself, so each
+transaction is recorded once, and what ZooKeeper purges later stays. Runs in the driver's thread;
+Spark calls ``_Recorder`` on a thread of its own while the driver's thread waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zkaudit import schema
 from zkaudit.errors import AuditError
 from zkaudit.history.staging import LogGap
 from zkaudit.job import inputs
-from zkaudit.job.audit import Options, Seen, audit
+from zkaudit.job.audit import Options, Snapshots, audit
 from zkaudit.job.output import prepare, staged
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.sources.files import Piece
@@ -41,13 +41,13 @@ def stream(
     options: Options,
     every: float,
     stop: threading.Event,
-    told: Callable[[dict[str, Any]], object],
+    on_summary: Callable[[dict[str, Any]], object],
     once: bool = False,
 ) -> None:
     """Record and audit, every ``every`` seconds, until ``stop`` is set.
 
-    ``told`` gets the summary after each audit; there is none when nothing new was logged. Raises
-    what ``job.run`` does, and AuditError when ``OUT`` was made from other directories.
+    ``on_summary`` gets the summary after each audit; there is none when nothing new was logged.
+    Raises what ``audit.run`` does, and AuditError when ``OUT`` was made from other directories.
     """
     out = prepare(options.out)
     journals.check(options.journals)
@@ -59,7 +59,7 @@ def stream(
         last = str(_number(batches[-1])) if batches else ""
         done = out / "refreshed"  # also by a process that was killed before it had audited
         if last != (done.read_text() if done.exists() else ""):
-            told(refresh(spark, options))
+            on_summary(refresh(spark, options))
             done.write_text(last)
         if once or stop.wait(every):
             return
@@ -117,7 +117,7 @@ def refresh(spark: SparkSession, options: Options) -> dict[str, Any]:
 
 def _snapshots(
     spark: SparkSession, options: Options, found: Sequence[Piece], log_gaps: Sequence[LogGap]
-) -> Seen:
+) -> Snapshots:
     """Record what is needed of the snapshots that are there; return what was ever recorded.
 
     That is the first one behind each log gap: the logs show what happened later. Those that are
@@ -142,8 +142,8 @@ def _snapshots(
     if new:
         place = folder / f"{len(list(folder.glob('*'))):010}"
         inputs.snapshots(spark, options.logs).write.parquet(str(place))
-        made = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
-        if made.keys() <= before.keys():
+        new_files = inputs.whole(spark.read.schema(wanted).parquet(str(place)))
+        if new_files.keys() <= before.keys():
             shutil.rmtree(place)  # what it was for is not whole
     return known(), found if new else ()
 

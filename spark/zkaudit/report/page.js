@@ -54,7 +54,9 @@ function drawCuts() {
   byId("rows-cut").textContent = group && !group.partitions ? "No partition of this group had an owner."
     : left(data.rows.map(asItem).filter(inGroup).length, group ? group.partitions : data.partitions, "partitions" + of, "ownership", name);
   byId("findings-cut").textContent = left(data.findings.filter(inGroup).length, allFindings(), "findings" + of, "findings", name);
-  byId("series-cut").textContent = group || data.groups.length === data.all_groups ? "" : `Only the ${number(data.groups.length)} groups that can be chosen are counted here.`;
+  const counted = group || data.groups.length === data.all_groups ? "" : `Only the ${number(data.groups.length)} groups that can be chosen are counted here.`;
+  const unknown = data.groups.some((one) => inGroup(one) && one.members.some((point) => point[1] === null));
+  byId("series-cut").textContent = [counted, unknown ? "Grey: the logs do not show how many members were registered." : ""].filter(Boolean).join(" ");
 }
 function allFindings() {
   const group = chosenGroup();
@@ -192,7 +194,7 @@ function drawTimeline() {
 function drawSeries() {
   const [c, width] = fit(byId("series"), 156);
   ["members", "commits", "refused"].forEach((kind, band) => {
-    const sums = new Map();
+    const sums = new Map(), unknown = new Set();
     for (const group of data.groups) if (inGroup(group)) {
       let last = 0;
       const points = new Map(group[kind]);
@@ -200,16 +202,20 @@ function drawSeries() {
       for (let b = 0; b <= top; b++) {
         if (kind === "members") last = points.has(b) ? points.get(b) : last;
         else last = points.get(b) || 0;
-        if (last) sums.set(b, (sums.get(b) || 0) + last);
+        if (last === null) unknown.add(b);
+        else if (last) sums.set(b, (sums.get(b) || 0) + last);
       }
     }
     const most = Math.max(1, ...sums.values()), low = band * 52 + 46;
-    c.fillStyle = ["#2563eb", "#0d9488", "#dc2626"][band];
-    for (const [b, n] of sums) {
+    const bar = (b, height) => {
       const x = at(data.begin + b * data.width, width), end = at(data.begin + (b + 1) * data.width, width);
-      if (end < LABEL || x > width) continue;
-      c.fillRect(Math.max(LABEL, x), low - n / most * 40, Math.max(1, end - Math.max(LABEL, x)), n / most * 40);
-    }
+      if (end < LABEL || x > width) return;
+      c.fillRect(Math.max(LABEL, x), low - height, Math.max(1, end - Math.max(LABEL, x)), height);
+    };
+    c.fillStyle = "#9ca3af66";
+    for (const b of unknown) bar(b, 40);
+    c.fillStyle = ["#2563eb", "#0d9488", "#dc2626"][band];
+    for (const [b, n] of sums) bar(b, n / most * 40);
     c.fillStyle = ink();
     c.fillText(`${kind}, at most ${sums.size ? most : 0}`, 0, low - 20, LABEL - 8);
   });

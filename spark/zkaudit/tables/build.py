@@ -40,9 +40,12 @@ def sessions(stage: Stage) -> DataFrame:
     )
 
 
-def steps(registered: DataFrame, log_gaps: Sequence[LogGap]) -> DataFrame:
-    """What changes the number of registrations: the rows of ``membership`` with ``step``, and with
-    a null ``change`` where a registration is no longer sure, or is known of only by its end."""
+def steps(
+    registered: DataFrame, log_gaps: Sequence[LogGap], known: Sequence[int | None]
+) -> DataFrame:
+    """What changes the number of registrations, by ``step``: the rows of table ``membership``, and
+    rows with a null ``change`` where a registration is no longer sure, or is known only by its end.
+    ``known``: as ``job.inputs.known`` returns it."""
     begun = F.col("start_zxid").isNotNull()
     beyond = F.col("end_after_zxid").isNotNull()
     late, leave = F.lit(2**31 - 1), F.lit("leave")
@@ -65,6 +68,7 @@ def steps(registered: DataFrame, log_gaps: Sequence[LogGap]) -> DataFrame:
 
     nothing, end = F.lit(None).cast("string"), F.col("end_zxid")
     first = first_of(segment_of(end, log_gaps), log_gaps)
+    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
     return (
         part(begun, F.lit("join"), F.col("start_zxid"), F.col("start_idx"), F.lit(1))
         .unionByName(
@@ -72,17 +76,11 @@ def steps(registered: DataFrame, log_gaps: Sequence[LogGap]) -> DataFrame:
         )
         .unionByName(part(beyond, nothing, F.col("end_after_zxid"), late, F.lit(-1)))
         .unionByName(part(~begun & end.isNotNull(), nothing, first, F.lit(-1), F.lit(1)))
+        .withColumn(
+            "members",
+            F.when(known_at(F.col("zxid"), log_gaps, known), F.sum("step").over(order)),
+        )
     )
-
-
-def membership(
-    registered: DataFrame, log_gaps: Sequence[LogGap], known: Sequence[int | None]
-) -> DataFrame:
-    """Table ``membership``. ``known``: as ``inputs.known`` returns it."""
-    order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
-    count = F.when(known_at(F.col("zxid"), log_gaps, known), F.sum("step").over(order))
-    changes = steps(registered, log_gaps).withColumn("members", count)
-    return changes.where("change is not null").drop("step")
 
 
 def failed_claims(stage: Stage, registered: DataFrame) -> DataFrame:
@@ -153,14 +151,14 @@ def rebalances(
 
 def moves(stage: Stage) -> DataFrame:
     """Table ``moves``."""
-    said = F.get_json_object(text_of(F.col("data")), "$.moved_to")
+    moved_to = F.get_json_object(text_of(F.col("data")), "$.moved_to")
     return stage.events.where("tree = 'migration'").select(
         *GROUP,
         "zxid",
         "idx",
         "time",
         "session",
-        F.when((F.col("act") != "delete") & said.isin("kafka", "zookeeper"), said).alias(
+        F.when((F.col("act") != "delete") & moved_to.isin("kafka", "zookeeper"), moved_to).alias(
             "moved_to"
         ),
     )
@@ -170,22 +168,22 @@ def partitions(stage: Stage) -> DataFrame:
     """Table ``partitions``: what the topics' znodes told, up to each topic's last deletion."""
     gone = stage.topics.groupBy("chroot", "topic").agg(
         F.max(F.when(F.col("act") == "delete", F.col("zxid"))).alias("gone_zxid"),
-        F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("told_zxid"),
+        F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("content_zxid"),
     )
     listed = F.from_json(text_of(F.col("data")), "partitions map<string,array<int>>")
     numbers = F.explode(F.map_keys(listed["partitions"])).alias("number")
-    told = stage.topics.where("act != 'delete'").select("chroot", "topic", "zxid", "time", numbers)
-    told = told.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
-    # A topic that was deleted and made again has the partitions of its latest lifetime.
-    lifetimes = told.join(gone, ["chroot", "topic"]).where(
-        "gone_zxid is null or zxid > gone_zxid or told_zxid < gone_zxid"
+    listed_in = stage.topics.where("act != 'delete'").select(
+        "chroot", "topic", "zxid", "time", numbers
     )
-    return lifetimes.groupBy(
-        "chroot", "topic", F.col("number").cast("bigint").alias("partition")
-    ).agg(
+    listed_in = listed_in.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
+    # A topic that was deleted and made again has the partitions of its latest lifetime.
+    latest = listed_in.join(gone, ["chroot", "topic"]).where(
+        "gone_zxid is null or zxid > gone_zxid or content_zxid < gone_zxid"
+    )
+    return latest.groupBy("chroot", "topic", F.col("number").cast("bigint").alias("partition")).agg(
         F.min("zxid").alias("zxid"),
         F.min_by("time", "zxid").alias("time"),
-        F.max(F.when(F.col("gone_zxid") > F.col("told_zxid"), F.col("gone_zxid"))).alias(
+        F.max(F.when(F.col("gone_zxid") > F.col("content_zxid"), F.col("gone_zxid"))).alias(
             "gone_zxid"
         ),
     )

@@ -72,9 +72,9 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
     )
     runs = runs.groupBy("file").agg(F.min("named").alias("named"), F.min("at_chroot").alias("at"))
     # Anybody can write any number: what is no time of a clock is left out.
-    said = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
+    entries = rows.where(f"fault is null and member is not null and at between 0 and {LAST_US}")
     used = F.regexp_extract("path", r"(?s)\A/consumers/([^/]+)/", 1)
-    whose = said.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
+    whose = entries.groupBy("file", "member").agg(F.min(F.nullif(used, F.lit(""))).alias("used"))
     places = registered.groupBy("group", "member").agg(F.min("chroot").alias("in_chroot"))
     whose = (
         whose.join(runs, "file", "left")
@@ -88,10 +88,10 @@ def lines(rows: DataFrame, registered: DataFrame, group: str | None = None) -> D
             F.coalesce("in_chroot", "at", F.lit("")).alias("chroot"),
         )
     )
-    found = said.join(whose, ["file", "member"])
+    members_lines = entries.join(whose, ["file", "member"])
     if group is not None:
-        found = found.where(F.col("group").rlike(rf"\A(?:{group})\z"))
-    return found.drop("fault", "text", "clock", "settings", "schema")
+        members_lines = members_lines.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    return members_lines.drop("fault", "text", "clock", "settings", "schema")
 
 
 def _session() -> Column:
@@ -108,7 +108,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     acts = F.create_map(*[F.lit(x) for pair in _ACTS.items() for x in pair])
     by_line = Window.partitionBy("file", "member").orderBy("line")
     last = F.max("at").over(Window.partitionBy("file", "member")).alias("last")
-    told = (
+    actions = (
         lines_.select("*", acts[F.col("name")].alias("act"), last)
         .where("act is not null or name = 'DeliveryShut'")
         .withColumn("shut", F.last("since", ignorenulls=True).over(by_line))
@@ -116,7 +116,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     )
     # Where a line names offsets only, these are its partitions.
     named = F.coalesce("partitions", F.map_keys("offsets"), F.array().cast("array<string>"))
-    each = told.select(
+    each = actions.select(
         *GROUP, "member", "file", "line", "at", "act", "shut", "last",
         _session().alias("session"),
         F.explode(named).alias("tp"),
@@ -147,7 +147,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
             F.struct("line", "offset"),
         )
     )
-    made = each.groupBy(*GROUP, "topic", "partition", "member", "file", "number").agg(
+    times = each.groupBy(*GROUP, "topic", "partition", "member", "file", "number").agg(
         F.min(start).alias("start"),
         at("stop").alias("stop"),
         at("drop").alias("drop"),
@@ -166,7 +166,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
     end = F.coalesce(
         F.when(F.col("stop").isNotNull(), F.least(F.coalesce("final", "stop"), gone)), gone, "last"
     )
-    return made.select(
+    return times.select(
         *GROUP, "topic", "partition", "member", "session",
         _time("start").alias("start_time"),
         F.timestamp_micros(F.greatest(end, "start")).alias("end_time"),
@@ -181,12 +181,12 @@ def views(lines_: DataFrame) -> DataFrame:
     """Table ``views``: from each reading of the group to the next one, or to the end."""
     ends = ("SessionLost", "Close", "CloseRequested")
     every = Window.partitionBy(*GROUP, "member", "file")
-    told = lines_.withColumn("last", F.max("at").over(every)).where(
+    readings = lines_.withColumn("last", F.max("at").over(every)).where(
         (F.col("name") == "ViewLoaded") & F.col("members").isNotNull() | F.col("name").isin(*ends)
     )
     following = F.lead("at").over(every.orderBy("line"))
     return (
-        told.withColumn("end", F.coalesce(following, "last"))
+        readings.withColumn("end", F.coalesce(following, "last"))
         .where("name = 'ViewLoaded'")
         .select(
             *GROUP,
@@ -200,21 +200,20 @@ def views(lines_: DataFrame) -> DataFrame:
     )
 
 
-def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
-    """Table ``herds``: measured where members kept journals, else modelled.
+def herds(steps: DataFrame, lines_: DataFrame) -> DataFrame:
+    """Table ``herds``, from ``build.steps``: measured where members kept journals, else modelled.
 
     A line belongs to the last change before it, by time, for at most 30 s.
     """
     kept = lines_.select(*GROUP, "member").distinct().withColumn("kept", F.lit(1))
     order = Window.partitionBy(*GROUP).orderBy("zxid", "idx", "member")
-    step = F.when(F.col("change") == "join", 1).otherwise(-1)
-    changes = membership.join(kept, [*GROUP, "member"], "left").withColumns(
-        {
-            "own": F.coalesce("kept", F.lit(0)),
-            "kept": F.sum(step * F.coalesce("kept", F.lit(0))).over(order),
-        }
+    changes = (
+        steps.join(kept, [*GROUP, "member"], "left")
+        .withColumn("own", F.coalesce("kept", F.lit(0)))
+        .withColumn("kept", F.sum(F.col("step") * F.col("own")).over(order))
+        .where("change is not null")
+        .withColumn("us", F.unix_micros("time"))
     )
-    changes = changes.withColumn("us", F.unix_micros("time"))
     key = F.struct("zxid", "idx", F.col("member").alias("who"), "us")
     commit = (F.col("kind") == "op") & F.coalesce(F.col("path").contains("/offsets/"), F.lit(False))
     did = lines_.where(
@@ -222,7 +221,7 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
     ).select(
         *GROUP, "member", F.col("at").alias("us"),
         F.when((F.col("name") == "Changed") & F.col("path").endswith("/ids"), F.col("member"))
-        .alias("told"),
+        .alias("notified"),
         F.when((F.col("name") == "LoadView") & (F.col("detail") != "members and topics"),
                F.struct("member", "attempt")).alias("attempt"),
         F.when(F.col("kind") == "op", F.col("reads")).alias("read"),
@@ -237,9 +236,9 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
         both.where(f"change_ is null and us - cause.us <= {HERD_US}")
         .groupBy(*GROUP, "cause.zxid", "cause.idx", F.col("cause.who").alias("member"))
         .agg(
-            F.count_distinct(F.when(F.col("told") != F.col("cause.who"), F.col("told"))).alias(
-                "told"
-            ),
+            F.count_distinct(
+                F.when(F.col("notified") != F.col("cause.who"), F.col("notified"))
+            ).alias("notified"),
             F.count_distinct("attempt").alias("attempts"),
             F.coalesce(F.try_sum("read"), F.lit(0)).alias("read"),
             F.coalesce(F.try_sum("wrote"), F.lit(0)).alias("wrote"),
@@ -256,7 +255,7 @@ def herds(membership: DataFrame, lines_: DataFrame) -> DataFrame:
         *GROUP, "zxid", "idx", "time", "member", "change", "members",
         F.when(some & (F.col("kept") >= F.col("members")), "measured")
         .when(some, "measured in part").otherwise("modelled").alias("basis"),
-        figure("told", others).alias("notified"),
+        figure("notified", others).alias("notified"),
         figure("attempts", F.col("members")).alias("rebalances"),
         figure("read", F.col("members") * F.col("members")).alias("reads"),
         F.when(some, F.coalesce("wrote", F.lit(0))).alias("writes"),

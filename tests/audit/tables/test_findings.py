@@ -12,9 +12,10 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit import schema
+from zkaudit.findings.base import Limits, Tables
 from zkaudit.findings.load import storms
 from zkaudit.findings.ownership import unowned
-from zkaudit.findings.rules import Limits, Tables, findings
+from zkaudit.findings.rules import findings
 from zkaudit.history import lifetimes as intervals, staging
 from zkaudit.job import audit as job, inputs
 from zkaudit.tables import build as tables_build, catalog as tables, journals
@@ -195,7 +196,8 @@ def tables_of(
     ownership = kept(tables.OWNERSHIP, owned)
     members = kept(tables.REGISTRATIONS, registered)
     known = inputs.known(log_gaps, ())
-    changes = kept(tables.MEMBERSHIP, tables_build.membership(members, log_gaps, known))
+    steps = tables_build.steps(members, log_gaps, known)
+    changes = kept(tables.MEMBERSHIP, steps.where("change is not null"))
     refused = kept(tables.FAILED_CLAIMS, tables_build.failed_claims(stage, members))
     read = journals.read(spark, journal)
     lines = journals.lines(read, members)
@@ -210,7 +212,7 @@ def tables_of(
         ),
         moves=kept(tables.MOVES, tables_build.moves(stage)),
         partitions=kept(tables.PARTITIONS, tables_build.partitions(stage)),
-        herds=kept(tables.HERDS, journals.herds(changes, lines)),
+        herds=kept(tables.HERDS, journals.herds(steps, lines)),
         deliveries=kept(tables.DELIVERIES, journals.deliveries(lines)),
         views=kept(tables.VIEWS, journals.views(lines)),
         end=end,
@@ -803,9 +805,10 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     assert "a session that had claimed it before the logs begin" in said["foreign release", 0]
 
 
-def test_members_are_counted_where_they_are_known(spark: SparkSession) -> None:
+def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path: Path) -> None:
     """The number of members is null from a log gap, or from logs that begin late, up to the next
-    snapshot; from there on it is right, also for a member of which only the end is known."""
+    snapshot; from there on it is right, also for a member of which only the end is known. A herd is
+    measured in part while a member with a journal is registered."""
     h = History()
     h.join("g", "a", 1)
     h.join("g", "b", 2)
@@ -822,14 +825,23 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession) -> None:
 
     def counts(log_gaps: tuple[tuple[int, int], ...], snapshots: tuple[int, ...]) -> list[Any]:
         known = inputs.known(log_gaps, snapshots)
-        made = tables_build.membership(members, log_gaps, known).orderBy("zxid").collect()
-        return [(row["zxid"], row["member"], row["members"]) for row in made]
+        steps = tables_build.steps(members, log_gaps, known).where("change is not null")
+        return [
+            (row["zxid"], row["member"], row["members"]) for row in steps.sort("zxid").collect()
+        ]
 
     changes = [(1, "a"), (2, "b"), (13, "c"), (14, "d"), (15, "e"), (16, "a"), (17, "b")]
     unknown = [1, 2, None, None, None, None, None]
     assert counts(((2, 13),), ()) == [(*c, n) for c, n in zip(changes, unknown, strict=True)]
     later = counts(((2, 13),), (14,))
     assert [n for *_, n in later] == [1, 2, None, 0, 1, 1, 1]
+    for member in "bce":
+        Journal("g", member).sees(0, "a").write(tmp_path)
+    herds = tables_of(spark, h, ((2, 13),), (tmp_path,))[0].herds.orderBy("zxid").collect()
+    assert [(row["member"], row["basis"]) for row in herds if row["zxid"] > 13] == [
+        ("d", "modelled"), ("e", "measured in part"), ("a", "measured in part"),
+        ("b", "measured in part"),
+    ]  # fmt: skip
     assert inputs.known((), ()) == (0,)
     assert inputs.known(((0, 5), (9, 20), (30, 40)), (4, 7, 25, 12, 19)) == (0, 4, 19, None)
 

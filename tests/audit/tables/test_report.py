@@ -199,6 +199,15 @@ def test_groups_with_the_worst_findings_can_be_chosen(
     assert part(shown, "herds-cut").startswith("Not in this page: 490 of 500 joins and leaves.")
 
 
+def test_unknown_numbers_of_members_are_named(browse: Any, tmp_path: Path) -> None:
+    """Where the logs do not show who was registered, the page says so; it draws no zero."""
+    shown = data("orders")
+    assert part(browse(render(shown), tmp_path), "series-cut") == ""
+    shown["groups"][0]["members"] = [[0, None], [9, 2]]
+    text = part(browse(render(shown), tmp_path), "series-cut")
+    assert text == "Grey: the logs do not show how many members were registered."
+
+
 def test_every_group_that_can_be_chosen_shows_its_members(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
@@ -263,6 +272,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
             {**place, "zxid": 1, "idx": 0, "members": 1, "time": second(1)},
             {**place, "zxid": 2, "idx": 0, "members": 2, "time": second(2)},
             {**place, "zxid": 9, "idx": 0, "members": 1, "time": second(25)},
+            {**place, "zxid": 10, "idx": 0, "members": None, "time": second(35)},
         ],
         "ownership": [
             {**place, "topic": "t", "partition": 0, "member": "m", "ended": "released",
@@ -272,7 +282,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
     made = report.data_of(summary_of(history(0, {})) | {"intervals": 1}, frames(spark, rows))
     (series,) = made["groups"]
     assert made["begin"] == 10_000
-    assert series["members"] == [[0, 2], [1, 1]]
+    assert series["members"] == [[0, 2], [1, 1], [2, None]]
 
 
 @pytest.mark.parametrize("rows", [MAX_ROWS])

@@ -223,10 +223,16 @@ def test_a_stream_keeps_to_its_directories(
 
 
 def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
-    grown: tuple[Path, job.Options], tmp_path: Path
+    grown: tuple[Path, job.Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status 130 and no traceback; tables are whole; started again, nothing is read twice."""
     logs, _ = grown
+    compiled = [
+        f"--conf spark.sql.codegen.{name}"
+        for name in ("wholeStage=false", "factoryMode=NO_CODEGEN")
+    ]
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", " ".join([*compiled, "pyspark-shell"]))
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")  # no time to warm up
     argv = [sys.executable, "-m", "zkaudit.cli", "stream", "--zookeeper-logs", str(logs)]
     argv += ["--out", str(tmp_path / "out"), "--every", "1000", "--master", "local[1]"]
     process = subprocess.Popen(
