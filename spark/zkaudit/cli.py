@@ -29,7 +29,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status.
 
-    An error of ours is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
+    One of our errors is one line on stderr and gives its own ``exit_code``; wrong usage gives 2,
     findings of the severity asked for 3, Ctrl-C 130.
     """
     import click
@@ -74,7 +74,7 @@ def _line(error: Exception) -> str:
     if "JAVA_GATEWAY_EXITED" in text:
         return "Spark cannot start Java: install Java 17 or later, or set JAVA_HOME"
     reason = next(filter(str.strip, text.splitlines()), type(error).__name__).strip()
-    return f"Spark failed; --out may not be whole: see to the cause, then run again: {reason}"
+    return f"Spark failed; --out may not be whole: fix the cause, then run again: {reason}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A group of real members on an embedded cluster, with faults injected, for ``zkaudit demo``.
 
 Leaves ZooKeeper's own data directory and the members' journals behind, which is what an audit
-reads. Runs in the caller's
-thread; servers, members and the producer have processes and threads of their own.
+reads. Runs in the caller's thread; servers, members and the producer have processes and threads of
+their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLANTED = ("foreign release", "overlapping delivery", "tool write")
 """Kinds of findings that the faults give; a clean run gives none."""
 
 OVERLAP_SECONDS = 3.0
-"""How long a frozen member's partitions have been with others when it goes on."""
+"""How long a frozen member's partitions have been with others when it resumes."""
 
 Say = Callable[[str], object]
 
@@ -127,7 +127,7 @@ class _Play:
             wait_until(lambda: time.monotonic() > begin + OVERLAP_SECONDS, 30.0, "time passes")
         finally:
             process.send_signal(signal.SIGCONT)
-        self.say("let it go on: it delivers partitions that others own now")
+        self.say("let it resume: it delivers partitions that others own now")
         self.settled(3)
         self.progress()
         client = KazooClient(self.cluster.zookeeper)

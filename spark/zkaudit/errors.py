@@ -69,4 +69,4 @@ def no_file(number: int | None, reason: str, file: str | None) -> str:
         errno.EPERM: "let this user read and write it",
         errno.ENOSPC: "make room, then run again",
     }
-    return f"{file or 'a file'}: {reason}: {fix.get(number or 0, 'see to it, then run again')}"
+    return f"{file or 'a file'}: {reason}: {fix.get(number or 0, 'fix this, then run again')}"

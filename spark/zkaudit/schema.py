@@ -86,7 +86,7 @@ TXNLOG: Final = (
     _c("session", Kind.LONG, "session that asked for it (0: the server itself)", False),
     _c("cxid", Kind.INT, "the client's number of the request", False),
     _c("type", Kind.STRING, "one of the names in TYPES; `multi` only when it is empty", False),
-    _c("tried", Kind.STRING, "error in a multi: what it would have been, where the log tells"),
+    _c("tried", Kind.STRING, "error in a multi: what it would have been, where the log shows it"),
     _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
     _c("data", Kind.BINARY, "content given to create, setData and reconfig"),
     _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),

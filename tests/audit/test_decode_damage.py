@@ -146,7 +146,7 @@ def test_data_behind_reserved_space_is_corruption(tmp_path: Path) -> None:
     rows, end = read(log)
     assert len(rows) == 1
     assert (end.position, end.stop) == (len(FILE_HEADER) + len(good), Stop.CORRUPT)
-    assert "goes on at byte" in end.reason
+    assert "continues at byte" in end.reason
 
 
 def test_strange_names_and_times_are_kept(tmp_path: Path) -> None:

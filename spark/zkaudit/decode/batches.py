@@ -49,7 +49,7 @@ class LogReader:
 
     Iterate ``batches``; afterwards ``end`` says where and why reading stopped, and ``first_zxid``,
     ``last_zxid`` and ``transactions`` what was read, filters or not. Raises ``LogFormatError``
-    at corruption, after the rows before it, unless ``tolerant``: then ``end`` tells it.
+    at corruption, after the rows before it, unless ``tolerant``: then ``end`` shows it.
     """
 
     path: str | Path
@@ -293,7 +293,7 @@ def read_log(
 ) -> Iterator[pa.RecordBatch]:
     """Yield all operations of one log in the columns of ``schema.TXNLOG``.
 
-    A torn end is left out (``LogReader.end`` tells it). Raises ``LogFormatError`` at corruption.
+    A torn end is left out (``LogReader.end`` shows it). Raises ``LogFormatError`` at corruption.
     """
     yield from LogReader(path, server, filters=filters or Filters()).batches()
 

@@ -60,7 +60,7 @@ def numbers(values: Numbers, kind: pa.DataType, has: Numbers | None = None) -> p
 def gather(block: bytes, at: Numbers, size: Numbers) -> pa.Array:
     """Binary values at the given places, which must not go backward; a size of -1 is null.
 
-    Arrow sees one array of wanted bytes and gaps in turn, over the block itself, and copies out
+    Arrow sees one array of wanted and unwanted bytes in turn, over the block itself, and copies out
     the wanted ones.
     """
     count = len(at)
@@ -182,7 +182,7 @@ class Filters:
     """Which operations are wanted.
 
     ``path_prefix`` leaves out operations on other paths; those without a path (sessions, errors)
-    stay, since ephemerals cannot be told without them. Zxids are inclusive.
+    stay, since ephemerals end with them. Zxids are inclusive.
     """
 
     path_prefix: str = ""

@@ -72,7 +72,7 @@ class Tree:
     @classmethod
     def of_snapshot(cls, path: str | Path) -> tuple[Tree, int | None]:
         """The tree in a snapshot, and the zxid from which on it is exact once all transactions
-        behind the one in its name were applied; ``None``: the snapshot does not tell (to 3.5).
+        behind the one in its name were applied; ``None``: the snapshot does not show it (to 3.5).
 
         Raises ``LogFormatError``, ``OSError``.
         """
@@ -211,10 +211,10 @@ class _Replay:
         self.unknown = 0
 
     def apply(self, log: str | Path, zxid: int, ops: list[Operation]) -> None:
-        """Go on with one transaction."""
-        gone_on = zxid == self.last + 1 or _is_first(zxid)
+        """Continue with one transaction."""
+        continues = zxid == self.last + 1 or _is_first(zxid)
         begun_anew = zxid >> 32 != self.last >> 32 and self._between(zxid) is not None
-        if self.tree is None or not gone_on or begun_anew:
+        if self.tree is None or not continues or begun_anew:
             self._begin(zxid)
         self.last = zxid
         digest = next((op.digest for op in ops if op.digest is not None), None)

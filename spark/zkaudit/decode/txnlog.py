@@ -1,7 +1,7 @@
 """ZooKeeper's transaction log, one record at a time: what the bytes mean, and where reading stops.
 
-This is the readable decoder: every field of every type, standard library only. ``decode`` does the
-same for many records at once and comes here for rare records and for the end of a file. Formats:
+This is the readable decoder: every field of every type, standard library only. ``batches`` does the
+same for many records at once and uses this for rare records and for the end of a file. Formats:
 ZooKeeper 3.9 ``zookeeper.jute``, ``FileTxnLog``, ``SerializeUtils``. Any thread.
 """
 
@@ -284,7 +284,7 @@ def judge(descriptor: int, name: str, position: int) -> LogEnd | None:
     if last < position + RECORD_HEADER:
         return LogEnd(position, Stop.TORN, "the last record has no more than its head")
     if length == 0 and checksum == 0:
-        return LogEnd(position, Stop.CORRUPT, f"zeros, but the file goes on at byte {last}")
+        return LogEnd(position, Stop.CORRUPT, f"zeros, but the file continues at byte {last}")
     if not TXN_HEADER.size <= length <= MAX_RECORD:
         return LogEnd(position, Stop.CORRUPT, f"{length} is not the length of a record")
     there = last - position - RECORD_HEADER

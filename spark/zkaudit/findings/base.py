@@ -22,7 +22,7 @@ class Limits:
     """From when on something is a finding. Times by the leader's clock."""
 
     unowned_seconds: float = 30.0
-    """A partition without owner while members live."""
+    """A partition without an owner while members are registered."""
     storm_rebalances: int = 10
     """Rebalances of one group within ``storm_seconds``."""
     storm_seconds: float = 600.0
@@ -31,9 +31,9 @@ class Limits:
     view_seconds: float = 30.0
     """Two members hold different views of the group."""
     skew_seconds: float = 1.0
-    """Clocks of members' machines may differ by this much: a shorter overlap is none."""
+    """Clocks of members' machines may differ by this much: a shorter overlap does not count."""
     herd_members: int = 50
-    """Members told of one change."""
+    """Members notified of one change."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
     offsets = deliveries.where("start_offset is not null and end_offset is not null").withColumns(
         {"a": F.col("start_offset"), "b": F.col("end_offset")}
     )
-    # What is told already as delivered at the same time is not told again.
+    # What is reported as delivered at the same time is not reported again.
     here = both.where("shared").select(*PARTITION, _pair().alias("pair"), "from", "to")
     again = overlaps(offsets, PARTITION, "member", keep).withColumn("pair", _pair())
     same = [F.col(f"x.{name}").eqNullSafe(F.col(f"t.{name}")) for name in (*PARTITION, "pair")]

@@ -58,7 +58,7 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
         each, "medium", "rebalance storm", "inferred",
         "Group ", F.col("group"), " rebalanced ", text("most"),
         f" times within {limits.storm_seconds:g} s; ", text("changes"),
-        " members came or went meanwhile.",
+        " members joined or left meanwhile.",
     )  # fmt: skip
 
 

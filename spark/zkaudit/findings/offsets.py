@@ -1,4 +1,4 @@
-"""Writes of offsets that should not have been, each rated by what came of it.
+"""Writes of offsets that should not have been, each rated by what followed from it.
 
 An offset matters only if a member starts from it. So each write by another session than the
 owner's, and each that took the owner itself back, is followed to the next claim of its partition.
@@ -244,7 +244,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     bad = bad.join(claims, [*KEY, "epoch"], "left")
     bad = alive(tables, bad, "zxid")
     role, written = F.col("role"), F.col("last_offset")
-    # Where the partition's members had come to, and where the next one began.
+    # Where the partition's members were, and where the next one began.
     bad = bad.withColumns(
         {
             "reached": F.when(role == "orphan", F.greatest("position_before", "highest")).otherwise(
@@ -503,5 +503,5 @@ def commits_past_moves(tables: Tables) -> DataFrame:
         F.coalesce(F.col("member"), F.concat(F.lit("Session "), session("session"))),
         " wrote ", text("times"), " times to the offset of ", tp(), " of group ", F.col("group"),
         " in ZooKeeper, the last time ", text("newest"),
-        ", after the group had been moved to Kafka: nobody will read it.",
+        ", after the group had been moved to Kafka: no member will read it.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Partitions without an owner, and members without their share of the partitions.
+"""Who owned what: partitions without an owner, foreign releases, sessions, shares.
 
 Filters are matched by Python in Spark's workers, once for each text; the rest builds DataFrames in
 the driver's thread.
@@ -149,7 +149,7 @@ def two_sessions(tables: Tables) -> DataFrame:
 def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
     """Return the topics that a filter means, as a member sees it; none for a broken filter.
 
-    Internal topics are left out, as members do unless they are told otherwise.
+    Internal topics are left out, as members do by default.
     """
     try:
         return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))
@@ -228,7 +228,7 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
             "until": F.coalesce("next_zxid", "last_zxid"),
         }
     ).where(F.col("seconds") >= limits.unowned_seconds)  # fmt: skip
-    if tables.log_gaps:  # who claimed and left in one, nobody knows
+    if tables.log_gaps:  # who claimed and released in one is unknown
         free = free.where(~log_gap_between(F.col("end_zxid"), F.col("until"), tables.log_gaps))
     wants = wanted(tables).alias("w")
     same = [F.col(f"u.{n}") == F.col(f"w.{n}") for n in (*GROUP, "topic")]
@@ -261,18 +261,18 @@ def unowned(tables: Tables, limits: Limits) -> list[DataFrame]:
         finding(
             witnessed.where("not open"), "medium", "unowned interval", "proven",
             tp(), " of group ", F.col("group"), " had no owner for ", seconds,
-            " s although members lived.",
+            " s although members were registered.",
         ),
         finding(
             witnessed.where("open"), "high", "orphan partition", "proven",
             tp(), " of group ", F.col("group"), " has had no owner for the last ", seconds,
-            " s of the logs although members live.",
+            " s of the logs although members are registered.",
         ),
     ]  # fmt: skip
 
 
 def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
-    """Partitions that nobody ever owned although a member that means the topic was there."""
+    """Partitions that no member ever owned although one that wants the topic was registered."""
     now = tables.end.select(F.col("time").alias("last_time"))
     sure = 2**63 - 1 if tables.known[-1] is None else tables.known[-1]
     wants = wanted(tables).where(F.col("from_zxid") >= sure)
@@ -361,7 +361,7 @@ def shares(tables: Tables, limits: Limits) -> list[DataFrame]:
         F.min((F.unix_millis("last_time") - F.unix_millis("since")) / 1000).alias("seconds"),
     )  # fmt: skip
     short = fair.where("whole and own < share").where(F.col("seconds") >= limits.unowned_seconds)
-    # Without the topic's znode, what others hold tells that there is something to own.
+    # Without the topic's znode, what others own shows that there is something to own.
     crowded = owned.groupBy(*GROUP, "topic", "member", "stream").count().where("count >= 2")
     idle = (
         each.where("n is null and own is null")

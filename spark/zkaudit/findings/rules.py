@@ -20,7 +20,7 @@ from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, u
 from zkaudit.tables.catalog import FINDINGS
 
 LASTING = ("orphan partition", "member without its share", "one consumer id on two sessions")
-"""Kinds of findings that go on at the end of the logs, where they have no end."""
+"""Kinds of findings that have no end where they last to the end of the logs."""
 
 
 def findings(

@@ -8,8 +8,8 @@ A zxid is an epoch (upper 32 bits, one for each leader) and a counter from 1. A 
 majority that logged it, and commits of an epoch are a prefix of its proposals. So:
 
 - What a majority logged was committed, and so was all before it in its epoch.
-- A server that goes on with counter 1 of a later epoch has logged nothing behind its last zxid. If
-  so many servers did not log a proposal that no majority is left, it never was committed.
+- A server that continues with counter 1 of a later epoch has logged nothing behind its last zxid.
+  If so many servers did not log a proposal that no majority is left, it never was committed.
 - Everything else stays, marked as unconfirmed.
 """
 
@@ -51,7 +51,7 @@ class History:
     """Which zxids to read from which server: each exactly once, and no dropped one."""
     log_gaps: tuple[Range, ...]
     """Zxids that existed and that no log holds. Before the first and behind the last log, and how
-    many an epoch had at its end, nobody knows."""
+    many an epoch had at its end, is unknown."""
     dropped: tuple[Range, ...]
     """Proposals that never were committed, since too many servers did not log them."""
     unconfirmed: tuple[Range, ...]
@@ -72,7 +72,7 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     """Decide what the logs amount to.
 
     ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
-    then what a server went on from is not dropped, in case there are more.
+    then what a server continued from is not dropped, in case there are more.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
@@ -143,7 +143,7 @@ def _witnessed(ranges: list[Range], number: int) -> Iterable[int]:
 
 
 def _kept(ranges: list[Range], number: int) -> Iterable[int]:
-    """Where one server's log of an epoch ended that it still had when it went on with a later one.
+    """Where a server's log of an epoch ended that it still had when it continued with a later one.
 
     A leader has its followers cut off what it lacks, so it had this too.
     """
@@ -155,7 +155,7 @@ def _kept(ranges: list[Range], number: int) -> Iterable[int]:
 def _cover(
     servers: Mapping[str, list[Range]], union: list[Range], dropped: list[Range]
 ) -> dict[str, tuple[Range, ...]]:
-    """Take each zxid from one server; from one as long as it goes on without a log gap."""
+    """Take each zxid from one server; from the same one until its log gap."""
     take: dict[str, list[Range]] = defaultdict(list)
     for whole in union:
         for first, last in _without(whole, dropped):
@@ -199,7 +199,7 @@ def _log_gaps(union: list[Range]) -> Iterable[Range]:
 
 
 def apply(frame: DataFrame, history: History) -> DataFrame:
-    """Keep each operation once, without those never committed; ``confirmed`` tells the unsure ones.
+    """Keep each operation once, without those never committed; unsure ones are not ``confirmed``.
 
     ``frame`` has the columns of ``schema.TXNLOG``. No shuffle: which server a zxid is taken from is
     decided already. Order the result by zxid and idx where order matters, never by time.

@@ -32,8 +32,8 @@ class Stage:
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, or migration (the tombstone of a move); ``key`` is a number
-    for each partition, member and tombstone of each group, quicker to sort by than their names."""
+    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a number
+    for each partition, member and marker of each group, quicker to sort by than their names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is no offset: the columns of
     ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure."""

@@ -88,8 +88,8 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
 
 def snapshots(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:
-    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, tombstones, all ephemerals of
-    groups, and the root.
+    """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, migration markers, all
+    ephemerals of groups, and the root.
 
     Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
     """

@@ -1,4 +1,4 @@
-"""The Spark session, and errors of its workers as errors of ours. Driver's thread."""
+"""The Spark session, and its workers' errors as ``AuditError``. Driver's thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError, no_file
 
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
-"""How Python's last line of a traceback tells an ``OSError``."""
+"""The last line of a traceback for an ``OSError``."""
 
 
 def session(master: str | None = None) -> SparkSession:
@@ -42,7 +42,7 @@ def session(master: str | None = None) -> SparkSession:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Raise AuditError for an error of ours, or a file's, that a worker of Spark raised."""
+    """Raise AuditError for one of our errors or an ``OSError`` that a worker of Spark raised."""
     try:
         yield
     except PySparkException as error:

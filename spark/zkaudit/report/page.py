@@ -1,7 +1,7 @@
 """The report: one HTML page with everything in it, small however long the history is.
 
 Spark cuts time into buckets; the page draws cells, not intervals. Findings are drawn exactly, and
-so are intervals while there are few enough to send. Names come from ZooKeeper, so anybody may have
+so are intervals while there are few enough to send. Names come from ZooKeeper: any client may have
 chosen them: they travel as JSON that cannot end its element and reach the page as text only. The
 page may run its own script and nothing else (Content-Security-Policy). Runs in the driver's thread.
 """
@@ -48,12 +48,12 @@ LIMITS_OF_LOGS: Final = (
     "journals.",
     "Reads are not logged: who looked at the group when, which view a member had, and which "
     "messages it delivered cannot be seen in them. Neither can watches; so the logs alone give an "
-    "upper bound of a herd's size, no measure. Members' journals tell all three, of those members "
+    "upper bound of a herd's size, not a measurement. Journals show all three, of those members "
     "that kept one; the JVM's consumers keep none.",
     "Times are the leader's clock and only for reading; the order is that of the transactions. "
-    "What journals tell is ordered by the members' own clocks, which may differ by a second.",
-    "An offset stored in Kafka tells no session: a commit there can be seen to go back, not whose "
-    "it was. Compaction keeps the last ones only.",
+    "What journals show is ordered by the members' own clocks, which may differ by a second.",
+    "An offset stored in Kafka has no session: a commit there can be seen to go back, but not "
+    "whose it was. Compaction keeps the last ones only.",
     "A refused write leaves its error but no path: refused claims are counted as refused creates "
     "of members' sessions.",
 )
@@ -351,7 +351,7 @@ def _series(
 
     def points(name: str, value: Any, kind: str) -> DataFrame:
         bucket = F.floor((F.unix_millis("time") - begin) / width)
-        if kind == "members":  # who came before the first claim is there at the begin
+        if kind == "members":  # members from before the first claim are there at the begin
             bucket = F.greatest(bucket, F.lit(0))
         return (
             tables[name]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
-"""The year 3000; anybody can write any number, and what is no time is left out."""
+"""The year 3000; any client can write any number, and what is not a time is left out."""
 _STALL_SECONDS: Final = 60.0
 """A partition that gives nothing for so long cannot be read."""
 

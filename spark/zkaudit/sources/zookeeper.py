@@ -114,7 +114,7 @@ class BatchLogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Choose the files by zxid, cut the long ones, pack the small ones.
 
-        A table of files has whole ones; where damage ends a file, its parts cannot be told apart.
+        A table of files has whole ones; where damage ends a file, its parts would all end there.
         """
         most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
@@ -162,7 +162,7 @@ class PushingLogReader(BatchLogReader):
 
 
 class StreamLogReader(DataSourceStreamReader):
-    """Follows each server's logs: an offset is the file it is in, and the byte it has come to.
+    """Follows each server's logs: an offset is the file it is in, and the byte it has reached.
 
     A file's size says nothing, since servers reserve space ahead: the tail is walked, and a record
     that is not whole yet waits for the next batch. A file is left once the next one exists.

@@ -165,7 +165,7 @@ def moves(stage: Stage) -> DataFrame:
 
 
 def partitions(stage: Stage) -> DataFrame:
-    """Table ``partitions``: what the topics' znodes told, up to each topic's last deletion."""
+    """Table ``partitions``: what the topics' znodes list, up to each topic's last deletion."""
     gone = stage.topics.groupBy("chroot", "topic").agg(
         F.max(F.when(F.col("act") == "delete", F.col("zxid"))).alias("gone_zxid"),
         F.max(F.when(F.col("act") != "delete", F.col("zxid"))).alias("content_zxid"),
@@ -176,7 +176,7 @@ def partitions(stage: Stage) -> DataFrame:
         "chroot", "topic", "zxid", "time", numbers
     )
     listed_in = listed_in.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
-    # A topic that was deleted and made again has the partitions of its latest lifetime.
+    # A topic that was deleted and recreated has the partitions of its latest lifetime.
     latest = listed_in.join(gone, ["chroot", "topic"]).where(
         "gone_zxid is null or zxid > gone_zxid or content_zxid < gone_zxid"
     )

@@ -174,22 +174,22 @@ COMMITS: Final = Table(
 
 PARTITIONS: Final = Table(
     "partitions",
-    "one row for each partition of each topic, as `/brokers/topics/T` told it; empty where neither "
-    "logs nor snapshots reach back to the topic's creation",
+    "one row for each partition of each topic, as `/brokers/topics/T` lists it; empty where "
+    "neither logs nor snapshots reach back to the topic's creation",
     (
         _c("chroot", "string", "path before `/brokers`, empty without a chroot"),
         _c("topic", "string", "topic"),
         _c("partition", "bigint", "partition"),
         _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
         _c("time", "timestamp", "when, by the leader's clock"),
-        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it is there"),
+        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it exists"),
     ),
 )
 
 MOVES: Final = Table(
     "moves",
-    "one row for each change of a group's tombstone (`/consumers/G/migration`), which tells that "
-    "its offsets were moved to another store",
+    "one row for each change of a group's migration marker (`/consumers/G/migration`), "
+    "which records that its offsets were moved to another store",
     (
         *_GROUP,
         *_AT,
@@ -256,12 +256,12 @@ HERDS: Final = Table(
     (
         *_GROUP,
         *_AT,
-        _c("member", "string", "who came or went"),
+        _c("member", "string", "member that joined or left"),
         _c("change", "string", "`join` or `leave`"),
         _c(
             "members",
             "bigint",
-            "members alive after it, the one that came included; null: not known",
+            "members alive after it, including one that joined; null: not known",
         ),
         _c(
             "basis",
@@ -272,7 +272,7 @@ HERDS: Final = Table(
         _c(
             "notified",
             "bigint",
-            "members told by a watch; modelled: all others alive (null: not known)",
+            "members notified by a watch; modelled: all others alive (null: not known)",
         ),
         _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
         _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),

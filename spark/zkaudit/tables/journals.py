@@ -139,7 +139,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         return F.min(F.when(F.col("act") == act, F.col("at")))
 
     start = F.when(F.col("act") == "start", F.col("at"))
-    # After a reset it went on elsewhere: only what comes behind it is one range.
+    # After a reset it resumed elsewhere: only what follows the reset is one range.
     moved = F.max(F.when(F.col("act") == "reset", F.col("line")))
     samples = F.collect_list(
         F.when(

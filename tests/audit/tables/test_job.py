@@ -211,7 +211,7 @@ def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
         ),
         (
             AnalysisException("[PATH_NOT_FOUND] Path does not exist: file:/o.\nJVM stacktrace:\n"),
-            "Spark failed; --out may not be whole: see to the cause, then run again: "
+            "Spark failed; --out may not be whole: fix the cause, then run again: "
             "[PATH_NOT_FOUND] Path does not exist: file:/o.",
         ),
         (Py4JError("Java\nis gone"), "then run again: Java"),
@@ -254,7 +254,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     journal = tmp_path / "a.jsonl"
     journal.symlink_to("/proc/self/mem")  # whoever reads it, its first page is not there
     with (
-        pytest.raises(AuditError, match="Input/output error: see to it, then run again"),
+        pytest.raises(AuditError, match="Input/output error: fix this, then run again"),
         errors_named(),
     ):
         journals.read(spark, [journal]).count()
