@@ -132,13 +132,17 @@ def test_the_scala_map_names_what_exists() -> None:
 
 def test_the_file_map_names_what_exists() -> None:
     """Paths in the internals page exist."""
-    table = _page("explanation/internals.md").split("## File map")[1].split("## Threads")[0]
-    folder = ROOT / "zkconsumer"
-    for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
-        first, *others = re.findall(r"`([^`]+)`", row)
-        assert list(folder.glob(first)), first
-        for other in others:
-            assert list((folder / first).parent.glob(other)), other
+    tables = _page("explanation/internals.md").split("## File map")[1].split("## Threads")[0]
+    for part, table in zip(
+        ("zkconsumer", "spark/zkaudit"), tables.split("## The audit"), strict=True
+    ):
+        rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        assert rows
+        for row in rows:
+            first, *others = re.findall(r"`([^`]+)`", row)
+            assert list((ROOT / part).glob(first)), first
+            for other in others:
+                assert list((ROOT / part / first).parent.glob(other)), other
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
