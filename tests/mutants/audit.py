@@ -39,7 +39,7 @@ AUDIT = [
         "spark/zkaudit/decode/columns.py",
         "filters.path_prefix.encode()), True)",
         "filters.path_prefix.encode()), False)",
-        (_DECODE,),
+        (_SOURCES,),
     ),
     Mutant(
         "the digest of a right log differs",
