@@ -54,7 +54,7 @@ def run_command(
 
     if start is not None and end is not None and _utc(start) >= _utc(end):
         raise click.BadParameter(f"{end} is not after --from {start}", param_hint="--to")
-    with spark_session(master) as spark:
+    with spark_session(master, options) as spark:
         summary = run(spark, replace(options, start=start, end=end, verify=verify))
         page = write(spark, options.out)
     print_summary(summary)

@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from zkaudit.job.audit import Options
+
 _OPTIONS = (
     click.option(
         "--zookeeper-logs",
@@ -61,32 +63,36 @@ _OPTIONS = (
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what says what to audit; the command gets ``options`` (job.audit.Options) and
-    ``master``. Inputs are looked for before Spark takes its seconds to start."""
+    ``master``."""
 
     @wraps(command)
-    def checked(unowned_seconds: float, **given: Any) -> Any:
+    def with_options(unowned_seconds: float, **given: Any) -> Any:
         from zkaudit.findings.base import Limits
         from zkaudit.job.audit import Options
-        from zkaudit.job.inputs import find
-        from zkaudit.tables.journals import check
 
         names = ("logs", "servers", "journals", "bootstrap", "out", "group")
         limits = Limits(unowned_seconds=unowned_seconds)
         options = Options(**{name: given.pop(name) for name in names}, limits=limits)
-        find(options.logs)
-        check(options.journals)
         return command(options=options, **given)
 
     for option in reversed(_OPTIONS):
-        checked = option(checked)
-    return checked
+        with_options = option(with_options)
+    return with_options
 
 
 @contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
-    """Start Spark on a master, or use the submitted session (``submit``); stop it at the end."""
-    from zkaudit.job.spark import session
+def spark_session(master: str, options: Options | None = None) -> Iterator[SparkSession]:
+    """Start Spark on a master, or use the submitted session (``submit``); stop it at the end.
 
+    The inputs of ``options`` are looked for before Spark takes its seconds to start.
+    """
+    from zkaudit.job.inputs import find
+    from zkaudit.job.spark import session
+    from zkaudit.tables.journals import check
+
+    if options is not None:
+        find(options.logs)
+        check(options.journals)
     spark = session(None if master == "submit" else master)
     try:
         yield spark

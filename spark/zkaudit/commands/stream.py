@@ -43,7 +43,7 @@ def stream_command(options: Options, master: str, every: float, once: bool) -> i
         stop.set()
         signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
 
-    with spark_session(master) as spark:
+    with spark_session(master, options) as spark:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, on_signal)
 
