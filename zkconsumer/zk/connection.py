@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
@@ -255,4 +255,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         pending = self.client._pending
         if not pending or pending[0][2] != header.xid:
             raise ConnectionDropped(f"answer {header.xid} is out of order")
-        return super()._read_response(header, buffer, offset)
+        result = pending[0][1]
+        try:
+            return super()._read_response(header, buffer, offset)
+        except BaseException:
+            # For example an error code that kazoo does not know. kazoo has taken the request off
+            # its list, so nothing else would answer it.
+            if result is not None and not result.ready():
+                result.set_exception(ConnectionLoss())
+            raise
