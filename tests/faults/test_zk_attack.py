@@ -167,7 +167,10 @@ class Client:
         """Take the answers that are there, and send what follows. Raises AssertionError."""
         for actor in range(ACTORS):
             waited = time.monotonic() - self.sent[actor] if actor in self.sent else 0.0
-            assert waited < ANSWER_S, f"{self.name}: {self.actors[actor].op} has no answer"
+            assert waited < ANSWER_S, (
+                f"{self.name}: {self.actors[actor].op} has no answer; connected: "
+                f"{self.driver.connected}, session timeout {self.driver.session_timeout:g} s"
+            )
             if actor not in self.sent and self.driver.session_id:
                 self.send(actor)
         while not self.replies.empty():

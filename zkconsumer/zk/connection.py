@@ -133,6 +133,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
         self.granted = session_timeout
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
+        self._asked_timeout = session_timeout
+        self._connecting = True
         self.stop_by = 0.0
         """When ``stop`` gives up waiting for the server (``time.monotonic``)."""
         self._abandoned = False
@@ -190,8 +192,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def silence(self) -> float:
-        """Seconds after which a server that owes an answer is left."""
-        return self.granted / 3
+        """Seconds after which a server that owes an answer is left.
+
+        A third of the session timeout: of what is asked, while connecting, and never of more. So
+        an unusable timeout in one server's answer keeps nobody from trying the next.
+        """
+        asked = self._asked_timeout
+        return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
         """Seconds that are left to a server that owes an answer; infinite if it owes none."""
@@ -229,7 +236,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         self._tried = hostip, port
         self._asked = None
+        self._connecting = True
         found: tuple[float, float] = super()._connect(host, hostip, port)
+        self._connecting = False
         self._heard = time.monotonic()
         return found
 
