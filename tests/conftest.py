@@ -31,6 +31,7 @@ KINDS = {
     "docker": "servers and members in containers; skipped where no Docker engine answers",
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
+    "fuzz": "bytes that no honest program has written",
     "repo": "promises about the repository itself",
 }
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import queue
 import random
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from zkconsumer.core.zookeeper.ops import Code, Create, Exists, Failed, GetChildren, Ok, Reply, ZkOp
 from zkconsumer.errors import ZkUnavailableError
-from zkconsumer.testing import TcpProxy, wait_until
+from zkconsumer.testing import LocalZooKeeper, TcpProxy, wait_until
 from zkconsumer.zk.blocking import BlockingZk
 from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
@@ -294,3 +296,33 @@ def test_an_interrupted_tool_ends_at_once(chroot: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             ask()
         assert time.monotonic() - began < 1 + SLACK
+
+
+# -- an ensemble that has gone back ----------------------------------------------------------------
+
+
+def test_an_ensemble_that_knows_less_than_its_client(tmp_path: Path) -> None:
+    """ZooKeeper comes back from an old backup: it turns away whoever has seen more transactions.
+    The driver gives up what it has seen, loses its session and opens a new one."""
+    session = 1.0
+    events: queue.Queue[SessionEvent] = queue.Queue()
+    with LocalZooKeeper(dir=tmp_path) as zookeeper:
+        driver = ZkDriver(
+            zookeeper.zookeeper, "", session, lambda event, _: events.put(event), lambda _: None
+        )
+        driver.start(15)
+        try:
+            for number in range(20):
+                replies: queue.Queue[Reply] = queue.Queue()
+                driver.submit(Create(f"/{number}"), driver.session_id, replies.put)
+                assert isinstance(replies.get(timeout=15), Ok)
+            zookeeper.zookeeper_server.stop()
+            shutil.rmtree(tmp_path / "data" / "zookeeper" / "version-2")
+            zookeeper.zookeeper_server.start()
+            zookeeper.zookeeper_server.wait_ready()
+            seen = [events.get(timeout=30) for _ in range(4)]
+        finally:
+            driver.close()
+    opened, suspended, lost, again = seen
+    assert opened is again is SessionEvent.OPENED
+    assert (suspended, lost) == (SessionEvent.SUSPENDED, SessionEvent.LOST)

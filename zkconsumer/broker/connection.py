@@ -120,7 +120,8 @@ class BrokerConnection:
             with mapped_errors(self.endpoint):
                 self._connect()
             try:
-                versions = supported_versions(self)
+                with mapped_errors(self.endpoint):
+                    versions = supported_versions(self)
             except BrokerUnavailableError as error:
                 self.close()
                 if not isinstance(error.__cause__, ConnectionError):

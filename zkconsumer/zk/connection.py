@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
@@ -31,6 +31,8 @@ from kazoo.protocol.states import KeeperState
 
 logger = logging.getLogger("zkconsumer.zk")
 
+_PASSWORD_BYTES: Final = 16
+"""Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
 _ABANDONED_SECONDS: Final = 0.5
 """How long ``stop`` waits for the thread once its socket is shut down."""
@@ -133,6 +135,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
         self.granted = session_timeout
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
+        self._asked_timeout = session_timeout
+        self._connecting = True
+        self._turned_away: float | None = None
+        """Since when servers have ended each connection before it was one."""
         self.stop_by = 0.0
         """When ``stop`` gives up waiting for the server (``time.monotonic``)."""
         self._abandoned = False
@@ -190,8 +196,13 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
     @property
     def silence(self) -> float:
-        """Seconds after which a server that owes an answer is left."""
-        return self.granted / 3
+        """Seconds after which a server that owes an answer is left.
+
+        A third of the session timeout: of what is asked, while connecting, and never of more. So
+        an unusable timeout in one server's answer keeps nobody from trying the next.
+        """
+        asked = self._asked_timeout
+        return (asked if self._connecting else min(asked, self.granted)) / 3
 
     def patience(self) -> float:
         """Seconds that are left to a server that owes an answer; infinite if it owes none."""
@@ -229,16 +240,46 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         self._tried = hostip, port
         self._asked = None
-        found: tuple[float, float] = super()._connect(host, hostip, port)
+        self._connecting = True
+        try:
+            found: tuple[float, float] = super()._connect(host, hostip, port)
+        except ConnectionDropped:
+            self._refused()
+            raise
+        self._connecting = False
+        self._turned_away = None
         self._heard = time.monotonic()
         return found
+
+    def _refused(self) -> None:
+        """A server has ended the connection before it was one.
+
+        It does so when it knows fewer transactions than this client has seen. After an ensemble was
+        restored from a backup, or an answer was corrupt, all servers do, without an end. So after
+        two session timeouts the client no longer says what it has seen; the servers then say
+        whether the session still exists. (The Java client tries without an end.)
+        """
+        now = time.monotonic()
+        if self._turned_away is None:
+            self._turned_away = now
+        elif now - self._turned_away > 2 * self._asked_timeout and self.client.last_zxid:
+            logger.warning(
+                "no ZooKeeper server has taken a connection for %.0f s; connecting as a client "
+                "that has seen no transaction: the ensemble may have been restored from a backup",
+                now - self._turned_away,
+            )
+            self.client.last_zxid = 0
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if self._abandoned:
             raise ConnectionDropped("the client is closed")
         answer = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and answer[0].time_out > 0:
-            self.granted = answer[0].time_out / 1000
+        if isinstance(request, Connect):
+            if len(answer[0].passwd or b"") != _PASSWORD_BYTES:
+                # kazoo would keep it, and fail with it at each further connection.
+                raise ConnectionDropped("the server's answer to the connection cannot be read")
+            if answer[0].time_out > 0:
+                self.granted = answer[0].time_out / 1000
         return answer
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
@@ -255,4 +296,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         pending = self.client._pending
         if not pending or pending[0][2] != header.xid:
             raise ConnectionDropped(f"answer {header.xid} is out of order")
-        return super()._read_response(header, buffer, offset)
+        result = pending[0][1]
+        try:
+            return super()._read_response(header, buffer, offset)
+        except BaseException:
+            # For example an error code that kazoo does not know. kazoo has taken the request off
+            # its list, so nothing else would answer it.
+            if result is not None and not result.ready():
+                result.set_exception(ConnectionLoss())
+            raise

@@ -68,11 +68,24 @@ _CODES: dict[type[kz.KazooException], Code] = {
 
 
 def code_of(error: BaseException) -> Code:
-    """The code of a kazoo error; ``OTHER`` for what no script can act on."""
+    """The code of a kazoo error; ``OTHER`` for what no script can act on.
+
+    Any other exception means that kazoo could not read the answer: the outcome is unknown.
+    """
+    if not isinstance(error, kz.KazooException):
+        return Code.CONNECTION_LOSS
     for kind in type(error).__mro__:
         if kind in _CODES:
             return _CODES[kind]
     return Code.OTHER
+
+
+def _code_of_number(number: int) -> Code:
+    """The code of ZooKeeper's error number; kazoo raises for those that it does not know."""
+    try:
+        return code_of(kz.EXCEPTIONS[number]())
+    except RuntimeError:
+        return Code.OTHER
 
 
 OnReply = Callable[[Reply], object]
@@ -358,7 +371,7 @@ class ZkDriver:
             elif item == NO_NODE:
                 found.append(None)
             else:
-                on_reply(Failed(code_of(kz.EXCEPTIONS[item]()), index))
+                on_reply(Failed(_code_of_number(item), index))
                 return
         on_reply(Ok(tuple(found)))
 

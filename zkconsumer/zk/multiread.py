@@ -61,6 +61,8 @@ class MultiRead(NamedTuple("MultiRead", [("paths", tuple[str, ...]), ("children"
                 for _ in range(length):
                     (size,) = int_struct.unpack_from(data, offset)
                     offset += int_struct.size
+                    if not 0 <= size <= len(data) - offset:
+                        raise ValueError(f"a name of {size} bytes")
                     names.append(data[offset : offset + size].decode())
                     offset += size
                 results.append(names)

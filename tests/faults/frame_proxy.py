@@ -1,0 +1,219 @@
+"""A loopback port that treats ZooKeeper's frames badly, one random fault after another.
+
+A frame is a length in four bytes and as many bytes. A thread for each direction of a connection
+passes frames on; it draws from one random generator, so a seed gives the same kinds of faults in
+the same proportions, but not at the same moments: the other side is a real server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+_HOST = "127.0.0.1"
+
+
+class Fault(Enum):
+    """What may happen to a frame. The number is how often, among the others."""
+
+    DROP_ANSWER = "an answer is lost", 10
+    DROP_REQUEST = "a request is lost", 10
+    DELAY = "a frame is up to 0.3 s late", 15
+    DUPLICATE = "an answer arrives twice", 10
+    TRUNCATE = "the connection ends within an answer", 10
+    REORDER = "an answer arrives before the one in front of it", 10
+    CLOSE_BEFORE = "the connection ends instead of a request", 10
+    CLOSE_AFTER = "the connection ends instead of the answer to a request", 10
+    SILENT_REQUESTS = "the server receives nothing any more", 2
+    SILENT_ANSWERS = "the client receives nothing any more", 2
+    SILENT_BOTH = "nothing passes any more", 2
+    CORRUPT = "bytes of an answer are wrong", 10
+
+    def __init__(self, meaning: str, weight: int) -> None:
+        self.meaning = meaning
+        self.weight = weight
+
+
+REQUESTS = frozenset(
+    {Fault.DROP_REQUEST, Fault.DELAY, Fault.CLOSE_BEFORE, Fault.CLOSE_AFTER}
+    | {Fault.SILENT_REQUESTS, Fault.SILENT_BOTH}
+)
+"""Those that happen to a request; the others, and delays, happen to an answer."""
+
+
+class _Ended(Exception):
+    """The connection is to be closed."""
+
+
+class Link:
+    """One client's connection through the proxy."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.ends = (client, server)
+        self.muted: set[bool] = set()
+        """Directions that pass nothing: ``True`` for requests."""
+        self.close_at_answer = False
+        self.held: bytes | None = None
+
+    def close(self) -> None:
+        """End both sides."""
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+class FrameProxy:
+    """Passes connections on to ``target_port``; with probability ``rate`` a frame meets a fault.
+
+    ``kinds``: which faults. ``delivered`` counts those that happened. The rate may be changed.
+    """
+
+    def __init__(self, target_port: int, seed: int, rate: float, kinds: frozenset[Fault]) -> None:
+        self.rate = rate
+        self.delivered: Counter[Fault] = Counter()
+        self._target = target_port
+        self._rng = random.Random(seed)
+        self._kinds = sorted(kinds, key=lambda kind: kind.name)
+        self._lock = threading.Lock()
+        self._links: set[Link] = set()
+        self._closed = threading.Event()
+        self._listener = socket.create_server((_HOST, 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    @property
+    def address(self) -> str:
+        """``127.0.0.1:PORT``."""
+        return f"{_HOST}:{self._listener.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((_HOST, self._target), 5.0)
+            except OSError:
+                client.close()
+                continue
+            for end in (client, server):
+                end.settimeout(None)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = Link(client, server)
+            with self._lock:
+                self._links.add(link)
+            for requests in (True, False):
+                threading.Thread(target=self._pass_on, args=(link, requests), daemon=True).start()
+
+    def _pass_on(self, link: Link, requests: bool) -> None:
+        source, sink = link.ends if requests else reversed(link.ends)
+        with contextlib.suppress(OSError, _Ended):
+            while frame := _frame(source):
+                self._frame(link, requests, frame, sink)
+        link.close()
+        with self._lock:
+            self._links.discard(link)
+
+    def _draw(self, requests: bool) -> Fault | None:
+        with self._lock:
+            if self._rng.random() >= self.rate:
+                return None
+            kinds = [
+                kind
+                for kind in self._kinds
+                if kind is Fault.DELAY or (kind in REQUESTS) is requests
+            ]
+            if not kinds:
+                return None
+            (kind,) = self._rng.choices(kinds, [kind.weight for kind in kinds])
+            self.delivered[kind] += 1
+            return kind
+
+    def _frame(self, link: Link, requests: bool, frame: bytes, sink: socket.socket) -> None:
+        """Pass one frame on, or do to it what is drawn. Raises _Ended, OSError."""
+        if requests in link.muted:
+            return
+        if not requests and link.close_at_answer:
+            raise _Ended
+        match self._draw(requests):
+            case Fault.DROP_ANSWER | Fault.DROP_REQUEST:
+                return
+            case Fault.DELAY:
+                self._closed.wait(self._rng.random() * 0.3)
+            case Fault.DUPLICATE:
+                sink.sendall(frame)
+            case Fault.TRUNCATE:
+                sink.sendall(frame[: self._rng.randrange(len(frame))])
+                raise _Ended
+            case Fault.REORDER if link.held is None:
+                link.held = frame
+                return
+            case Fault.CLOSE_BEFORE:
+                raise _Ended
+            case Fault.CLOSE_AFTER:
+                link.close_at_answer = True
+            case Fault.SILENT_REQUESTS:
+                link.muted = {True}
+                return
+            case Fault.SILENT_ANSWERS:
+                link.muted = {False}
+                return
+            case Fault.SILENT_BOTH:
+                link.muted = {True, False}
+                return
+            case Fault.CORRUPT:
+                changed = bytearray(frame)
+                for _ in range(self._rng.randint(1, 3)):
+                    # A wrong length would only be one of the silences above.
+                    changed[self._rng.randrange(4, len(frame))] ^= self._rng.randint(1, 255)
+                frame = bytes(changed)
+        sink.sendall(frame)
+        if not requests and link.held is not None:
+            held, link.held = link.held, None
+            sink.sendall(held)
+
+
+def _frame(source: socket.socket) -> bytes | None:
+    """The next frame with its length; ``None`` at the end."""
+    head = _exactly(source, 4)
+    if head is None:
+        return None
+    (size,) = struct.unpack(">i", head)
+    body = _exactly(source, size)
+    return None if body is None else head + body
+
+
+def _exactly(source: socket.socket, size: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < size:
+        part = source.recv(size - len(found))
+        if not part:
+            return None
+        found += part
+    return bytes(found)

@@ -1,0 +1,30 @@
+"""Gives one input to one target and says what is wrong with how it took it."""
+
+from __future__ import annotations
+
+import time
+
+from tests.fuzz.targets import Target
+
+
+def fault(target: Target, data: bytes) -> str | None:
+    """Return what ``target`` did that it must not, or ``None``.
+
+    An input that takes too long is tried twice more: the machine may have been busy with something
+    else. What counts is the least CPU time of this thread.
+    """
+    least = float("inf")
+    for _ in range(3):
+        begun = time.thread_time()
+        try:
+            target.run(data)
+        except target.errors:
+            pass
+        except MemoryError:
+            return "it asked for more memory than there is"
+        except Exception as error:  # noqa: BLE001 - any other is the finding
+            return f"it raised {type(error).__name__}: {error}"
+        least = min(least, time.thread_time() - begun)
+        if least <= target.limit_s:
+            return None
+    return f"it took {least:.3f} s of CPU time, allowed are {target.limit_s:g} s"

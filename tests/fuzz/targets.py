@@ -1,0 +1,637 @@
+"""Every decoder of bytes that come from outside, as a fuzzer sees it.
+
+A target takes any bytes. It may raise the errors that its callers expect, and no other. It has to
+end within ``limit_s`` seconds of CPU time. ``seeds`` are valid inputs, from which mutations start.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from crc32c import crc32c
+from kafka.protocol.consumer import (
+    FetchResponse,
+    JoinGroupResponse,
+    ListOffsetsResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
+from kafka.record import MemoryRecordsBuilder
+from zkaudit.decode import read_log, read_snapshot
+from zkaudit.errors import LogFormatError
+from zkaudit.offsets_topic import decode as decode_offsets_record
+from zkaudit.txnlog import FILE_HEADER, BodyError, decode_payload
+from zkmigrate.apply import journal as migration_journal
+from zkmigrate.errors import JournalError, PlanFileError
+from zkmigrate.formats import offset_csv, plan_file
+
+from zkconsumer.admin import offset_files
+from zkconsumer.broker import api_versions, codecs
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.coordinator_calls import fetch_offsets
+from zkconsumer.broker.fetch import BrokerFetcher
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.list_offsets import EARLIEST, list_offsets
+from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.broker.types import Want
+from zkconsumer.config.properties import read_properties
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, wire
+from zkconsumer.core.zookeeper import znodes
+from zkconsumer.errors import (
+    BrokerError,
+    ConfigError,
+    InvalidMessageError,
+    JournalFormatError,
+    OffsetsFileError,
+    ZnodeFormatError,
+)
+from zkconsumer.journal.files import read_journal
+from zkconsumer.journal.recorder import run_entry
+from zkconsumer.zk.multiread import MultiRead
+
+ZNODE_S: Final = 0.05
+"""No znode may take longer than this, in seconds of CPU time."""
+ANSWER_S: Final = 0.1
+"""No answer, record batch or line of a file may take longer than this."""
+
+
+class Target(NamedTuple):
+    """One decoder. ``errors`` are those that its callers handle."""
+
+    run: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    limit_s: float
+    seeds: tuple[bytes, ...]
+
+
+# -- znodes ----------------------------------------------------------------------------------------
+
+_REGISTRATION: Final = b'{"version":1,"subscription":{"t0":2},"pattern":"static","timestamp":"15"}'
+_FILTER: Final = b'{"version":1,"subscription":{"a.*|b":1},"pattern":"white_list","timestamp":"1"}'
+_BROKER: Final = (
+    b'{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":'
+    b'["PLAINTEXT://h:9092"],"jmx_port":-1,"host":"h","timestamp":"1","port":9092,"version":4}'
+)
+_TOPICS: Final = ("a", "abc", "b", "t0", "a" * 200 + "!", "__consumer_offsets")
+
+
+def _subscribed(data: bytes) -> object:
+    return expand("/z", znodes.decode_registration("/z", data), _TOPICS, exclude_internal=True)
+
+
+def _regex(data: bytes) -> object:
+    text = data.decode("utf-8", "replace")
+    return expand("/z", Subscription(Pattern.WHITE_LIST, {text: 1}), _TOPICS, False)
+
+
+# -- answers of brokers ----------------------------------------------------------------------------
+
+_BROKER_1: Final = BrokerEndpoint(1, "127.0.0.1", 9092)
+_TP: Final = TopicPartition("t", 0)
+
+
+class _Socket:
+    """A connected socket whose broker knows ``versions`` and answers all else with ``answer``."""
+
+    def __init__(self, answer: bytes, versions: bytes | None) -> None:
+        self._answer = answer
+        self._versions = versions
+        self._unread = b""
+
+    def sendall(self, frame: bytes) -> None:
+        """Take a request: its answer can be received."""
+        key, correlation = struct.unpack_from(">h2xi", frame, 4)
+        known = key == api_versions.API_VERSIONS and self._versions is not None
+        body = struct.pack(">i", correlation) + (self._versions if known else self._answer)  # type: ignore[operator]
+        self._unread = struct.pack(">i", len(body)) + body
+
+    def recv_into(self, room: memoryview, size: int, _flags: int) -> int:
+        """Give what was not received yet."""
+        part, self._unread = self._unread[:size], self._unread[size:]
+        room[: len(part)] = part
+        return len(part)
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_args: None
+
+
+def _versions(highest: int) -> bytes:
+    version = ApiVersionsResponse.ApiVersion
+    keys = [version(api_key=key, min_version=0, max_version=highest) for key in range(60)]
+    return bytes(ApiVersionsResponse(error_code=0, api_keys=keys).encode(version=0))
+
+
+@contextmanager
+def _answering(answer: bytes, versions: bytes | None) -> Iterator[BrokerConnection]:
+    with mock.patch(
+        "zkconsumer.broker.connection.socket.create_connection",
+        return_value=_Socket(answer, versions),
+    ):
+        yield BrokerConnection(_BROKER_1, "c", 1.0, 0)
+
+
+def _asked(ask: Callable[[BrokerConnection], object], highest: int) -> Callable[[bytes], object]:
+    """Run ``ask`` against a broker that knows all requests up to version ``highest``."""
+    versions = _versions(highest)
+
+    def run(answer: bytes) -> object:
+        with _answering(answer, versions) as connection:
+            return ask(connection)
+
+    return run
+
+
+def _open(answer: bytes) -> object:
+    with _answering(answer, None) as connection:
+        return connection.open()
+
+
+def _commanded(command: Any, highest: int) -> Callable[[bytes], object]:
+    """Carry out ``command`` of a member: nothing may be raised."""
+    versions = _versions(highest)
+
+    def run(answer: bytes) -> object:
+        with _answering(answer, versions):
+            brokers = KnownBrokers([_BROKER_1], lambda _broker: 0)
+            client = GroupClient(
+                "g", "c", None, brokers, session_timeout=1, rebalance_timeout=1, timeout=1
+            )
+            client.coordinator = _BROKER_1
+            return client.execute(command)
+
+    return run
+
+
+def _fetch(connection: BrokerConnection) -> object:
+    return BrokerFetcher(connection).fetch([Want("t", 0, 0, 1000)], 1, 1, 1000)
+
+
+def _encoded(message: Any, version: int) -> bytes:
+    return bytes(message.encode(version=version))
+
+
+def _metadata(version: int) -> bytes:
+    topic = MetadataResponse.MetadataResponseTopic
+    part = topic.MetadataResponsePartition(
+        error_code=0, partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1]
+    )
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="h", port=9092)
+    return _encoded(
+        MetadataResponse(
+            brokers=[broker],
+            controller_id=1,
+            cluster_id="c",
+            topics=[topic(error_code=0, name="t", is_internal=False, partitions=[part])],
+        ),
+        version,
+    )
+
+
+def _joined(version: int) -> bytes:
+    kind = JoinGroupResponse
+    member = kind.JoinGroupResponseMember(member_id="m", metadata=b"\0\0", version=version)
+    return _encoded(
+        kind(
+            error_code=0,
+            generation_id=1,
+            protocol_name="range",
+            leader="m",
+            member_id="m",
+            members=[member],
+        ),
+        version,
+    )
+
+
+def _fetched_offsets(version: int) -> bytes:
+    topic = OffsetFetchResponse.OffsetFetchResponseTopic
+    part = topic.OffsetFetchResponsePartition(
+        partition_index=0, committed_offset=5, metadata="", error_code=0
+    )
+    return _encoded(
+        OffsetFetchResponse(topics=[topic(name="t", partitions=[part])], error_code=0), version
+    )
+
+
+def _committed(version: int) -> bytes:
+    topic = OffsetCommitResponse.OffsetCommitResponseTopic
+    part = topic.OffsetCommitResponsePartition(partition_index=0, error_code=0)
+    return _encoded(OffsetCommitResponse(topics=[topic(name="t", partitions=[part])]), version)
+
+
+def _listed() -> bytes:
+    topic = ListOffsetsResponse.ListOffsetsTopicResponse
+    part = topic.ListOffsetsPartitionResponse(
+        partition_index=0, error_code=0, timestamp=-1, offset=7
+    )
+    return _encoded(ListOffsetsResponse(topics=[topic(name="t", partitions=[part])]), 1)
+
+
+def _fetched(version: int, data: bytes) -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=3,
+        last_stable_offset=3,
+        log_start_offset=0,
+        aborted_transactions=[],
+        records=data,
+    )
+    return _encoded(
+        FetchResponse(error_code=0, session_id=0, responses=[topic(topic="t", partitions=[part])]),
+        version,
+    )
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _batch(magic: int, codec: int) -> bytes:
+    builder = MemoryRecordsBuilder(magic=magic, compression_type=codec, batch_size=1 << 16)
+    for number in range(3):
+        headers = [("h", b"v")] if magic == 2 else []
+        builder.append(1_500_000_000_000, b"k%d" % number, b"v" * 20, headers)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def _sealed(data: bytes) -> bytes:
+    """Make the checksums of format 2 right, so that mutations reach what is behind them."""
+    out = bytearray(data)
+    pos = 0
+    while pos + 61 <= len(out):
+        (size,) = struct.unpack_from(">i", out, pos + 8)
+        stop = pos + 12 + size
+        if out[pos + 16] != 2 or not pos + 61 <= stop <= len(out):
+            break
+        struct.pack_into(">I", out, pos + 17, crc32c(bytes(out[pos + 21 : stop])))
+        pos = stop
+    return bytes(out)
+
+
+def _records(data: bytes) -> object:
+    scan(data)
+    return sum(len(part) for part in PythonDecoder().decode(data, "t", 0, 0))
+
+
+def _codec(number: int, *, old_lz4: bool = False) -> Callable[[bytes], object]:
+    return lambda data: codecs.decompress(number, data, old_lz4=old_lz4)
+
+
+# -- ZooKeeper's files and answers -----------------------------------------------------------------
+
+
+def _file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    """Read the bytes as a file called ``name``."""
+    folder = tempfile.TemporaryDirectory(prefix="zkc-fuzz-")
+
+    def run(data: bytes) -> object:
+        _keep = folder
+        path = Path(folder.name) / name
+        path.write_bytes(data)
+        return read(path)
+
+    return run
+
+
+def _all(items: Iterator[Any]) -> int:
+    return sum(1 for _ in items)
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">i", len(value)) + value.encode()
+
+
+_CREATE: Final = (
+    struct.pack(">qiqqi", 0x100, 1, 0x200, 1_500_000_000_000, 1)
+    + _text("/consumers/g/ids/m")
+    + struct.pack(">i", 2)
+    + b"{}"
+    + struct.pack(">ii", 1, 31)
+    + _text("world")
+    + _text("anyone")
+    + struct.pack(">?i", True, 1)
+)
+_SET: Final = (
+    struct.pack(">qiqqi", 0x100, 2, 0x201, 1_500_000_000_001, 5)
+    + _text("/consumers/g/offsets/t/0")
+    + struct.pack(">i", 2)
+    + b"17"
+    + struct.pack(">i", 3)
+)
+_DELETE: Final = struct.pack(">qiqqi", 0x100, 3, 0x202, 1_500_000_000_002, 2) + _text("/a")
+_CLOSE: Final = struct.pack(">qiqqi", 0x100, 4, 0x203, 1_500_000_000_003, -11)
+_MULTI: Final = struct.pack(">qiqqii", 0x100, 5, 0x204, 1_500_000_000_004, 14, 1) + (
+    struct.pack(">ii", 2, 6) + _text("/b")
+)
+
+
+def _log_of(*payloads: bytes) -> bytes:
+    records = [
+        struct.pack(">qi", zlib.adler32(payload), len(payload)) + payload + b"B"
+        for payload in payloads
+    ]
+    return FILE_HEADER + b"".join(records) + bytes(64)
+
+
+def _resealed_log(data: bytes) -> bytes:
+    """Make the checksums of a log right."""
+    out = bytearray(data)
+    pos = len(FILE_HEADER)
+    while pos + 12 <= len(out):
+        (size,) = struct.unpack_from(">i", out, pos + 8)
+        if not 0 < size <= len(out) - pos - 13:
+            break
+        struct.pack_into(">q", out, pos, zlib.adler32(bytes(out[pos + 12 : pos + 12 + size])))
+        out[pos + 12 + size] = 0x42
+        pos += 13 + size
+    return bytes(out)
+
+
+_SNAPSHOT: Final = (
+    b"ZKSN"
+    + struct.pack(">iq", 2, -1)
+    + struct.pack(">iqi", 1, 0x100, 6000)
+    + struct.pack(">iqii", 1, 1, 1, 31)
+    + _text("world")
+    + _text("anyone")
+    + b"".join(
+        _text(path)
+        + struct.pack(">i", len(data))
+        + data
+        + struct.pack(">qqqqqiiiqq", 1, 1, 1, 0, 0, 0, 0, 0, 0, 1)
+        for path, data in (("", b""), ("/consumers", b"x"))
+    )
+    + _text("/")
+)
+
+
+def _snapshot(data: bytes) -> bytes:
+    return data + struct.pack(">q", zlib.adler32(data)) + _text("/")
+
+
+def _resealed_snapshot(data: bytes) -> bytes:
+    """Make the checksum right."""
+    end = len(data) - 13
+    return data[:end] + struct.pack(">q", zlib.adler32(data[:end])) + data[end + 8 :]
+
+
+def _multi_answer() -> bytes:
+    stat = struct.pack(">qqqqiiiqiiq", 1, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1)
+    data = struct.pack(">iBi", 4, 0, 0) + struct.pack(">i", 1) + b"x" + stat
+    names = struct.pack(">iBi", 8, 0, 0) + struct.pack(">i", 2) + _text("a") + _text("b")
+    return data + names + struct.pack(">iBii", -1, 0, -101, -101) + struct.pack(">iBi", -1, 1, -1)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _journal() -> bytes:
+    return json.dumps(run_entry(1, "boottime", {"group.id": "g"})).encode() + b"\n"
+
+
+def _offsets_record(data: bytes) -> object:
+    size = data[0] if data else 0
+    return decode_offsets_record(data[1 : 1 + size], data[1 + size :] or None)
+
+
+def _offsets_seeds() -> tuple[bytes, ...]:
+    key = struct.pack(">h", 1) + b"\0\1g\0\1t" + struct.pack(">i", 0)
+    value = struct.pack(">hqi", 3, 7, -1) + b"\0\0" + struct.pack(">q", 1_500_000_000_000)
+    group = struct.pack(">h", 2) + b"\0\1g"
+    state = struct.pack(">h", 3) + b"\0\x08consumer" + struct.pack(">i", 1) + b"\0\5range\0\1m"
+    state += struct.pack(">qi", 5, 0)
+    return tuple(
+        bytes((len(k),)) + k + (v or b"") for k, v in ((key, value), (key, None), (group, state))
+    )
+
+
+_SUBSCRIPTION: Final = wire.encode_subscription(wire.SubscriptionData(("a", "b"), b"xyz"))
+_ASSIGNMENT: Final = wire.encode_assignment(wire.AssignmentData(frozenset({_TP}), b""))
+_PLAN: Final = b"".join(
+    json.dumps(line).encode() + b"\n"
+    for line in (
+        {"zkmigrate": 1, "direction": "zk-to-kafka", "made_ms": 1},
+        {
+            "group": "g",
+            "verdict": "ready",
+            "partitions": 1,
+            "writes": 1,
+            "problems": [],
+            "notes": ["n"],
+            "tombstone": None,
+            "topics": {"t": 5},
+            "skipped": [],
+            "stays_behind": [{"topic": "x", "partition": 0, "offset": 3, "why": "w"}],
+        },
+        {
+            "topic": "t",
+            "partition": 0,
+            "zookeeper": 17,
+            "zk_version": 3,
+            "kafka": 5,
+            "to": 17,
+            "write": True,
+            "reason": "r",
+            "leader_epoch": 1,
+        },
+        {"groups": 1, "partitions": 1},
+    )
+)
+
+
+def _checked_lines(data: bytes) -> object:
+    """Parse a migration journal whose lines' checksums are right."""
+    lines = [line.rpartition(b"\t")[0] or line for line in data.split(b"\n")[:-1]]
+    sealed = b"".join(b"%b\t%08x\n" % (line, zlib.crc32(line)) for line in lines)
+    return migration_journal.parse("j", sealed)
+
+
+TARGETS: Final[dict[str, Target]] = {
+    # znodes
+    "registration": Target(_subscribed, (ZnodeFormatError,), ZNODE_S, (_REGISTRATION, _FILTER)),
+    "offset-znode": Target(
+        lambda data: znodes.decode_offset("/z", data), (ZnodeFormatError,), ZNODE_S, (b"17", b"-1")
+    ),
+    "broker-znode": Target(
+        lambda data: znodes.decode_broker("/z", 1, data), (ZnodeFormatError,), ZNODE_S, (_BROKER,)
+    ),
+    "topic-znode": Target(
+        lambda data: znodes.decode_topic("/z", data),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (b'{"version":1,"partitions":{"0":[1],"1":[2,1]}}',),
+    ),
+    "filter": Target(
+        _regex,
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (b"a.*", b"(?i)x{2}[a-f&&[^b]]", b"(a+)+$", b"(x|y)*\\1"),
+    ),
+    # answers of ZooKeeper
+    "multi-read": Target(
+        lambda data: MultiRead.deserialize(data, 0),
+        (ValueError, struct.error),
+        ANSWER_S,
+        (_multi_answer(),),
+    ),
+    # answers of brokers
+    "api-versions": Target(_open, (BrokerError,), ANSWER_S, (_versions(3),)),
+    **{
+        f"fetch-{version}": Target(
+            _asked(_fetch, version),
+            (BrokerError,),
+            ANSWER_S,
+            (_fetched(version, b"abc"), _fetched(version, b"")),
+        )
+        for version in (0, 2, 4, 10)
+    },
+    "metadata": Target(
+        _asked(lambda connection: fetch_metadata(connection, {"t"}), 4),
+        (BrokerError,),
+        ANSWER_S,
+        (_metadata(4),),
+    ),
+    "list-offsets": Target(
+        _asked(lambda connection: list_offsets(connection, [_TP], EARLIEST), 1),
+        (BrokerError,),
+        ANSWER_S,
+        (_listed(),),
+    ),
+    "offset-fetch": Target(
+        _asked(lambda connection: fetch_offsets(connection, "g", [_TP]), 5),
+        (BrokerError,),
+        ANSWER_S,
+        (_fetched_offsets(5),),
+    ),
+    "member-find": Target(
+        _commanded(commands.FindCoordinator(1), 7),
+        (),
+        ANSWER_S,
+        (
+            _encoded(
+                FindCoordinatorResponse(error_code=0, node_id=1, host="127.0.0.1", port=9092), 0
+            ),
+        ),
+    ),
+    "member-topics": Target(
+        _commanded(commands.LoadTopics(1, None), 4), (), ANSWER_S, (_metadata(4),)
+    ),
+    "member-join": Target(
+        _commanded(commands.JoinGroup(1, "m", (("range", b""),)), 5), (), ANSWER_S, (_joined(5),)
+    ),
+    "member-sync": Target(
+        _commanded(commands.SyncGroup(1, "m", 1, {}), 3),
+        (),
+        ANSWER_S,
+        (_encoded(SyncGroupResponse(error_code=0, assignment=_ASSIGNMENT), 3),),
+    ),
+    "member-offsets": Target(
+        _commanded(commands.FetchOffsets(1, frozenset({_TP})), 5),
+        (),
+        ANSWER_S,
+        (_fetched_offsets(5),),
+    ),
+    "member-commit": Target(
+        _commanded(commands.CommitOffsets(1, "m", 1, {_TP: 1}), 7), (), ANSWER_S, (_committed(7),)
+    ),
+    # what other members of a group write
+    "subscription": Target(wire.decode_subscription, (ValueError,), ZNODE_S, (_SUBSCRIPTION,)),
+    "assignment": Target(wire.decode_assignment, (ValueError,), ZNODE_S, (_ASSIGNMENT,)),
+    "sticky": Target(wire.decode_sticky, (ValueError,), ZNODE_S, (wire.encode_sticky([_TP], 3),)),
+    # records
+    "records": Target(
+        _records,
+        (InvalidMessageError,),
+        ANSWER_S,
+        tuple(_batch(magic, codec) for magic in (0, 1, 2) for codec in (0, 1)),
+    ),
+    "records-sealed": Target(
+        lambda data: _records(_sealed(data)),
+        (InvalidMessageError,),
+        ANSWER_S,
+        tuple(_batch(2, codec) for codec in (0, 1, 2, 3, 4)),
+    ),
+    "gzip": Target(_codec(1), (InvalidMessageError,), 1.0, (gzip.compress(b"abc" * 50),)),
+    "snappy": Target(_codec(2), (InvalidMessageError,), 1.0, (_batch(2, 2)[61:],)),
+    "lz4": Target(_codec(3), (InvalidMessageError,), 1.0, (_batch(2, 3)[61:],)),
+    "lz4-old": Target(_codec(3, old_lz4=True), (InvalidMessageError,), 1.0, (_batch(2, 3)[61:],)),
+    "zstd": Target(_codec(4), (InvalidMessageError,), 1.0, (_batch(2, 4)[61:],)),
+    # ZooKeeper's logs and snapshots
+    "transaction": Target(
+        decode_payload, (BodyError,), ANSWER_S, (_CREATE, _SET, _DELETE, _CLOSE, _MULTI)
+    ),
+    "log": Target(
+        _file(lambda path: _all(read_log(path)), "log.1"),
+        (LogFormatError,),
+        ANSWER_S,
+        (_log_of(_CREATE, _SET, _DELETE, _CLOSE, _MULTI),),
+    ),
+    "log-sealed": Target(
+        (lambda run: lambda data: run(_resealed_log(data)))(
+            _file(lambda path: _all(read_log(path)), "log.1")
+        ),
+        (LogFormatError,),
+        ANSWER_S,
+        (_log_of(_CREATE, _SET, _DELETE, _CLOSE, _MULTI),),
+    ),
+    "snapshot": Target(
+        (lambda run: lambda data: run(_resealed_snapshot(data)))(
+            _file(lambda path: _all(read_snapshot(path)), "snapshot.1")
+        ),
+        (LogFormatError,),
+        ANSWER_S,
+        (_snapshot(_SNAPSHOT),),
+    ),
+    "offsets-record": Target(_offsets_record, (), ANSWER_S, _offsets_seeds()),
+    # files
+    "journal": Target(
+        _file(lambda path: _all(read_journal(path)), "j"),
+        (JournalFormatError,),
+        ANSWER_S,
+        (_journal(),),
+    ),
+    "plan": Target(
+        lambda data: _all(iter(plan_file.parse("p", data).groups)),
+        (PlanFileError,),
+        ANSWER_S,
+        (_PLAN,),
+    ),
+    "migration-journal": Target(
+        _checked_lines, (JournalError,), ANSWER_S, (b'{"journal":1,"n":0,"plan":"x"}\n{"n":1}\n',)
+    ),
+    "offsets-file": Target(
+        lambda data: offset_files.parse("f", data),
+        (OffsetsFileError,),
+        ANSWER_S,
+        (b"/consumers/g/offsets/t/0:17\n",),
+    ),
+    "offsets-csv": Target(
+        lambda data: offset_csv.parse("f", data),
+        (OffsetsFileError,),
+        ANSWER_S,
+        (b"g,t,0,17\n", b'[{"group":"g","topic":"t","partition":0,"offset":17}]'),
+    ),
+    "properties": Target(
+        _file(lambda path: read_properties(path), "p"),
+        (ConfigError,),
+        ANSWER_S,
+        (b"a=b\\\n c\n# d\nkey\\u0041 : v\n",),
+    ),
+}
