@@ -28,10 +28,10 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.record import MemoryRecordsBuilder
-from zkaudit.decode import read_log, read_snapshot
+from zkaudit.decode.batches import read_log, read_snapshot
+from zkaudit.decode.offsets_topic import decode as decode_offsets_record
+from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
-from zkaudit.offsets_topic import decode as decode_offsets_record
-from zkaudit.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file
