@@ -89,10 +89,12 @@ def recorded(patch: pytest.MonkeyPatch, run: Callable[[], object]) -> Lines:
 
 
 def zookeeper(patch: pytest.MonkeyPatch, seed: int) -> Lines:
+    """Journals of a group in ZooKeeper."""
     return recorded(patch, lambda: scenario.run(seed))
 
 
 def coordinator(patch: pytest.MonkeyPatch, seed: int) -> Lines:
+    """Journals of a group on the brokers."""
     return recorded(patch, lambda: group_scenario.run(seed, strategies=STRATEGIES))
 
 
@@ -101,10 +103,12 @@ RUNS = {"zookeeper": zookeeper, "coordinator": coordinator}
 
 
 def replayed(lines: Lines, **more: Any) -> list[Replayed]:
+    """All members of a journal in memory, run again."""
     return replay("j", lines.entries, CLASSES, **more)
 
 
 def command_line(*arguments: str) -> Result:
+    """What ``zkconsumer replay`` does."""
     return CliRunner().invoke(cli, ["replay", *arguments], catch_exceptions=True)
 
 
