@@ -40,9 +40,9 @@ _SHOWN: Final = 400
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
     """Run a member's machine again on the events in its journal, and compare.
 
-    State, commands and the rules of every machine are compared after each event. The first
-    difference is shown with its line, what is expected (the journal) and actual (this release),
-    and a Mermaid sequence diagram of what happened before it.
+    After each event its state and commands must be those in the journal, and the rules of every
+    machine must hold. The first difference is shown: its line, what is expected (the journal) and
+    actual (this release), and a Mermaid sequence diagram of what happened before it.
 
     Members write such a journal with the key `zkconsumer.journal.dir`. Exit status: 0 all as
     recorded, 1 something differs, 2 the journal cannot be read or replayed to its end.
@@ -95,7 +95,7 @@ def _lines(journal: Path, run: Replayed) -> Iterator[str]:
         return
     yield f"{place}: {run.events - 1} events as recorded, then it differs"
     yield f"{journal}:{there.line}: {_what(there)}"
-    yield f"  event, line {there.event_line}, {_time(journal, there.event_line)}"
+    yield f"  event of {_time(journal, there.event_line)}"
     yield f"    {_shown(there.event)}"
     yield "  state after it"
     yield f"    expected  {there.expected_state or '(not recorded)'}"
@@ -127,4 +127,4 @@ def _shown(one: Did) -> str:
 
 def _time(journal: Path, line: int) -> str:
     entry = next(_between(journal, line, line))
-    return datetime.fromtimestamp(entry["at"] / 1e6, UTC).isoformat(" ", "microseconds")
+    return f"{datetime.fromtimestamp(entry['at'] / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
