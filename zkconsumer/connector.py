@@ -41,8 +41,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
         journal: takes an entry for each event, order and ZooKeeper operation of this member
-            (``zkconsumer.journal.JournalWriter`` writes them to a file). The first line of a
-            journal, of kind ``run``, is the caller's to write. Without it,
+            (``zkconsumer.journal.JournalWriter`` writes them to a file), on the member's thread.
+            The first line of a journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,

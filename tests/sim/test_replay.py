@@ -18,9 +18,12 @@ from click.testing import CliRunner, Result
 
 from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.cli.main import cli
-from zkconsumer.core.common.commands import Drop, Forget
+from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.strategies import LegacyStrategy
+from zkconsumer.core.zookeeper.commands import Commit
+from zkconsumer.core.zookeeper.events import SessionLost
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.errors import JournalFormatError
 from zkconsumer.journal import JournalWriter
@@ -32,6 +35,7 @@ from zkconsumer.sim import group_scenario, scenario
 
 STRATEGIES = (*group_scenario.STRATEGIES, StickyStrategy(False), StickyStrategy(True))
 CLASSES = {type(one) for one in STRATEGIES} | {LegacyStrategy}
+TP = TopicPartition("x", 0)
 ONLY = os.environ.get("ZKC_SEED")
 SEEDS = [int(ONLY)] if ONLY else range(int(os.environ.get("ZKC_SEEDS", "1000")) // 40)
 
@@ -234,6 +238,53 @@ def test_a_machine_that_raises_and_a_broken_rule_are_found(
         run = replayed(tokens)[0]
         assert run.difference is not None
         assert "the token 1 was used before" in run.difference.broken[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        (StartFetching(10**6, {TP: (ConsumerThreadId("m", 0), 5)}), "StartFetching: not held: x-0"),
+        (Commit(10**6, 0, {TP: 5}, {}), "Commit: not held: x-0"),
+        (AnswerCommit(10**6, ()), "the commit request 1000000 is answered twice, or was not made"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_rule_is_kept(monkeypatch: pytest.MonkeyPatch, command: object, rule: str) -> None:
+    """A machine that fetches or commits what it does not hold, or answers what nobody asked."""
+    lines = zookeeper(monkeypatch, 1)
+    right = RebalanceMachine.on
+    monkeypatch.setattr(RebalanceMachine, "on", lambda self, event: [*right(self, event), command])
+    difference = replayed(lines)[0].difference
+    assert difference is not None
+    assert difference.broken == [rule]
+
+
+def test_partitions_that_are_fetched_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that forgets to take a lost partition out of what is fetched is found out."""
+    for seed in range(200):
+        lines = zookeeper(monkeypatch, seed)
+        losers = [e["member"] for e in lines.entries if e.get("name") == "Drop"]
+        losers = [name for name in losers if not _is_scala(lines, name)]
+        if losers:
+            break
+
+    def on(self: RebalanceMachine, event: Any) -> list[Any]:
+        before = set(self.fetching)
+        found = right(self, event)
+        self.fetching |= before if isinstance(event, SessionLost) else set()
+        return found
+
+    right = RebalanceMachine.on
+    monkeypatch.setattr(RebalanceMachine, "on", on)
+    difference = replayed(lines, member=losers[0])[0].difference
+    assert difference is not None
+    assert difference.event.name == "SessionLost"
+    assert difference.broken == ["partitions are fetched that are not held"]
+
+
+def _is_scala(lines: Lines, member: str) -> bool:
+    made = next(e for e in lines.entries if e["kind"] == "member" and e["member"] == member)
+    return bool(made["fields"]["scala"])
 
 
 @pytest.mark.parametrize("kind", RUNS)

@@ -50,6 +50,7 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import (
     BrokerError,
     CommitFailedError,
+    ConfigError,
     ConnectorFailedError,
     ZkUnavailableError,
 )
@@ -551,6 +552,19 @@ def test_a_start_that_fails_leaves_no_open_journal(
         raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
         assert isinstance(raised, ConnectorFailedError), repr(raised)
         assert not _open_files(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "coordinator"])
+def test_a_journal_that_cannot_be_made_is_an_error_of_the_configuration(
+    switch: Switch, tmp_path: Path, kind: str
+) -> None:
+    """The key is named, the member does not start, and the connector can be shut down."""
+    (tmp_path / "file").touch()
+    member = journalling(kind, tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"zkconsumer\.journal\.dir: .*file"):
+        member.create_message_streams({"t": 1})
+    member.shutdown()
+    assert len(switch.closed) == (kind == "zookeeper")
 
 
 def _open_files(directory: Path) -> list[str]:

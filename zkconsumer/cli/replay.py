@@ -21,7 +21,7 @@ from zkconsumer.core.coordinator.strategies import (
 )
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.files import read_journal
-from zkconsumer.journal.recorder import RELEASE, Entry
+from zkconsumer.journal.recorder import RELEASE
 from zkconsumer.journal.replay import Did, Difference, Replayed, replay as replay_entries
 from zkconsumer.journal.sequence import sequence
 
@@ -70,11 +70,7 @@ def _diagram(journal: Path, run: Replayed) -> str:
     last = max([there.event_line, *(one.line for one in there.expected)])
     first = max(run.line, there.event_line - _AROUND)
     note = f"    Note over M: line {there.line}: differs after {there.event.name}\n"
-    return sequence(_between(journal, first, last), run.member) + note
-
-
-def _between(journal: Path, first: int, last: int) -> Iterator[Entry]:
-    return islice(read_journal(journal), first - 1, last)
+    return sequence(islice(read_journal(journal), first - 1, last), run.member) + note
 
 
 def _lines(journal: Path, run: Replayed) -> Iterator[str]:
@@ -95,7 +91,7 @@ def _lines(journal: Path, run: Replayed) -> Iterator[str]:
         return
     yield f"{place}: {run.events - 1} events as recorded, then it differs"
     yield f"{journal}:{there.line}: {_what(there)}"
-    yield f"  event of {_time(journal, there.event_line)}"
+    yield f"  event of {datetime.fromtimestamp(there.at / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"
     yield f"    {_shown(there.event)}"
     yield "  state after it"
     yield f"    expected  {there.expected_state or '(not recorded)'}"
@@ -123,8 +119,3 @@ def _shown(one: Did) -> str:
     text = f"{one.name} {json.dumps(one.fields)}" if one.fields else one.name
     text = printable(text if len(text) <= _SHOWN else text[:_SHOWN] + " ...")
     return f"line {one.line}: {text}" if one.line else text
-
-
-def _time(journal: Path, line: int) -> str:
-    entry = next(_between(journal, line, line))
-    return f"{datetime.fromtimestamp(entry['at'] / 1e6, UTC):%Y-%m-%d %H:%M:%S.%f} UTC"

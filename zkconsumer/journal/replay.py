@@ -44,13 +44,14 @@ class Did:
 class Difference:
     """Where a machine first did something else. ``expected`` is what the journal recorded.
 
-    ``event_line`` is the line of the event after which they differ, ``line`` the first line that is
-    not as recorded. A state is empty where the journal does not show it. ``broken``: rules of every
-    machine that do not hold.
+    ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
+    on the run's clock), ``line`` the first line that is not as recorded. A state is empty where the
+    journal does not show it. ``broken``: rules of every machine that do not hold.
     """
 
     line: int
     event_line: int
+    at: int
     event: Did
     expected_state: str
     actual_state: str
@@ -153,7 +154,7 @@ class _Run:
         line = step.done[same].line if same < len(step.done) else step.line
         event = Did(step.entry["name"], step.entry["fields"], step.line)
         result.difference = Difference(
-            line, step.line, event, step.state, state, step.done, actual, broken
+            line, step.line, step.entry["at"], event, step.state, state, step.done, actual, broken
         )
 
     def _broken(self, event: Any, found: Sequence[Any]) -> list[str]:
