@@ -257,8 +257,8 @@ and `zkconsumer herd --journal FILE` write one, and so does each member with the
 `zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
 for faults in it, and `zkconsumer replay` runs a member again on it
 ([how to replay a failure](../how-to/replay-a-failure.md)). The first line is of kind `run`. Fields
-that have nothing to say are left out. Half a line at the end is what a killed writer leaves; readers
-pass over it.
+that have nothing to say are left out. Half a line at the end is what a killed writer leaves;
+readers pass over it.
 
 ## The journal of a running member
 
