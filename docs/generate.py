@@ -23,6 +23,7 @@ from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
+from zkconsumer.journal.files import QUEUE_BYTES
 from zkconsumer.prometheus import LABELS, PREFIX
 from zkconsumer.runtime.metrics import Kind, declared
 
@@ -251,6 +252,45 @@ _KINDS = {
 }
 
 
+JOURNAL = f"""\
+A journal is a file of JSON Lines: one object a line, UTF-8. `zkconsumer simulate --journal FILE`
+and `zkconsumer herd --journal FILE` write one, and so does each member with the key
+`zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
+for faults in it, and `zkconsumer replay` runs a member again on it
+([how to replay a failure](../how-to/replay-a-failure.md)). The first line is of kind `run`. Fields
+that have nothing to say are left out. Half a line at the end is what a killed writer leaves;
+readers pass over it.
+
+## The journal of a running member
+
+The file is opened when the member begins, after its connection to ZooKeeper was made. It holds
+whole events and commands (`fields`). Simulations write summaries without `fields`; they are
+replayed from their seed.
+
+A thread of its own writes, so the member never waits for the disk. It hands entries to the
+operating system in order, usually within a millisecond, and does not call `fsync`. A process that
+is killed may lose its last entries; a machine that fails may lose what the operating system had not
+stored.
+
+- **The disk is slow, or hangs.** Up to {QUEUE_BYTES >> 20} MiB wait in memory. Then entries are
+  dropped until all of that is written. An entry `EntriesDropped` shows where and how many (`count`)
+  are missing. The log of `zkconsumer.member` has a warning at the first of them and when the
+  journal continues.
+- **The disk is full, or a write fails.** The journal ends there, with one warning in the log. The
+  member continues.
+- **The disk hangs at the end.** `shutdown` waits for it for 1 s at most. A warning in the log says
+  how many bytes are missing.
+
+What it costs, measured with names of 60 characters:
+
+| | Size | Time on the member's thread |
+|---|---|---|
+| one commit, 5 partitions | 3 to 4 kB | 0.2 ms |
+| one rebalance in a group of 10 members and 50 partitions | 27 kB | 0.7 ms |
+| one rebalance in a group of 200 members and 1,000 partitions | 430 kB | 13 ms |
+"""
+
+
 def journal_page() -> str:
     """The fields of a journal's lines."""
     kinds = [f"| `{kind.value}` | {meaning} |" for kind, meaning in schema.KINDS.items()]
@@ -263,13 +303,8 @@ def journal_page() -> str:
         [
             "# Journal\n",
             NOTE,
-            "A journal is a file of JSON Lines: one object a line, UTF-8. `zkconsumer simulate",
-            "--journal FILE` and `zkconsumer herd --journal FILE` write one, and so does each",
-            "member with the key `zkconsumer.journal.dir`, each line at once.",
-            "`zkconsumer.journal.read_journal` reads it, and `zkaudit run --journals` looks for",
-            "faults in it. The first line is of kind `run`.",
-            "Fields that have nothing to say are left out. Half a line at the end is what a killed",
-            "writer leaves; readers pass over it.\n",
+            JOURNAL,
+            "## Lines\n",
             "| Kind | What the line tells |",
             "|---|---|",
             *kinds,

@@ -5,7 +5,6 @@ Called from the application's threads; see ``zkconsumer.runtime.connector``.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -42,8 +41,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
         journal: takes an entry for each event, order and ZooKeeper operation of this member
-            (``zkconsumer.journal.JournalWriter`` writes them to a file). The first line of a
-            journal, of kind ``run``, is the caller's to write. Without it,
+            (``zkconsumer.journal.JournalWriter`` writes them to a file), on the member's thread.
+            The first line of a journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
@@ -69,9 +68,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self._leave_patience = self._session_timeout + 5
         if self.config.offsets_storage == "kafka":
             self._leave_patience += self._offset_patience
-        self._coordination = ZooKeeperCoordination(
-            self._host, self._gate, self._session_timeout, self._observer()
-        )
+        self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
         self._coordination.zk = self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
@@ -115,9 +112,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         )
         if spec.kafka_storage:
             self._coordination.offsets = self._offset_worker(plane)
+        machine = RebalanceMachine(spec)
+        self._coordination.observer = self._observer(machine)
         return MemberLoop(
             self.consumer_id,
-            RebalanceMachine(spec),
+            machine,
             self._coordination,
             plane,
             self._gate,
@@ -136,13 +135,13 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             "zkconsumer.profile": config.profile,
         }
 
-    def _observer(self) -> MemberRecorder | None:
+    def _observer(self, machine: RebalanceMachine) -> MemberRecorder | None:
         if self._journal is None:
             return None
         chroot = len(self.config.zookeeper_chroot)
-        return MemberRecorder(
-            self._journal, self.consumer_id, lambda: time.time_ns() // 1000, chroot
-        )
+        recorder = MemberRecorder(self._journal, self.consumer_id, self._host.wall_us, chroot)
+        recorder.made(machine, "zookeeper")
+        return recorder
 
     def _offset_worker(self, plane: DataPlane) -> OffsetWorker:
         config = self.config

@@ -6,7 +6,6 @@ offers, under the same names; only who decides about ownership differs.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -100,7 +99,12 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         timeout = config.socket_timeout_ms / 1000
         servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(config.servers)]
         brokers = KnownBrokers(servers, fetchers.requests_to)
-        name, calls, observer = self.consumer_id, self._listener_calls(newer=True), self._observer()
+        machine = MembershipMachine(spec)
+        name, calls, observer = (
+            self.consumer_id,
+            self._listener_calls(newer=True),
+            self._observer(machine),
+        )
         self._coordination = BrokerCoordination(
             spec,
             self._host,
@@ -115,7 +119,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         )
         return MemberLoop(
             name,
-            MembershipMachine(spec),
+            machine,
             self._coordination,
             plane,
             self._gate,
@@ -133,18 +137,20 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
     def _last_fault(self) -> str:
         return "" if self._loop is None else self._coordination.last_fault
 
-    def _observer(self) -> GroupRecorder | None:
+    def _observer(self, machine: MembershipMachine) -> GroupRecorder | None:
         if self._journal is None:
             return None
         config = self.config
-        return GroupRecorder(
+        recorder = GroupRecorder(
             self._journal,
             self.consumer_id,
-            lambda: time.time_ns() // 1000,
+            self._host.wall_us,
             config.group_id,
             config.client_id,
             config.group_instance_id,
         )
+        recorder.made(machine, "coordinator")
+        return recorder
 
     def _journal_settings(self) -> dict[str, object]:
         config = self.config

@@ -200,6 +200,8 @@ class OffsetsFileError(ZkConsumerError):
 class JournalFormatError(ZkConsumerError):
     """A line of a journal is not what the schema says; names file and line."""
 
+    exit_code: ClassVar[int] = 2
+
     def __init__(self, path: str, line: int, reason: str) -> None:
         self.path = path
         self.line = line

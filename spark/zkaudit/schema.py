@@ -210,12 +210,14 @@ _JOURNAL_KINDS: Final = {
 
 
 def journal_columns() -> tuple[Column, ...]:
-    """Columns of a journal's lines: place and text of the line, then every field of its schema.
+    """Columns of a journal's lines: place and text of the line, then its schema's fields.
+
+    Whole events and commands (``fields``) are for a replay, and left out.
 
     ``fault`` says why a line could not be read; ``text`` is then the line itself (at most 4,096
     characters) and all fields are null.
     """
-    fields = {field.name: field for field in journal.FIELDS}
+    fields = {f.name: f for f in journal.FIELDS if f.type is not journal.Type.OBJECT}
     return (
         _c("file", Kind.STRING, "path of the journal", False),
         _c("line", Kind.LONG, "number of the line, from 1", False),

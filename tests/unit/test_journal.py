@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -31,6 +34,7 @@ from zkconsumer.journal.ownership import Ownership
 from zkconsumer.journal.recorder import event_entry, run_entry
 from zkconsumer.journal.tally import kind_of
 from zkconsumer.journal.wire import cost
+from zkconsumer.testing import wait_until
 
 STAT = Stat(1, 1, 0, 0)
 
@@ -157,30 +161,115 @@ def test_ownership_over_time() -> None:
     assert held.unowned(15, 75)[tp] == 50
 
 
-def test_a_members_journal_is_on_disk_at_once(tmp_path: Path) -> None:
-    """What a running member wrote can be read while it runs, so a kill loses nothing."""
-    journal = MemberJournal(str(tmp_path / "made"), "g_m", {"group.id": "g"})
+class SlowFile:
+    """A file on a disk that hangs while ``go`` is not set."""
+
+    def __init__(self, file: IO[bytes], go: threading.Event) -> None:
+        self._file = file
+        self._go = go
+        self.writing = 0
+
+    def write(self, text: bytes) -> int:
+        self.writing += 1
+        assert self._go.wait(60)
+        self.writing -= 1
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def __enter__(self) -> SlowFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _member_journal(path: Path) -> MemberJournal:
+    return MemberJournal(str(path / "made"), "g_m", {"group.id": "g"})
+
+
+def test_a_members_journal_can_be_read_while_it_runs(tmp_path: Path) -> None:
+    """What a running member wrote is with the operating system in a moment, so a kill loses next to
+    nothing; entries that are queued when it ends are written."""
+    journal = _member_journal(tmp_path)
     journal.write(event_entry(5, "DeliveryShut", "g_m") | {"since": 3})
     assert journal.path.name.startswith("g_m-")
+    wait_until(lambda: len(list(read_journal(journal.path))) == 2, 10, "the entry is written")
     run, event = read_journal(journal.path)
     assert (run["settings"], event["since"]) == ({"group.id": "g"}, 3)
+    for number in range(1000):
+        journal.write(event_entry(number, "x"))
     journal.close()
     journal.write(event_entry(6, "late"))
+    assert [entry["at"] for entry in list(read_journal(journal.path))[2:]] == list(range(1000))
+    assert not [one for one in threading.enumerate() if one.name == "g_m_journal"]
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_member(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A journal that cannot be written any more says so once; a member goes on."""
-    journal = MemberJournal(str(tmp_path), "g_m", {})
-    assert journal._writer is not None
-    journal._writer._file.close()
-    journal._writer._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
+    journal = _member_journal(tmp_path)
+    wait_until(lambda: "the journal ends here: " in caplog.text, 10, "the fault is logged")
     for number in range(3):
         journal.write(event_entry(number, "x" * 100))
-    assert [r.getMessage() for r in caplog.records if "the journal ends here" in r.getMessage()]
-    assert len(caplog.records) == 1
     journal.close()
+    assert len(caplog.records) == 1
+    assert "No space left on device" in caplog.text
+
+
+def test_a_disk_that_hangs_costs_entries_and_no_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk hangs, entries wait; those beyond the bound are dropped and counted where they
+    are missing. The rest is written, in order. Both are logged."""
+    monkeypatch.setattr("zkconsumer.journal.files.QUEUE_BYTES", 100_000)
+    go, right = threading.Event(), Path.open
+    slow: list[SlowFile] = []
+
+    def opened(path: Path, mode: str, *more: Any) -> Any:
+        slow.append(SlowFile(right(path, mode, *more), go))  # type: ignore[arg-type]
+        return slow[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opened)
+        journal = _member_journal(tmp_path)
+    wait_until(lambda: slow[0].writing, 10, "the disk hangs")
+    for number in range(1000):
+        journal.write(event_entry(number, "x" * 200))
+    assert "the disk does not keep up" in caplog.text
+    go.set()
+    wait_until(lambda: journal._bytes == 0, 10, "all that waits is written")
+    journal.write(event_entry(1000, "after"))
+    journal.close()
+    _, *entries = read_journal(journal.path)
+    gap = next(n for n, entry in enumerate(entries) if entry["name"] == "EntriesDropped")
+    assert [entry["at"] for entry in entries[:gap]] == list(range(gap))
+    assert 300 < gap < 500
+    assert entries[gap]["count"] == 1000 - gap
+    assert [entry["name"] for entry in entries[gap + 1 :]] == ["after"]
+    assert f"{1000 - gap} entries were dropped" in caplog.text
+    assert len(caplog.records) == 2
+
+
+def test_the_end_waits_for_the_disk_no_longer_than_it_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs does not hold up the end of a member; what is not written is logged."""
+    go, right = threading.Event(), Path.open
+
+    def opened(path: Path, mode: str, *more: Any) -> Any:
+        return SlowFile(right(path, mode, *more), go)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "open", opened)
+    journal = _member_journal(tmp_path)
+    began = time.monotonic()
+    journal.close(0.1)
+    assert time.monotonic() - began < 5
+    assert "the journal lacks its end" in caplog.text
+    go.set()
 
 
 def test_what_is_delivered_again() -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -44,7 +47,13 @@ from zkconsumer.core.zookeeper.znodes import (
     encode_registration,
     topic_path,
 )
-from zkconsumer.errors import BrokerError, CommitFailedError, ConnectorFailedError
+from zkconsumer.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigError,
+    ConnectorFailedError,
+    ZkUnavailableError,
+)
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.kernel import Kernel
@@ -454,3 +463,118 @@ def test_many_filters_on_many_topics_do_not_stop_the_heartbeat(switch: Switch) -
     longest = max(after - before for before, after in itertools.pairwise(confirmed))
     assert longest < 4.0, "two thirds of the session timeout"
     member.shutdown()
+
+
+# -- the journal ----------------------------------------------------------------------------------
+
+
+class Disk:
+    """Files that are written through ``open`` wait while ``go`` is not set."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.waiting = 0
+
+    def open(self, path: Path, mode: str, *more: Any, **others: Any) -> Any:
+        file: Any = open(path, mode, *more, **others)  # noqa: SIM115
+        write = file.write
+
+        def slow(text: Any) -> Any:
+            self.waiting += 1
+            assert self.go.wait(60)
+            self.waiting -= 1
+            return write(text)
+
+        hanging = MagicMock(wraps=file)
+        hanging.__enter__.return_value = hanging
+        hanging.__exit__.side_effect = lambda *_: file.close()
+        hanging.write, hanging.closed = slow, False
+        return hanging
+
+
+def journalling(kind: str, directory: Path) -> Member:
+    """A connector that keeps a journal and commits fifty times a second."""
+    common = {
+        "group.id": "g",
+        "rebalance.backoff.ms": 10,
+        "auto.commit.interval.ms": 20,
+        "zkconsumer.journal.dir": str(directory),
+    }
+    if kind == "zookeeper":
+        return ZookeeperConsumerConnector(
+            common | {"zookeeper.connect": "nowhere:1", "zookeeper.session.timeout.ms": 600}
+        )
+    return CoordinatorConsumerConnector(common | {"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_a_disk_that_hangs_does_not_stop_the_pings(
+    switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no byte of the journal can be written, the member still shows that it lives, delivers,
+    and leaves in order."""
+    disk = Disk()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda *how, **others: disk.open(*how, **others))
+        member = journalling("zookeeper", tmp_path)
+        one_stream(member)
+    disk.go.clear()
+    try:
+        wait_until(lambda: disk.waiting, SOON, "the disk hangs")
+        hung = len(switch.pings)
+        wait_until(lambda: len(switch.pings) > hung + 10, SOON, "pings while the disk hangs")
+        assert member._gate.is_open
+        assert InBackground(member.shutdown).result() is None
+    finally:
+        disk.go.set()
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "coordinator"])
+def test_a_start_that_fails_leaves_no_open_journal(
+    switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """No file stays open when the servers cannot be reached, or the first rebalance fails."""
+
+    def unreachable(*_: object) -> None:
+        raise ZkUnavailableError("nowhere:1", "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedDriver, "start", unreachable)
+        failed: object = None
+        try:
+            member = journalling(kind, tmp_path)
+        except ZkUnavailableError as error:
+            failed = error  # keeps the frames, and what they hold
+    assert (kind == "zookeeper") == (failed is not None)
+    assert not _open_files(tmp_path)
+    if failed is None:
+        switch.broken = RuntimeError("broken")
+        raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+        assert isinstance(raised, ConnectorFailedError), repr(raised)
+        assert not _open_files(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "coordinator"])
+def test_a_journal_that_cannot_be_made_is_an_error_of_the_configuration(
+    switch: Switch, tmp_path: Path, kind: str
+) -> None:
+    """The key is named, the member does not start, and the connector can be shut down."""
+    (tmp_path / "file").touch()
+    member = journalling(kind, tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"zkconsumer\.journal\.dir: .*file"):
+        member.create_message_streams({"t": 1})
+    member.shutdown()
+    assert len(switch.closed) == (kind == "zookeeper")
+
+
+def _open_files(directory: Path) -> list[str]:
+    found = (os.readlink(f"/proc/self/fd/{number}") for number in _descriptors())
+    return [name for name in found if name.startswith(str(directory))]
+
+
+def _descriptors() -> list[str]:
+    return [
+        number
+        for number in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{number}")
+    ]

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "groups": "zkconsumer.cli.groups:groups",
     "herd": "zkconsumer.cli.herd:herd",
     "offsets": "zkconsumer.cli.offsets:offsets",
+    "replay": "zkconsumer.cli.replay:replay",
     "simulate": "zkconsumer.cli.simulate:simulate",
     "topics": "zkconsumer.cli.topics:topics",
     "trace": "zkconsumer.cli.trace:trace",

@@ -372,9 +372,10 @@ class ConsumerKeys:
         "zkconsumer.journal.dir",
         "string",
         None,
-        "Directory, made if it is missing, in which each member keeps a journal of what it is told "
-        "and does, a new file for each start; `zkaudit run --journals` reads them. Files grow "
-        "until somebody deletes them. Without it nothing is written",
+        "Directory, made if it is missing, in which each member keeps a journal of all its events "
+        "and commands, a new file for each start. `zkaudit run --journals` reads them, and "
+        "`zkconsumer replay` runs a member again on one. Files grow until an operator deletes "
+        "them. Without it nothing is written",
         importance="low",
         since="zkconsumer",
     )

@@ -1,7 +1,8 @@
 """The journal of a run: JSON Lines of every event, order and ZooKeeper operation of its members.
 
-``schema`` is the one table of fields; ``recorder`` turns what a member does into entries, ``files``
-writes and reads them, ``tally`` adds them up. Nothing here knows a driver: the live loop and the
+``schema`` is the one table of fields; ``recorder`` turns what a member does into entries, with
+whole events and commands by ``codec``; ``files`` writes and reads them, ``tally`` adds them up,
+``replay`` runs a member's machine on them again. Nothing here knows a driver: the live loop and the
 simulator write the same entries.
 """
 

@@ -16,7 +16,7 @@ from zkconsumer.core.coordinator.commands import Command
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.reactions import name_of
 from zkconsumer.core.coordinator.wire import by_topic, decode_assignment
-from zkconsumer.journal.recorder import Entry, Sink, describe, session_text
+from zkconsumer.journal.recorder import Entry, Recorder, Sink
 from zkconsumer.journal.schema import Kind
 from zkconsumer.journal.tally import GROUP_KINDS, Tally
 from zkconsumer.journal.wire import Cost
@@ -40,14 +40,10 @@ class GroupObserver(Protocol):
         """The request that ``command`` asks for, sent at ``sent_us``, was answered or given up."""
 
 
-class GroupRecorder:
+class GroupRecorder(Recorder):
     """Writes the entries of one member.
 
-    Args:
-        sink: takes the entries.
-        member: its consumer id.
-        now_us: microseconds on the run's clock.
-        group, client_id, instance_id: for sizes on the wire.
+    Args as of ``Recorder``; ``group``, ``client_id`` and ``instance_id`` are for sizes on the wire.
     """
 
     def __init__(
@@ -59,35 +55,15 @@ class GroupRecorder:
         client_id: str = "",
         instance_id: str | None = None,
     ) -> None:
-        self._sink = sink
-        self._member = member
-        self._now_us = now_us
+        super().__init__(sink, member, now_us)
         self._wire = Wire(group, client_id, instance_id)
 
-    def _entry(self, kind: Kind, what: object, generation: int, attempt: int) -> Entry:
-        return {
-            "at": self._now_us(),
-            "kind": kind.value,
-            "name": type(what).__name__,
-            "member": self._member,
-            "session": session_text(0),
-            "generation": generation,
-            "attempt": attempt,
-        }
+    def _entry(self, kind: Kind, what: object, epoch: int, attempt: int) -> Entry:
+        return super()._entry(kind, what, 0, attempt) | {"generation": epoch}
 
-    def event(self, event: Event, generation: int, attempt: int) -> None:
-        """Write an event."""
-        entry = self._entry(Kind.FACT, event, generation, attempt)
-        describe(event, entry)
-        _describe(event, entry)
-        self._sink.write(entry)
-
-    def command(self, command: Command, generation: int, attempt: int) -> None:
-        """Write a command."""
-        entry = self._entry(Kind.ORDER, command, generation, attempt)
-        describe(command, entry)
-        _describe(command, entry)
-        self._sink.write(entry)
+    def _describe(self, what: Any, entry: Entry) -> None:
+        super()._describe(what, entry)
+        _describe(what, entry)
 
     def request(
         self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int

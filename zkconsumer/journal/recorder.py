@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from importlib.metadata import version
+from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
@@ -15,10 +16,13 @@ from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.ops import Failed, OffsetOp, Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import path_of
+from zkconsumer.journal.codec import Codec
 from zkconsumer.journal.schema import SCHEMA_VERSION, Kind
 from zkconsumer.journal.wire import Cost, cost, touched
 
 Entry = dict[str, Any]
+
+RELEASE: Final = version("zkconsumer")
 
 
 class Sink(Protocol):
@@ -79,43 +83,91 @@ def event_entry(
     return entry
 
 
-class MemberRecorder:
-    """Writes the entries of one member.
+class Recorded(Protocol):
+    """A member's machine, as far as a journal shows it."""
+
+    @property
+    def spec(self) -> Any:
+        """What the machine was made from: a dataclass."""
+
+    @property
+    def state(self) -> Any:
+        """The member's state."""
+
+
+class Recorder:
+    """Writes the events and commands of one member.
 
     Args:
         sink: takes the entries.
         member: its consumer id.
         now_us: microseconds on the run's clock.
-        chroot: length of the chroot, for sizes on the wire.
     """
 
-    def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
+    def __init__(self, sink: Sink, member: str, now_us: Callable[[], int]) -> None:
         self._sink = sink
         self._member = member
         self._now_us = now_us
-        self._chroot = chroot
+        self._machine: Recorded | None = None
+        self._codec = Codec()
 
-    def _entry(self, kind: Kind, what: object, session: int, attempt: int) -> Entry:
+    def made(self, machine: Recorded, coordination: str) -> None:
+        """Write what the member's machine was made from, and events and commands whole from now on.
+
+        ``coordination``: ``zookeeper`` or ``coordinator``. Without this call the journal holds
+        summaries, which cannot be replayed (simulations are, from their seed).
+        """
+        self._machine = machine
+        self._sink.write(
+            {
+                "at": self._now_us(),
+                "kind": Kind.MEMBER.value,
+                "member": self._member,
+                "release": RELEASE,
+                "coordination": coordination,
+                "fields": self._codec.encode(machine.spec),
+            }
+        )
+
+    def _entry(self, kind: Kind, what: object, epoch: int, attempt: int) -> Entry:
         return {
             "at": self._now_us(),
             "kind": kind.value,
             "name": type(what).__name__,
             "member": self._member,
-            "session": session_text(session),
+            "session": session_text(epoch),
             "attempt": attempt,
         }
 
-    def event(self, event: Event, session: int, attempt: int) -> None:
-        """Write an event."""
-        entry = self._entry(Kind.FACT, event, session, attempt)
-        describe(event, entry)
+    def _describe(self, what: Any, entry: Entry) -> None:
+        describe(what, entry)
+
+    def _write(self, kind: Kind, what: Any, epoch: int, attempt: int) -> None:
+        entry = self._entry(kind, what, epoch, attempt)
+        self._describe(what, entry)
+        if self._machine is not None:
+            entry["state"] = self._machine.state.name
+            entry["fields"] = self._codec.encode(what)
         self._sink.write(entry)
 
-    def command(self, command: Command, session: int, attempt: int) -> None:
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """Write an event, before the machine takes it in."""
+        self._write(Kind.FACT, event, epoch, attempt)
+
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
         """Write a command."""
-        entry = self._entry(Kind.ORDER, command, session, attempt)
-        describe(command, entry)
-        self._sink.write(entry)
+        self._write(Kind.ORDER, command, epoch, attempt)
+
+
+class MemberRecorder(Recorder):
+    """Writes the entries of one member of a group in ZooKeeper.
+
+    Args as of ``Recorder``; ``chroot``: length of the chroot, for sizes on the wire.
+    """
+
+    def __init__(self, sink: Sink, member: str, now_us: Callable[[], int], chroot: int = 0) -> None:
+        super().__init__(sink, member, now_us)
+        self._chroot = chroot
 
     def op(
         self, op: ZkOp | OffsetOp, reply: Reply, sent_us: int, session: int, attempt: int

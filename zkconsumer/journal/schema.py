@@ -17,6 +17,7 @@ class Kind(Enum):
     """What a line tells. The value is what stands in the field ``kind``."""
 
     RUN = "run"
+    MEMBER = "member"
     FACT = "fact"
     ORDER = "order"
     OP = "op"
@@ -25,6 +26,7 @@ class Kind(Enum):
 
 KINDS: Final = {
     Kind.RUN: "first line of a file: what was run and by which clock",
+    Kind.MEMBER: "what a member's machine was made from: its events can be replayed",
     Kind.FACT: "something the member's decision core was told",
     Kind.ORDER: "something the core wants done",
     Kind.OP: "an answered operation on ZooKeeper, or a request to a broker",
@@ -40,6 +42,7 @@ class Type(Enum):
     NAMES = "list of texts"
     NUMBERS = "map of text to integer"
     TEXTS = "map of text to text"
+    OBJECT = "object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ _MEMBER = frozenset({Kind.FACT, Kind.ORDER, Kind.OP})
 _CORE = frozenset({Kind.FACT, Kind.ORDER})
 _OP = frozenset({Kind.OP})
 _RUN = frozenset({Kind.RUN})
+_MADE = frozenset({Kind.MEMBER})
 _EVENT = frozenset({Kind.EVENT})
 
 
@@ -86,7 +90,7 @@ FIELDS: Final = (
     ),
     _f("settings", Type.TEXTS, _RUN, "what was run: option to value"),
     _f("name", Type.TEXT, _MEMBER | _EVENT, "class of the fact, order or operation", True),
-    _f("member", Type.TEXT, _MEMBER, "consumer id", True),
+    _f("member", Type.TEXT, _MEMBER | _MADE, "consumer id", True),
     _f("member", Type.TEXT, _EVENT, "consumer id, where the event is about one member"),
     _f("session", Type.TEXT, _MEMBER, "ZooKeeper session, hexadecimal; `0x0`: none", True),
     _f("session", Type.TEXT, _EVENT, "ZooKeeper session, hexadecimal"),
@@ -101,6 +105,7 @@ FIELDS: Final = (
     _f("sent", Type.INTEGER, _OP, "microseconds on the run's clock when it was sent", True),
     _f("path", Type.TEXT, _MEMBER, "znode, without the chroot; of a multi: the first one"),
     _f("since", Type.INTEGER, _EVENT, "microseconds on the run's clock: since when it is so"),
+    _f("count", Type.INTEGER, _EVENT, "of `EntriesDropped`: entries that the disk did not take"),
     _f("result", Type.TEXT, _CORE | _OP, "`ok`, or why it failed"),
     _f("requests", Type.INTEGER, _OP, "requests sent for it", True),
     _f("reads", Type.INTEGER, _OP, "znodes read", True),
@@ -120,6 +125,22 @@ FIELDS: Final = (
     _f("offsets", Type.NUMBERS, _CORE, "partition to the next offset to read"),
     _f("members", Type.NAMES, _CORE, "consumer ids that a view of the group showed"),
     _f("detail", Type.TEXT, _CORE | _EVENT, "more, for people"),
+    _f("release", Type.TEXT, _MADE, "release of zkconsumer that ran the member", True),
+    _f(
+        "coordination",
+        Type.TEXT,
+        _MADE,
+        "who decides about ownership: `zookeeper` or `coordinator`",
+        True,
+    ),
+    _f(
+        "state",
+        Type.TEXT,
+        _CORE,
+        "state of the member's machine: before the event, or after it at its commands",
+    ),
+    _f("fields", Type.OBJECT, _MADE, "the member's specification", True),
+    _f("fields", Type.OBJECT, _CORE, "all fields of the event or command, for `zkconsumer replay`"),
 )
 
 

@@ -20,7 +20,7 @@ def sequence(entries: Iterable[Entry], member: str) -> str:
     rows: list[tuple[str, int, str]] = []
     server = "ZooKeeper"
     for entry in entries:
-        if entry.get("member") != member or entry["kind"] == "event":
+        if entry.get("member") != member or entry["kind"] in ("event", "member"):
             continue
         if "generation" in entry:
             server = "Coordinator"

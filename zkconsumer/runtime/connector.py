@@ -76,8 +76,6 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._keys = config
         self._scala = gate.always_open
         self._own_journal: MemberJournal | None = None
-        if journal is None and config.journal_dir is not None:
-            journal = self._own_journal = self._open_journal(config.journal_dir)
         self._journal = journal
         self._gate = gate
         self._listener: GroupListener | None = None
@@ -127,11 +125,16 @@ class StreamConnector(ABC, Generic[MachineT]):
         failed = event.kind is FetchEventKind.PARTITION_FAILED
         logger.log(logging.WARNING if failed else logging.INFO, "%s", event.detail)
 
-    def _open_journal(self, directory: str) -> MemberJournal:
+    def _open_journal(self) -> None:
+        """Open the journal of a member that is about to run, where the configuration has one."""
+        directory = self._keys.journal_dir
+        if self._journal is not None or directory is None:
+            return
         try:
-            return MemberJournal(directory, self.consumer_id, self._journal_settings())
+            journal = MemberJournal(directory, self.consumer_id, self._journal_settings())
         except OSError as error:
             raise ConfigError([f"zkconsumer.journal.dir: {error}"]) from None
+        self._journal = self._own_journal = journal
 
     # -- streams -------------------------------------------------------------------------------
 
@@ -237,6 +240,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         keys = self._keys
         with self._lock:
             self._check_unused()
+            self._open_journal()
             manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event)
             self._plane = DataPlane(
                 manager, streams, keys.release_wait_ms / 1000, self._when_stopped

@@ -1,0 +1,213 @@
+"""Events, commands and specifications as JSON, whole, and back. Pure.
+
+The form of a value follows from the annotations of the dataclasses: a dataclass is an object with
+all its fields (caches, whose names begin with ``_``, are left out), an enumeration its name, bytes
+are base64, a partition or thread id is its text, a set is a sorted list. A mapping is an object and
+keeps its order, since some depends on it. Where an annotation names a protocol or several
+dataclasses, the object has the class as ``type``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ConfigError
+
+
+class CodecError(ValueError):
+    """JSON that is not the value it should be; the text names the field and the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, dash, number = text.rpartition("-")
+    if not dash:
+        raise ValueError(f"not a partition: {text!r}")
+    return TopicPartition(topic, int(number))
+
+
+_TEXTS: Final[Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]]] = {
+    str: (str, str),
+    TopicPartition: (str, _partition),
+    ConsumerThreadId: (str, ConsumerThreadId.parse),
+    GroupPaths: (attrgetter("group"), GroupPaths),
+    bytes: (lambda raw: b64encode(raw).decode(), lambda text: b64decode(text, validate=True)),
+}
+"""What is a text in JSON: to it and from it. ``ValueError``: it is none."""
+
+
+class Codec:
+    """Encodes and decodes; ``classes`` are those that may stand where a protocol is annotated."""
+
+    def __init__(self, classes: Iterable[type] = ()) -> None:
+        self._classes = {one.__name__: one for one in classes}
+        self._forms: dict[Any, _Form] = {}
+
+    def encode(self, value: Any) -> Any:
+        """The JSON of a dataclass."""
+        return self._form(type(value)).encode(value)
+
+    def decode(self, kind: type, told: Any) -> Any:
+        """The value of class ``kind`` whose JSON is ``told``. Raises CodecError."""
+        try:
+            return self._form(kind).decode(told)
+        except CodecError as error:
+            raise CodecError(f"{kind.__name__}{error}") from None
+
+    def _form(self, kind: Any) -> _Form:
+        form = self._forms.get(kind)
+        if form is None:
+            form = self._forms[kind] = self._make(kind)
+        return form
+
+    def _make(self, kind: Any) -> _Form:
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin in (Union, types.UnionType):
+            return self._union(tuple(one for one in inner if one is not types.NoneType))
+        if origin is tuple:
+            if inner[1:] == (...,):
+                return _each(self._form(inner[0]), tuple)
+            return _pair(tuple(map(self._form, inner)))
+        if origin is frozenset:
+            return _each(self._form(inner[0]), frozenset)
+        if origin is not None and issubclass(origin, Mapping):
+            return _mapping(inner[0], self._form(inner[0]), self._form(inner[1]))
+        if kind in _TEXTS:
+            return _text(*_TEXTS[kind])
+        if kind in (bool, int, float):
+            return _number(kind)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return self._dataclass(kind)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return _name_of(kind)
+        if getattr(kind, "_is_protocol", False):
+            return self._tagged(self._classes)
+        raise TypeError(f"no JSON for {kind}")
+
+    def _union(self, kinds: tuple[Any, ...]) -> _Form:
+        form = self._form(kinds[0])
+        if len(kinds) > 1:
+            form = self._tagged({one.__name__: one for one in kinds})
+        return _Form(
+            lambda value: None if value is None else form.encode(value),
+            lambda told: None if told is None else form.decode(told),
+        )
+
+    def _tagged(self, classes: Mapping[str, type]) -> _Form:
+        def encode(value: Any) -> Any:
+            return {"type": type(value).__name__, **self.encode(value)}
+
+        def decode(told: Any) -> Any:
+            kind = classes.get(str(told.get("type"))) if isinstance(told, dict) else None
+            if kind is None:
+                raise CodecError(f": its type is none of {', '.join(classes)}")
+            fields = {key: value for key, value in told.items() if key != "type"}
+            return self._form(kind).decode(fields)
+
+        return _Form(encode, decode)
+
+    def _dataclass(self, kind: type) -> _Form:
+        hints = get_type_hints(kind)
+        names = [one.name for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+        forms = {name: self._form(hints[name]) for name in names}
+        encoders = [(name, form.encode) for name, form in forms.items()]
+
+        def decode(told: Any) -> Any:
+            if not isinstance(told, dict) or told.keys() != forms.keys():
+                raise CodecError(f" must be an object with the fields {', '.join(forms) or '-'}")
+            values = {}
+            for name, form in forms.items():
+                try:
+                    values[name] = form.decode(told[name])
+                except CodecError as error:
+                    raise CodecError(f".{name}{error}") from None
+            return kind(**values)
+
+        return _Form(
+            lambda value: {name: encode(getattr(value, name)) for name, encode in encoders}, decode
+        )
+
+
+def _number(kind: type) -> _Form:
+    wanted = (int, float) if kind is float else kind
+
+    def decode(told: Any) -> Any:
+        if not isinstance(told, wanted) or (kind is not bool and isinstance(told, bool)):
+            raise CodecError(f": {told!r:.60} is no {kind.__name__}")
+        return told
+
+    return _Form(lambda value: value, decode)
+
+
+def _text(encode: Callable[[Any], str], parse: Callable[[str], Any]) -> _Form:
+    def decode(told: Any) -> Any:
+        try:
+            if not isinstance(told, str):
+                raise ValueError(f"not a text: {told!r:.60}")
+            return parse(told)
+        except (ValueError, ConfigError) as error:
+            raise CodecError(f": {error}") from None
+
+    return _Form(encode, decode)
+
+
+def _name_of(kind: type[Enum]) -> _Form:
+    def decode(told: Any) -> Any:
+        if not isinstance(told, str) or told not in kind.__members__:
+            raise CodecError(f": {told!r:.60} is none of {', '.join(kind.__members__)}")
+        return kind[told]
+
+    return _Form(attrgetter("name"), decode)
+
+
+def _listed(told: Any) -> list[Any]:
+    if not isinstance(told, list):
+        raise CodecError(f": {told!r:.60} is no list")
+    return told
+
+
+def _each(form: _Form, made: type) -> _Form:
+    def encode(value: Iterable[Any]) -> list[Any]:
+        found = list(map(form.encode, value))
+        return found if made is tuple else sorted(found)
+
+    return _Form(encode, lambda told: made(map(form.decode, _listed(told))))
+
+
+def _pair(forms: tuple[_Form, ...]) -> _Form:
+    def decode(told: Any) -> Any:
+        if len(_listed(told)) != len(forms):
+            raise CodecError(f": {len(told)} values in place of {len(forms)}")
+        return tuple(form.decode(one) for form, one in zip(forms, told, strict=True))
+
+    return _Form(
+        lambda value: [form.encode(one) for form, one in zip(forms, value, strict=True)], decode
+    )
+
+
+def _mapping(key_kind: Any, keys: _Form, values: _Form) -> _Form:
+    if key_kind not in _TEXTS:
+        raise TypeError(f"no JSON for a mapping of {key_kind}")
+
+    def decode(told: Any) -> Any:
+        if not isinstance(told, dict):
+            raise CodecError(f": {told!r:.60} is no object")
+        return {keys.decode(key): values.decode(one) for key, one in told.items()}
+
+    return _Form(
+        lambda value: {keys.encode(key): values.encode(one) for key, one in value.items()}, decode
+    )

@@ -1,0 +1,266 @@
+"""Feeds a journal's events to the same machine again, and compares what it does. Pure.
+
+What is compared after each event: the machine's state, its commands with all their fields, and what
+must hold of every machine. A machine reads no clock and draws no random number, so the events
+determine all of it. One exception: whether a topic filter takes too long depends on the computer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Final, get_args
+
+from zkconsumer.core.common.commands import AnswerCommit, StartFetching
+from zkconsumer.core.common.events import CommitRequested
+from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.errors import JournalFormatError
+from zkconsumer.journal.codec import Codec, CodecError
+from zkconsumer.journal.recorder import Entry
+
+_MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
+    "zookeeper": (RebalanceMachine, MemberSpec, zk_events.Event),
+    "coordinator": (MembershipMachine, GroupSpec, group_events.Event),
+}
+"""By coordination: the machine, what it is made from, its events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Did:
+    """A command: class, and all its fields as in the journal. ``line``: 0 unless recorded."""
+
+    name: str
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a machine first did something else. ``expected`` is what the journal recorded.
+
+    ``event_line`` is the line of the event after which they differ, ``at`` its time (microseconds
+    on the run's clock), ``line`` the first line that is not as recorded. A state is empty where the
+    journal does not show it. ``broken``: rules of every machine that do not hold.
+    """
+
+    line: int
+    event_line: int
+    at: int
+    event: Did
+    expected_state: str
+    actual_state: str
+    expected: Sequence[Did]
+    actual: Sequence[Did]
+    broken: Sequence[str]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """One run of one member. ``line`` is where it begins, ``last_line`` that of its last event."""
+
+    member: str
+    line: int
+    release: str
+    coordination: str
+    events: int = 0
+    commands: int = 0
+    state: str = ""
+    last_line: int = 0
+    difference: Difference | None = None
+    dropped_line: int = 0
+    """Where entries are missing, so that what follows cannot be replayed; 0: nowhere."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """An event and the commands that were recorded after it."""
+
+    line: int
+    entry: Entry
+    event: Any
+    done: list[Did] = field(default_factory=list)
+    state: str = ""
+
+
+class _Run:
+    """Replays one run of one member."""
+
+    def __init__(self, result: Replayed, machine: Any, events: Mapping[str, type], codec: Codec):
+        self.result = result
+        self._machine = machine
+        self._events = events
+        self._codec = codec
+        self._step: _Step | None = None
+        self._tokens: set[int] = set()
+        self._asked: set[int] = set()
+        result.state = machine.state.name
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be compared."""
+        return self.result.difference is not None or self.result.dropped_line > 0
+
+    def event(self, line: int, entry: Entry) -> None:
+        """The member took in an event: the step before it is complete."""
+        kind = self._events.get(entry["name"])
+        if kind is None:
+            raise CodecError(f"{entry['name']} is no event of this machine")
+        event = self._codec.decode(kind, entry["fields"])
+        state = entry.get("state", "")
+        if self._step is not None:
+            self._step.state = state or self._step.state
+        self.finish(complete=True)
+        if not self.over:
+            self._step = _Step(line, entry, event)
+
+    def command(self, line: int, entry: Entry) -> None:
+        """The member's machine gave a command."""
+        if self._step is None:
+            raise CodecError(f"the command {entry['name']} follows no event")
+        self._step.done.append(Did(entry["name"], entry["fields"], line))
+        self._step.state = entry.get("state", "")
+
+    def finish(self, complete: bool) -> None:
+        """Take the event of the present step in, and compare.
+
+        ``complete``: all its commands were recorded; a journal that ends may lack some.
+        """
+        step, self._step = self._step, None
+        if step is None:
+            return
+        broken: list[str] = []
+        found: list[Any] = []
+        try:
+            found = self._machine.on(step.event)
+        except Exception as error:  # noqa: BLE001 - it is what a replay is there to find
+            broken.append(f"the machine raises {error!r}")
+        broken += self._broken(step.event, found)
+        actual = [Did(type(one).__name__, self._codec.encode(one)) for one in found]
+        state = self._machine.state.name
+        result = self.result
+        result.events += 1
+        result.commands += len(actual)
+        result.state, result.last_line = state, step.line
+        same = _alike(step.done, actual)
+        as_recorded = same == len(step.done) and (same == len(actual) or not complete)
+        if as_recorded and step.state in ("", state) and not broken:
+            return
+        line = step.done[same].line if same < len(step.done) else step.line
+        event = Did(step.entry["name"], step.entry["fields"], step.line)
+        result.difference = Difference(
+            line, step.line, step.entry["at"], event, step.state, state, step.done, actual, broken
+        )
+
+    def _broken(self, event: Any, found: Sequence[Any]) -> list[str]:
+        """What does not hold after ``event``, of what holds of every machine."""
+        machine, faults = self._machine, []
+        if isinstance(event, CommitRequested) and event.request is not None:
+            self._asked.add(event.request)
+        for command in found:
+            name = type(command).__name__
+            token = getattr(command, "token", None)
+            if token is not None and token in self._tokens:
+                faults.append(f"{name}: the token {token} was used before")
+            if token is not None:
+                self._tokens.add(token)
+            uses: Iterable[Any] = ()
+            match command:
+                case AnswerCommit(request) if request not in self._asked:
+                    faults.append(
+                        f"the commit request {request} is answered twice, or was not made"
+                    )
+                case AnswerCommit(request):
+                    self._asked.discard(request)
+                case StartFetching(_, partitions):
+                    uses = partitions
+                case zk_commands.Commit() | group_commands.CommitOffsets():
+                    uses = command.positions
+            if others := sorted(str(tp) for tp in uses if tp not in machine.held):
+                faults.append(f"{name}: not held: {', '.join(others)}")
+        if isinstance(machine, RebalanceMachine):
+            if not machine.spec.scala and not machine.fetching <= machine.held.keys():
+                faults.append("partitions are fetched that are not held")
+        elif machine.generation < 0 and machine.held:
+            faults.append("partitions are held without a generation")
+        return faults
+
+
+def _alike(one: Sequence[Did], other: Sequence[Did]) -> int:
+    """How many commands are the same before the first that are not."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda p: _content(p[0]) == _content(p[1]), pairs))
+
+
+def _content(command: Did) -> tuple[str, Mapping[str, Any]]:
+    return command.name, command.fields
+
+
+def replay(
+    path: str,
+    entries: Iterable[Entry],
+    strategies: Iterable[type] = (),
+    member: str | None = None,
+    until: int | None = None,
+) -> list[Replayed]:
+    """Replay each run of each member in a journal, up to its first difference.
+
+    Args:
+        path: of the journal, for messages.
+        entries: all its lines, from the first.
+        strategies: classes of assignment strategies that members on the coordinator may have.
+        member: only this one; by default all.
+        until: the last line to look at.
+
+    Raises JournalFormatError: an event cannot be read, or there is nothing to replay.
+    """
+    codec = Codec(strategies)
+    runs: dict[str, _Run] = {}
+    results: list[Replayed] = []
+    for line, entry in enumerate(entries, 1):
+        if until is not None and line > until:
+            break
+        name, kind = entry.get("member", ""), entry["kind"]
+        if not name or (member is not None and name != member):
+            continue
+        try:
+            if kind == "member":
+                if name in runs:
+                    runs[name].finish(complete=False)
+                runs[name] = _begin(line, entry, codec)
+                results.append(runs[name].result)
+            elif name not in runs or "fields" not in entry:
+                if kind in ("fact", "order"):
+                    raise CodecError(
+                        "the journal does not hold whole events, so it cannot be replayed: it was "
+                        "written by an older release, or by a simulation (replay that by its seed)"
+                    )
+                if entry.get("name") == "EntriesDropped" and name in runs and not runs[name].over:
+                    runs[name].finish(complete=False)
+                    runs[name].result.dropped_line = line
+            elif not runs[name].over:
+                (runs[name].event if kind == "fact" else runs[name].command)(line, entry)
+        except CodecError as error:
+            raise JournalFormatError(path, line, str(error)) from None
+    for run in runs.values():
+        run.finish(complete=False)
+    if not results:
+        raise JournalFormatError(path, 1, "the journal tells of no member that can be replayed")
+    return results
+
+
+def _begin(line: int, entry: Entry, codec: Codec) -> _Run:
+    coordination = entry["coordination"]
+    if coordination not in _MACHINES:
+        raise CodecError(f"coordination {coordination!r} is none of {', '.join(_MACHINES)}")
+    machine, spec, event = _MACHINES[coordination]
+    found = machine(codec.decode(spec, entry["fields"]))
+    events = {kind.__name__: kind for kind in get_args(event)}
+    return _Run(
+        Replayed(entry["member"], line, entry["release"], coordination), found, events, codec
+    )
