@@ -288,6 +288,34 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
     assert fact.claims[T0] == Claim(MINE, None, sent)
 
 
+@pytest.mark.parametrize("scala", [False, True])
+def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
+    """What counts is each offset znode written and each offset Kafka took; not parents that were
+    created on the way, refused operations, offsets that do not change, or a claim's write."""
+    bench = registered(scala)
+    bench.zk.do(Create(PATHS.offset(T1), b"7"))
+    claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE}))
+    assert isinstance(claimed, events.Claimed)
+    stored = bench.context.stored
+    assert (stored.zookeeper, stored.kafka) == (0, 0)
+    first = commands.Commit(3, 0, {T0: 5, T1: 7, T2: 1}, claimed.claims)
+    done, _ = bench.run(first)
+    assert isinstance(done, events.Committed)
+    assert (stored.zookeeper, stored.kafka) == (2, 0), "T1 is 7 already"
+    if not scala:
+        bench.zk.do(SetData(PATHS.offset(T1), b"90"))
+        bench.run(commands.Commit(4, 0, {T1: 8}, done.claims))
+        assert stored.zookeeper == 2, "another writer is ahead"
+    spec = replace(bench.context.spec, kafka_storage=True)
+    bench.context = replace(bench.context, spec=spec)
+    answers = iter((Ok((None, "refused")), Failed(Code.OTHER)))
+    for _ in range(2):
+        order = commands.Commit(5, 0, {T0: 6, T2: 6}, done.claims)
+        script = script_for(order, bench.context)
+        drive(script, lambda op: next(answers) if isinstance(op, StoreOffsets) else bench.send(op))
+    assert (stored.zookeeper, stored.kafka) == (2, 1)
+
+
 def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:
     """The group is gone when it is looked at again."""
     bench = Bench()

@@ -54,12 +54,21 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
+class CommitCounts:
+    """Offsets that a member has stored; written by the thread that runs its scripts."""
+
+    zookeeper: int = 0
+    kafka: int = 0
+
+
+@dataclass(slots=True)
 class ScriptContext:
     """What scripts of one member know besides their order.
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters mean.
+    ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
+    have stored.
     """
 
     spec: MemberSpec
@@ -67,6 +76,7 @@ class ScriptContext:
     now_ms: Callable[[], int]
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
+    stored: CommitCounts = field(default_factory=CommitCounts)
 
 
 def path_of(op: ZkOp | MultiOp) -> str:

@@ -105,4 +105,5 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
                     break
                 ctx.known_paths.clear()
         claims[tp] = Claim(claims[tp].thread, None, position)
+        ctx.stored.zookeeper += 1
     return events.Committed(command.token, claims)

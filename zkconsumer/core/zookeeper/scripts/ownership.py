@@ -315,6 +315,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
             reply = yield from _submit(ctx, check, packet)
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
+                ctx.stored.zookeeper += len(packet)
                 for tp, value in zip(packet, reply.value[1:], strict=True):
                     version = value.version if isinstance(value, Stat) else 0
                     claims[tp] = Claim(claims[tp].thread, version, command.positions[tp])
