@@ -16,7 +16,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ test-docker: setup ## servers and members in containers; skipped where no Docker
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property tests/sim
+
+mutants: $(STAMP) ## plant known bugs one at a time: does a test find each? (make mutants ARGS='--only NAME --json')
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 interop: setup ## our members beside the original consumer, every case (about 8 minutes)
 	rm -f build/interop.jsonl

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,9 @@ from zkconsumer.core.zookeeper.ops import (
     StoreOffsets,
 )
 from zkconsumer.errors import BrokerError, CommitFailedError, ConnectorFailedError
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import RebalanceCounts
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing import wait_until
@@ -129,6 +133,50 @@ def test_a_fault_in_the_member_is_raised_wherever_the_application_looks(
     ended = InBackground(member.shutdown).result()
     assert isinstance(ended, ConnectorFailedError), ended
     assert member.closed
+
+
+@pytest.mark.parametrize("failing", [None, "data.fail", "data.close", "coordination.close"])
+def test_a_fault_in_the_member_ends_all_of_it(failing: str | None) -> None:
+    """Delivery, commits, streams, whoever waits for the start or the end, fetchers and connections:
+    each ends even where ending another one fails."""
+    done: list[str] = []
+
+    def step(name: str) -> Callable[..., None]:
+        def take(*_: object) -> None:
+            done.append(name)
+            if name == failing:
+                raise ZeroDivisionError(name)
+
+        return take
+
+    host: Any = SimpleNamespace(log=lambda *_: None, post=lambda _: None)
+    data: Any = SimpleNamespace(fail=step("data.fail"), close=step("data.close"))
+    coordination: Any = SimpleNamespace(close=step("coordination.close"))
+    gate, counts = DeliveryGate(now=lambda: 0.0), RebalanceCounts((), (), ())
+    loop: Any = MemberLoop(
+        "c",
+        SimpleNamespace(),  # type: ignore[type-var]
+        coordination,
+        data,
+        gate,
+        host,
+        None,
+        auto_commit_interval=None,
+        rebalances=counts,
+    )
+    gate.extend(60.0)
+    commit = loop.commit({P0: 1}, strict=False)
+    fault = RuntimeError("broken")
+    loop.crashed(fault)
+    gate.extend(90.0)
+    assert not gate.is_open
+    assert done == ["data.fail", "data.close", "coordination.close"]
+    assert loop.ended
+    for future in (loop.started, loop.closed):
+        assert isinstance(future.exception(0), ConnectorFailedError)
+        assert future.exception(0).__cause__ is fault
+    for answered in (commit, loop.commit({P0: 2}, strict=False)):
+        assert "RuntimeError('broken')" in answered.result(0)[0]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
