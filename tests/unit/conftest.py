@@ -7,6 +7,7 @@ would take a real session's timeout is seen in milliseconds.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
-from zkconsumer.core.zookeeper.ops import Create, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import Create, Node, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
@@ -48,6 +49,10 @@ class Switch:
     """How many topics of one partition there are: t, t1, t2 and so on."""
     filters: int = 0
     """How many other members with the white list ``t.*`` are registered."""
+    silent: bool = False
+    """No server answers."""
+    taken: bool = False
+    """Another live session is registered as ``g_m``."""
     pings: list[float] = field(default_factory=list)
     """When the session was confirmed, in seconds of ``time.monotonic()``."""
 
@@ -92,6 +97,15 @@ class SimulatedDriver:
             session_timeout, lambda event: on_watch(event.path), lambda state, session: None
         )
         self._run()
+        if switch.taken:
+            other = self._zk.connect(600.0, lambda event: None, lambda state, session: None)
+            self._run()
+            other.submit(Create(paths.member("g_m"), registration, True), lambda reply: None)
+            self._run()
+
+    def registration(self) -> Node | None:
+        """The znode of ``g_m``."""
+        return self._zk.get(GroupPaths("g").member("g_m"))
 
     def _run(self) -> None:
         self._zk.kernel.run(until=self._zk.kernel.now + 0.1)
@@ -101,6 +115,8 @@ class SimulatedDriver:
 
     def submit(self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object]) -> None:
         self._switch.check()
+        if self._switch.silent:
+            return
         self.client.submit(op, on_reply)
         self._run()
 
@@ -120,16 +136,21 @@ class SimulatedClient:
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
+        self._given_up = threading.Event()
 
     def interrupt(self) -> None:
-        """There is nothing under way."""
+        self._given_up.set()
 
     def close(self) -> None:
+        self._given_up.set()
         self._switch.closed.append(self)
 
     def execute(self, order: Any) -> Event:
         self._switch.check()
         token = order.token
+        if self._switch.silent:
+            self._given_up.wait()
+            return events.RequestFailed(token, -1, "no answer")
         match order:
             case commands.FindCoordinator():
                 return events.CoordinatorFound(token)

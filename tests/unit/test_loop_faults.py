@@ -24,7 +24,13 @@ from zkconsumer.core.zookeeper.ops import (
     Reply,
     StoreOffsets,
 )
-from zkconsumer.errors import BrokerError, CommitFailedError, ConnectorFailedError
+from zkconsumer.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConnectorFailedError,
+    DuplicateConsumerIdError,
+    RebalanceFailedError,
+)
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
@@ -274,6 +280,59 @@ def test_a_commit_callback_that_exits_does_not_end_the_member(
     wait_until(lambda: "the callback of a commit raised" in caplog.text, SOON, "it is logged")
     member.commit_offsets()
     assert InBackground(member.shutdown).result() is None
+
+
+def test_a_start_that_nobody_answers_ends_in_its_time(
+    member: Member, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the error that says so, and the connector is shut down: its threads end."""
+    switch.silent = True
+    monkeypatch.setattr(member, "_start_patience", 0.8)
+    threads = set(threading.enumerate())
+    begun = time.monotonic()
+    raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(raised, RebalanceFailedError), repr(raised)
+    assert "the first rebalance did not end within" in str(raised)
+    assert time.monotonic() - begun < 0.8 + 2.0
+    assert member.closed
+    wait_until(lambda: set(threading.enumerate()) <= threads, SOON, "its threads end")
+
+
+def test_a_member_whose_name_is_taken_leaves_the_other_one_alone(switch: Switch) -> None:
+    """It waits for 1.5 session timeouts and a second, since the name may be that of an old session
+    of its own. Then the start fails, and the other member's registration is as it was."""
+    switch.taken = True
+    member = ZookeeperConsumerConnector(
+        {
+            "group.id": "g",
+            "consumer.id": "m",
+            "zookeeper.connect": "nowhere:1",
+            "zookeeper.session.timeout.ms": 100,
+            "rebalance.backoff.ms": 10,
+        }
+    )
+    driver: Any = member._zk
+    before = driver.registration()
+    raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(raised, DuplicateConsumerIdError), repr(raised)
+    assert before is not None
+    assert driver.registration() == before
+    assert member.closed
+
+
+def test_commits_without_waiting_are_answered(member: Member) -> None:
+    """The callback gets ``None`` when all is stored, and an error that names the partition when one
+    is not this member's."""
+    one_stream(member)
+    answers: queue.SimpleQueue[CommitFailedError | None] = queue.SimpleQueue()
+    member.commit_offsets_async({P0: 3}, answers.put)
+    assert answers.get(timeout=SOON) is None
+    member.commit_offsets_async(callback=answers.put)
+    assert answers.get(timeout=SOON) is None
+    member.commit_offsets_async({TopicPartition("t", 9): 3}, answers.put)
+    refused = answers.get(timeout=SOON)
+    assert isinstance(refused, CommitFailedError)
+    assert "t-9" in str(refused)
 
 
 class FaultyCoordinator:
