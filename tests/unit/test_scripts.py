@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.admin.change import delete
+from zkconsumer.admin.change import delete, write_offsets
+from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
@@ -286,6 +287,58 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
     assert isinstance(fact, events.Committed)
     assert stored == [StoreOffsets(((T0, sent),))]
     assert fact.claims[T0] == Claim(MINE, None, sent)
+
+
+def test_an_owner_znode_of_another_session_blocks_whatever_its_text() -> None:
+    """Also with the text that this member would write: it is of an earlier session, or of another
+    process with the same consumer id (DEVIATION-11)."""
+    bench = registered()
+    mine = str(MINE).encode()
+    assert isinstance(bench.send(Create(PATHS.owner(T0), mine, True), bench.stranger), Ok)
+    fact, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
+    assert isinstance(fact, events.Claimed)
+    assert fact.blocked == {T0: str(MINE)}
+    assert set(fact.claims) == {T1}
+    assert bench.owner(T0) == bench.stranger.session_id
+
+
+def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
+    """Another member has claimed the partition since the owner znode was looked at: its claim has
+    rewritten the offset, so the deletion by path is refused."""
+    bench = registered()
+    bench.zk.do(Create(PATHS.offset(T0), b"7"))
+    claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
+    assert isinstance(claimed, events.Claimed)
+
+    def take_over(_index: int, op: ZkOp) -> None:
+        if isinstance(op, Multi) and bench.owner(T0) == bench.client.session_id:
+            bench.zk.do(Delete(PATHS.owner(T0)))
+            bench.send(Create(PATHS.owner(T0), b"other-0", True), bench.stranger)
+            bench.send(SetData(PATHS.offset(T0), b"7"), bench.stranger)
+
+    fact, _ = bench.run(commands.Release(3, 0, claimed.claims), before=take_over)
+    assert fact == events.Released(3, frozenset({T0}))
+    assert bench.owner(T0) == bench.stranger.session_id
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_an_import_makes_a_parent_whose_first_answer_gets_lost(applied: bool) -> None:
+    """Whether or not it was created then."""
+    bench = Bench()
+    sent: list[ZkOp] = []
+
+    def answer(op: ZkOp) -> Reply:
+        lost = isinstance(op, Create) and not sent
+        sent.extend([op] if lost else [])
+        if lost and not applied:
+            return Failed(Code.CONNECTION_LOSS)
+        reply = bench.send(op)
+        return Failed(Code.CONNECTION_LOSS) if lost else reply
+
+    key = OffsetKey("g", "new", 0)
+    drive(write_offsets("g", {key: 5}, {}, False, lambda _count: None), answer)
+    assert sent
+    assert bench.zk.get(key.path).data == b"5"
 
 
 @pytest.mark.parametrize("scala", [False, True])

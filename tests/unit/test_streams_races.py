@@ -17,7 +17,7 @@ from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 
-ROUNDS = 60
+ROUNDS = 150
 MESSAGES = 300
 
 
