@@ -140,6 +140,18 @@ def test_a_record_is_on_disk_before_anything_follows(
     assert happened == ["before journal cut", "ftruncate", "fsync", "after journal cut"]
 
 
+@pytest.mark.parametrize("lines", [(0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])
+def test_a_journal_with_whole_lines_missing_or_out_of_order_is_refused(
+    tmp_path: Path, lines: tuple[int, ...]
+) -> None:
+    """Each line is good by itself; together they do not say what was done."""
+    whole = written(tmp_path / "whole").splitlines(keepends=True)
+    path = tmp_path / "changed"
+    path.write_bytes(b"".join(whole[number] for number in lines))
+    with pytest.raises(JournalError, match="is damaged"), Journal(path, "digest"):
+        pass
+
+
 def test_a_journal_cut_at_any_byte_goes_on_or_is_refused(tmp_path: Path) -> None:
     """A torn last record counts as not written and is cut off; a torn first one is refused."""
     data = written(tmp_path / "whole")
