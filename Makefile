@@ -16,7 +16,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker fuzz interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,6 +63,9 @@ test-unit: $(STAMP) ## the tests that need no server
 fuzz: $(STAMP) ## coverage-guided fuzzing of every decoder of foreign bytes (a minute each)
 	@$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python -m tests.fuzz.run
+
+mutants: $(STAMP) ## plant known bugs one at a time: does a test find each? (make mutants ARGS='--only NAME --json')
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 interop: setup ## our members beside the original consumer, every case (about 8 minutes)
 	rm -f build/interop.jsonl

@@ -219,7 +219,8 @@ def metrics_page() -> str:
     for metric in declared():
         suffix = "_total" if metric.kind is Kind.COUNTER else ""
         jvm = f"`{metric.jvm}`" if metric.jvm else "ours"
-        cells = (f"`{metric.name}`", f"`{PREFIX}{metric.name}{suffix}`", metric.kind.value)
+        kind = metric.kind.value + ("; ZooKeeper" if metric.in_zookeeper else "")
+        cells = (f"`{metric.name}`", f"`{PREFIX}{metric.name}{suffix}`", kind)
         rows.append("| " + " | ".join((*cells, metric.unit, metric.meaning, jvm)) + " |")
     kinds = [f"- *{kind.value}*: {doc}" for kind, doc in _KINDS.items()]
     return "\n".join(
@@ -230,7 +231,9 @@ def metrics_page() -> str:
             f"`{'`, `'.join(LABELS)}`; `lag` has `topic` and `partition` besides, and the state is",
             "one sample for each `state`, 1 for the present one. *JVM*: the MBean of the old",
             "consumer that tells the same; its meters' counts and rates are two metrics here.",
-            "How to use them: [Monitor a member](../how-to/monitor.md).\n",
+            "How to use them: [Monitor a member](../how-to/monitor.md). The kind says *ZooKeeper*",
+            "where only members of groups in ZooKeeper have the metric. On the brokers",
+            "`connector.metrics()` has 0 for it, and Prometheus gets no sample.\n",
             *kinds,
             "",
             "| Name | Prometheus | Kind | Unit | Meaning | JVM |",

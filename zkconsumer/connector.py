@@ -15,6 +15,7 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
@@ -49,17 +50,19 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
     """
 
+    config: ConsumerConfig
+    states = State
+    in_zookeeper = True
+
     def __init__(
         self,
         config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
         journal: Sink | None = None,
     ) -> None:
-        self.config = ConsumerConfig.parse(config)
-        for warning in self.config.warnings:
+        parsed = ConsumerConfig.parse(config)
+        for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(
-            self.config, DeliveryGate(always_open=self.config.profile == "scala"), journal
-        )
+        super().__init__(parsed, DeliveryGate(always_open=parsed.profile == "scala"), journal)
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
@@ -170,4 +173,4 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return snapshot.before_streams(self._zk, self._closed)
-        return snapshot.of_member(self._zk, self._gate, loop, self._coordination.commits, plane)
+        return snapshot.of_member(self._zk, self._gate, loop, self._coordination.stored, plane)

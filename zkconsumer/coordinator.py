@@ -55,6 +55,10 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
     ConfigError. Use it in a ``with`` statement, or call ``shutdown``.
     """
 
+    config: CoordinatorConfig
+    states = State
+    in_zookeeper = False
+
     def __init__(
         self,
         config: CoordinatorConfig | Mapping[str, object] | str | PathLike[str],
@@ -62,10 +66,10 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         *,
         on_exchange: OnExchange | None = None,
     ) -> None:
-        self.config = CoordinatorConfig.parse(config)
-        for warning in self.config.warnings:
+        parsed = CoordinatorConfig.parse(config)
+        for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(self.config, DeliveryGate(), journal)
+        super().__init__(parsed, DeliveryGate(), journal)
         self._on_exchange = on_exchange
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"

@@ -35,6 +35,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     +- OffsetsFileError
     +- JournalFormatError
     +- ClusterError
+    +- UnsupportedLibraryError
 
 Each class carries two traits: ``retriable`` (the same call may succeed later) and ``exit_code``
 (what the command line exits with). A refused claim, a torn view or a stale answer is a fact of the
@@ -211,3 +212,13 @@ class JournalFormatError(ZkConsumerError):
 
 class ClusterError(ZkConsumerError):
     """The embedded cluster could not be started, found or stopped."""
+
+
+class UnsupportedLibraryError(ZkConsumerError):
+    """kazoo or kafka-python is installed in a version whose internals differ from those used."""
+
+    def __init__(self, library: str, version: str, supported: str, difference: str) -> None:
+        super().__init__(
+            f"{library} {version} cannot be used: {difference}; "
+            f"run pip install '{library}{supported}'"
+        )

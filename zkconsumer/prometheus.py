@@ -11,9 +11,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import UsageError
+from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
 
 if TYPE_CHECKING:
@@ -23,9 +22,15 @@ if TYPE_CHECKING:
 PREFIX = "zkconsumer_"
 LABELS = ("client_id", "group", "member")
 
+AnyConnector = StreamConnector[Any]
+"""``ZookeeperConsumerConnector`` or ``CoordinatorConsumerConnector``."""
+
 
 class ConnectorCollector:
     """Exports the metrics of connectors, each labelled with client id, group and member.
+
+    Connectors of both kinds may be mixed. Each has the states of its kind; on the brokers a member
+    has no metrics of ZooKeeper.
 
     Register one for each registry: ``REGISTRY.register(ConnectorCollector([connector]))``. A
     connector that was shut down is left out and forgotten. Any thread may call it.
@@ -33,12 +38,12 @@ class ConnectorCollector:
     Raises UsageError when prometheus_client is not installed.
     """
 
-    def __init__(self, connectors: Iterable[ZookeeperConsumerConnector] = ()) -> None:
+    def __init__(self, connectors: Iterable[AnyConnector] = ()) -> None:
         _require()
         self._lock = threading.Lock()
         self._connectors = list(connectors)
 
-    def add(self, connector: ZookeeperConsumerConnector) -> None:
+    def add(self, connector: AnyConnector) -> None:
         """Export this one too. Adding it again changes nothing."""
         with self._lock:
             if connector not in self._connectors:
@@ -53,17 +58,13 @@ class ConnectorCollector:
         with self._lock:
             self._connectors = [found for found in self._connectors if not found.closed]
             connectors = list(self._connectors)
-        read = [
-            (
-                (found.config.client_id, found.config.group_id, found.consumer_id),
-                found.metrics(),
-            )
-            for found in connectors
-        ]
+        read = [(found, found.metrics()) for found in connectors]
         for metric in declared():
             family = _family(metric)
-            for labels, values in read:
-                _add(family, metric, labels, getattr(values, metric.name))
+            for connector, values in read:
+                if metric.in_zookeeper and not connector.in_zookeeper:
+                    continue
+                _add(family, metric, connector, getattr(values, metric.name))
             yield family
 
 
@@ -94,7 +95,7 @@ class MetricsServer:
 
 
 def start_http_server(
-    connectors: ZookeeperConsumerConnector | Iterable[ZookeeperConsumerConnector],
+    connectors: AnyConnector | Iterable[AnyConnector],
     port: int,
     addr: str = "127.0.0.1",
 ) -> MetricsServer:
@@ -114,7 +115,7 @@ def start_http_server(
     from prometheus_client import start_http_server as serve
     from prometheus_client.registry import CollectorRegistry
 
-    if isinstance(connectors, ZookeeperConsumerConnector):
+    if isinstance(connectors, StreamConnector):
         connectors = (connectors,)
     collector = ConnectorCollector(connectors)
     registry: CollectorRegistry = CollectorRegistry()
@@ -151,7 +152,8 @@ def _family(metric: Declared) -> Any:
     return kind(PREFIX + metric.name, metric.help, labels=labels)
 
 
-def _add(family: Any, metric: Declared, labels: tuple[str, ...], value: Any) -> None:
+def _add(family: Any, metric: Declared, connector: AnyConnector, value: Any) -> None:
+    labels = (connector.config.client_id, connector.config.group_id, connector.consumer_id)
     if isinstance(value, HistogramValue):
         buckets = [(str(bound), count) for bound, count in value.buckets.items()]
         family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum)
@@ -159,7 +161,7 @@ def _add(family: Any, metric: Declared, labels: tuple[str, ...], value: Any) -> 
         for tp, lag in value.items():
             family.add_metric((*labels, tp.topic, str(tp.partition)), lag)
     elif metric.kind is Kind.STATE:
-        for state in State:
+        for state in connector.states:
             family.add_metric((*labels, state.name), int(state.name == value))
     else:
         family.add_metric(labels, value)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.coordinated import HEAL, PARTITIONS, SESSION, check_all, config, held, twice
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -22,11 +23,6 @@ from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Delivery, Producer, Reader
 
 SCRIPT = Path(__file__).with_name("coordinator_member.py")
-SESSION = 6.0
-"""Seconds; the least that brokers accept."""
-HEAL = SESSION + 5
-"""Seconds after a fault within which each partition has one deliverer again."""
-PARTITIONS = 4
 
 
 class Outside:
@@ -48,27 +44,6 @@ class Outside:
             os.kill(self.process.pid, signal.SIGCONT)
             self.process.kill()
             self.process.wait(10)
-
-
-def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
-    """Settings of a member that commits often."""
-    added = {key.replace("_", "."): value for key, value in more.items()}
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": int(SESSION * 1000),
-        "heartbeat.interval.ms": 500,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        "refresh.leader.backoff.ms": 50,
-        "socket.timeout.ms": 5000,
-    } | added
-
-
-def held(member: CoordinatorConsumerConnector) -> int:
-    """How many partitions a member owns."""
-    assert member._loop is not None
-    return len(member._loop.machine.held)
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -219,26 +194,9 @@ class SlowToLetGo(Slow):
             self.linger()
 
 
-def twice(*readers: Reader) -> set[tuple[int, int]]:
-    """Partition and offset of messages that were handed out more than once."""
-    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
-    return {found for found, count in counts.items() if count > 1}
-
-
 def delivered(reader: Reader, since: float) -> set[int]:
     """Partitions of which a message was handed out since then."""
     return {found.partition for found in reader.deliveries if found.at > since}
-
-
-def check_all(producer: Producer, *readers: Reader) -> None:
-    """Everything that was sent is delivered."""
-    sent = set(producer.stop())
-    wait_until(
-        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-        30,
-        "nothing is lost",
-    )
-    assert not [reader.errors for reader in readers if reader.errors]
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from collections import Counter
 from typing import Any
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.faults.coordinated import HEAL, PARTITIONS, check_all, config, held, twice
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -18,47 +18,6 @@ from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Delivery, Producer, Reader
 from zkconsumer.testing.servers import read_metadata
 from zkconsumer.testing.topics import zookeeper_session
-
-PARTITIONS = 4
-HEAL = 11
-"""Seconds after there is a coordinator again, within which all goes on."""
-
-
-def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
-    """Settings of a member that commits often."""
-    added = {key.replace("_", "."): value for key, value in more.items()}
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "group.id": group,
-        "session.timeout.ms": 6000,
-        "heartbeat.interval.ms": 500,
-        "auto.offset.reset": "earliest",
-        "auto.commit.interval.ms": 200,
-        "refresh.leader.backoff.ms": 50,
-        "socket.timeout.ms": 5000,
-    } | added
-
-
-def held(member: CoordinatorConsumerConnector) -> int:
-    """How many partitions a member owns."""
-    return 0 if member._loop is None else len(member._loop.machine.held)
-
-
-def twice(*readers: Reader) -> set[tuple[int, int]]:
-    """Partition and offset of messages that were handed out more than once."""
-    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
-    return {found for found, count in counts.items() if count > 1}
-
-
-def check_all(producer: Producer, *readers: Reader) -> None:
-    """Everything that was sent is delivered."""
-    sent = set(producer.stop())
-    wait_until(
-        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
-        30,
-        "nothing is lost",
-    )
-    assert not [reader.errors for reader in readers if reader.errors]
 
 
 def home_of(group: str) -> int:

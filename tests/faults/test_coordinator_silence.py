@@ -56,7 +56,7 @@ def test_shutdown_while_brokers_are_silent(config: dict[str, object], topic: str
 
     creating = threading.Thread(target=create)
     creating.start()
-    wait_until(lambda: member._loop is not None, 10, "the member joins")
+    wait_until(lambda: member.metrics().state != "NEW", 10, "the member joins")
     began = time.monotonic()
     try:
         member.shutdown(timeout=1.0)

@@ -115,7 +115,12 @@ def test_a_member_delivers_again(
             elif trouble == "all":
                 for each in proxies:
                     each.stall()
-                wait_until(lambda: not member._gate.is_open, 2 * SESSION, "delivery has paused")
+                before = member.metrics().suspended_seconds
+                wait_until(
+                    lambda b=before: member.metrics().suspended_seconds > b,
+                    2 * SESSION,
+                    "delivery has paused",
+                )
                 for each in proxies:
                     each.resume()
             else:

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.cli.consume import configure
+from zkconsumer.cli.consume import _delete_generated, configure
+from zkconsumer.core.zookeeper.ops import Delete, Multi
 from zkconsumer.errors import ConfigError
 from zkconsumer.testing import LocalCluster, free_port
 from zkconsumer.testing.produce import send
+from zkconsumer.zk.driver import ZkDriver
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "consume"]
 
@@ -434,3 +436,38 @@ def test_verbose_logs_to_stderr(cluster: LocalCluster, filled: str, group: str) 
     )
     assert len(done.stdout.splitlines()) == 30
     assert len(done.stderr.splitlines()) > 5
+
+
+def test_a_generated_group_that_a_member_joins_is_kept(
+    zk: KazooClient,
+    zookeeper: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The member registers after the look at the members and before the deletion: its group keeps
+    every znode, and the warning names the member."""
+    path = f"/consumers/{group}"
+    zk.create(f"{path}/offsets/t/0", b"5", makepath=True)
+    zk.create(f"{path}/ids", b"")
+    submit = ZkDriver.submit
+
+    def joining(driver: ZkDriver, op: Any, *more: Any) -> None:
+        changes = op.ops if isinstance(op, Multi) else (op,)
+        if any(isinstance(change, Delete) for change in changes) and not members(zk, group):
+            zk.create(f"{path}/ids/late", b"{}", ephemeral=True)
+        submit(driver, op, *more)
+
+    monkeypatch.setattr(ZkDriver, "submit", joining)
+    config, _ = configure(zookeeper=zookeeper, group=group)
+    _delete_generated(config)
+    assert members(zk, group) == ["late"]
+    assert zk.get(f"{path}/offsets/t/0")[0] == b"5"
+    warning = f"warning: group {group} is not deleted: group {group} is active: "
+    assert capfd.readouterr().err.startswith(warning)
+    zk.delete(f"{path}/ids/late")
+    monkeypatch.undo()
+    _delete_generated(config)
+    assert zk.exists(path) is None
+    _delete_generated(config)  # there is nothing to delete any more
+    assert capfd.readouterr().err == ""

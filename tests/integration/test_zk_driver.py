@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from zkconsumer.core.zookeeper.ops import (
     Check,
@@ -335,3 +336,24 @@ def test_close_ends_the_session_at_once(chroot: str) -> None:
     assert other.watches.get(timeout=6) == "/mine"
     driven.driver.close()
     other.driver.close()
+
+
+@pytest.mark.parametrize("children", [False, True])
+@pytest.mark.parametrize("multiread", [False, True])
+def test_a_znode_that_must_not_be_read_is_not_taken_for_a_missing_one(
+    driven: Driven, chroot: str, children: bool, multiread: bool
+) -> None:
+    """Among many that are read in one request, or as single reads on an older server: an owner
+    znode that looks free would be claimed."""
+    client = KazooClient(chroot)
+    client.start(15)
+    try:
+        client.create("/open", b"1")
+        client.create("/locked", b"2", acl=[make_acl("world", "anyone", create=True)])
+    finally:
+        client.stop()
+        client.close()
+    driven.driver._has_multiread = multiread
+    reply = driven.ask(GetMany(("/missing", "/open", "/locked", "/open"), children=children))
+    assert reply == Failed(Code.NO_AUTH, 2)
+    assert isinstance(driven.ask(GetMany(("/missing", "/open"), children=children)), Ok)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,49 @@ def written(path: Path) -> bytes:
         journal.write(group="g", step="write")
         journal.write(group="g", step="done")
     return path.read_bytes()
+
+
+def test_a_record_is_on_disk_before_anything_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of the file is followed by fsync of what was changed, and only then reported as
+    done: a power failure does not undo what a later side effect rests on."""
+    happened: list[str] = []
+    right = {name: getattr(os, name) for name in ("write", "fsync", "link", "ftruncate")}
+
+    def seen(name: str, *arguments: object, **options: object) -> object:
+        folder = name == "fsync" and stat.S_ISDIR(os.fstat(arguments[0]).st_mode)  # type: ignore
+        happened.append(f"{name} folder" if folder else name)
+        return right[name](*arguments, **options)
+
+    for name in right:
+        monkeypatch.setattr(os, name, partial(seen, name))
+    path = tmp_path / "journal"
+    with Journal(path, "digest", happened.append) as journal:
+        journal.write(group="g", step="claim")
+    before, *created, after = happened[: happened.index("after journal create") + 1]
+    assert (before, after) == ("before journal create", "after journal create")
+    assert created == ["fsync", "link", "fsync folder"]
+    del happened[: len(created) + 2]
+    assert happened == ["before journal claim", "write", "fsync", "after journal claim"]
+    happened.clear()
+    with path.open("ab") as file:
+        file.write(b"torn")
+    with Journal(path, "digest", happened.append):
+        pass
+    assert happened == ["before journal cut", "ftruncate", "fsync", "after journal cut"]
+
+
+@pytest.mark.parametrize("lines", [(0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])
+def test_a_journal_with_whole_lines_missing_or_out_of_order_is_refused(
+    tmp_path: Path, lines: tuple[int, ...]
+) -> None:
+    """Each line is good by itself; together they do not say what was done."""
+    whole = written(tmp_path / "whole").splitlines(keepends=True)
+    path = tmp_path / "changed"
+    path.write_bytes(b"".join(whole[number] for number in lines))
+    with pytest.raises(JournalError, match="is damaged"), Journal(path, "digest"):
+        pass
 
 
 def test_a_journal_cut_at_any_byte_goes_on_or_is_refused(tmp_path: Path) -> None:

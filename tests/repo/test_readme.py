@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from zkconsumer.admin.snapshot import read_group
+from zkconsumer.admin.tools import GroupTools
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.produce import send
-from zkconsumer.zk.group_tree import GroupTree
+from zkconsumer.zk.blocking import BlockingZk
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -140,9 +142,13 @@ def _says(shell: Shell, command: str) -> bool:
 
 def _members(address: str) -> int:
     """How many members of the group ``readers`` share its partitions; 0 while that is unsettled."""
-    with GroupTree(address, "", 10.0, 10.0) as tree:
-        owners = {text.rpartition("-")[0] for text in tree.owners("readers").values()}
-        return len(owners) if len(owners) == len(tree.members("readers")) else 0
+    with BlockingZk(address, 10.0) as zk:
+        group = zk.run(read_group("readers"))
+    if group is None:
+        return 0
+    nodes = [node for found in group.owners.values() for node in found.values()]
+    owners = {node.data.decode().rpartition("-")[0] for node in nodes}
+    return len(owners) if len(owners) == len(group.members) else 0
 
 
 def test_the_python_example(
@@ -165,8 +171,8 @@ def test_the_python_example(
     exec(compile(code, str(README), "exec"), {})
     printed = capfd.readouterr().out.splitlines()
     assert printed == [f"0 {i} b'k' b'line {i}'" for i in range(5)] + ["0 5 None b'the end'"]
-    with GroupTree(cluster.zookeeper, "", 10.0, 10.0) as tree:
-        assert [offset for _, offset in tree.offsets(group).items()] == [6]
+    with GroupTools(cluster.zookeeper, 10.0) as tools:
+        assert list(tools.export([group]).values()) == [6]
 
 
 def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from zkconsumer.core.zookeeper.ops import Code, Exists, Failed, Ok, Reply, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import read
-from zkconsumer.errors import ZkUnavailableError
+from zkconsumer.core.zookeeper.scripts.common import Script, read
+from zkconsumer.errors import SessionExpiredError, ZkUnavailableError
 from zkconsumer.zk.blocking import BlockingZk
 from zkconsumer.zk.driver import SessionEvent
 
@@ -45,6 +45,21 @@ class LosingDriver:
         threading.Timer(TIMEOUT / 5, on_reply, [reply]).start()
 
 
+class ExpiringDriver(LosingDriver):
+    """Answers at once; after the first answer its session ends and another one begins."""
+
+    def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
+        if session != self.session_id:
+            on_reply(Failed(Code.SESSION_EXPIRED))
+            return
+        self.requests += 1
+        on_reply(Ok(None))
+        if self.requests == 1:
+            self._on_session(SessionEvent.LOST, 1)
+            self.session_id = 2
+            self._on_session(SessionEvent.OPENED, 2)
+
+
 @pytest.fixture(autouse=True)
 def _losing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", LosingDriver)
@@ -70,3 +85,20 @@ def test_each_answer_ends_the_silence() -> None:
             zk.run(read(Exists("/")))
     assert time.monotonic() - began > TIMEOUT
     assert zk._driver.closed == [5.0]
+
+
+def test_a_script_does_not_go_on_in_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has read may be wrong by then, and its ephemeral znodes are gone. The next script
+    runs in the new session."""
+    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ExpiringDriver)
+
+    def script() -> Script[None]:
+        yield from read(Exists("/a"))
+        yield from read(Exists("/b"))
+
+    with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
+        with pytest.raises(SessionExpiredError, match="ended in the middle: run it again"):
+            zk.run(script())
+        assert zk._driver.requests == 1
+        zk.run(script())
+        assert zk._driver.requests == 3

@@ -39,7 +39,7 @@ def test_shutdown_wakes_who_waits_for_streams() -> None:
 
     creating = threading.Thread(target=create, daemon=True)
     creating.start()
-    wait_until(lambda: member._loop is not None, 10, "it joins")
+    wait_until(lambda: member.metrics().state != "NEW", 10, "it joins")
     member.shutdown()
     creating.join(10)
     assert [str(error) for error in told] == ["the connector was shut down"]

@@ -1,22 +1,17 @@
-"""Members of both kinds on simulated servers, with faults in the member itself.
-
-The real loops, connectors and worker threads run; only the servers' side is simulated. So what
-would take a real session's timeout is seen in milliseconds.
-"""
+"""Members of both kinds on simulated servers (``conftest.py``), with faults in the member."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -24,194 +19,37 @@ import pytest
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
-from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,
-    Create,
     Failed,
     FetchOffsets,
     Ok,
     Reply,
-    SessionEvent,
     StoreOffsets,
-    ZkOp,
-)
-from zkconsumer.core.zookeeper.znodes import (
-    BROKER_IDS,
-    BROKER_TOPICS,
-    GroupPaths,
-    broker_path,
-    encode_registration,
-    topic_path,
 )
 from zkconsumer.errors import (
     BrokerError,
     CommitFailedError,
     ConfigError,
     ConnectorFailedError,
+    DuplicateConsumerIdError,
+    RebalanceFailedError,
     ZkUnavailableError,
 )
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import RebalanceCounts
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
 from zkconsumer.testing import wait_until
+
+if TYPE_CHECKING:
+    from conftest import Member, Switch  # type: ignore[import-not-found]
 
 P0 = TopicPartition("t", 0)
 SOON = 10.0
 """Seconds: far longer than anything takes here, far shorter than any timeout of the members."""
-
-
-@dataclass
-class Switch:
-    """What the simulated servers do next."""
-
-    broken: BaseException | None = None
-    """Raised by the next request, which stands for any fault inside the member."""
-    closed: list[object] = field(default_factory=list)
-    """Clients that were closed."""
-    topics: int = 1
-    """How many topics of one partition there are: t, t1, t2 and so on."""
-    filters: int = 0
-    """How many other members with the white list ``t.*`` are registered."""
-    pings: list[float] = field(default_factory=list)
-    """When the session was confirmed, in seconds of ``time.monotonic()``."""
-
-    def check(self) -> None:
-        if self.broken is not None:
-            raise self.broken
-
-
-class SimulatedDriver:
-    """``ZkDriver`` on the simulated ZooKeeper, which answers at once."""
-
-    def __init__(
-        self,
-        switch: Switch,
-        hosts: str,
-        chroot: str,
-        session_timeout: float,
-        on_session: Callable[[SessionEvent, int], object],
-        on_watch: Callable[[str], object],
-    ) -> None:
-        self._switch = switch
-        self.session_timeout = session_timeout
-        self.operations = 0
-        self.connected = True
-        self._on_session = on_session
-        self._zk = FakeZk(Kernel(1))
-        for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
-            self._zk.do(Create(path))
-        broker = {"version": 1, "host": "127.0.0.1", "port": 1, "timestamp": "1"}
-        self._zk.do(Create(broker_path(0), json.dumps(broker).encode()))
-        topic = {"version": 1, "partitions": {"0": [0]}}
-        for number in range(switch.topics):
-            name = f"t{number or ''}"
-            self._zk.do(Create(topic_path(name), json.dumps(topic).encode()))
-        paths = GroupPaths("g")
-        for path in (paths.root, paths.ids):
-            self._zk.do(Create(path))
-        registration = encode_registration(Subscription(Pattern.WHITE_LIST, {"t.*": 1}), 1)
-        for number in range(switch.filters):
-            self._zk.do(Create(paths.member(f"g_other{number}"), registration))
-        self.client = self._zk.connect(
-            session_timeout, lambda event: on_watch(event.path), lambda state, session: None
-        )
-        self._run()
-
-    def _run(self) -> None:
-        self._zk.kernel.run(until=self._zk.kernel.now + 0.1)
-
-    def start(self, _timeout: float) -> None:
-        self._on_session(SessionEvent.OPENED, self.client.session_id)
-
-    def submit(self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object]) -> None:
-        self._switch.check()
-        self.client.submit(op, on_reply)
-        self._run()
-
-    def ping(self, on_answer: Callable[[], object]) -> None:
-        self._switch.check()
-        self._switch.pings.append(time.monotonic())
-        on_answer()
-
-    def close(self, *_limit: float) -> None:
-        self._switch.closed.append(self)
-
-
-class SimulatedClient:
-    """``GroupClient`` on a coordinator that gives this member all partitions."""
-
-    coordinator = None
-
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
-
-    def interrupt(self) -> None:
-        """There is nothing under way."""
-
-    def close(self) -> None:
-        self._switch.closed.append(self)
-
-    def execute(self, order: Any) -> Event:
-        self._switch.check()
-        token = order.token
-        match order:
-            case commands.FindCoordinator():
-                return events.CoordinatorFound(token)
-            case commands.LoadTopics():
-                return events.TopicsLoaded(token, {"t": 1})
-            case commands.JoinGroup():
-                return events.Joined(token, "m", 1, "other", "range")
-            case commands.SyncGroup():
-                mine = AssignmentData(frozenset({P0}))
-                return events.Synced(token, encode_assignment(mine))
-            case commands.FetchOffsets():
-                return events.OffsetsFetched(token, {P0: 0})
-            case commands.CommitOffsets():
-                return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
-            case commands.Heartbeat():
-                return events.HeartbeatAnswered(token, 0)
-        return events.Left(token)
-
-
-Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
-
-
-@pytest.fixture
-def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
-    """Simulated servers for the connectors made in the test."""
-    switch = Switch()
-    monkeypatch.setattr(
-        "zkconsumer.connector.ZkDriver", lambda *given: SimulatedDriver(switch, *given)
-    )
-    monkeypatch.setattr(
-        "zkconsumer.coordinator.GroupClient", lambda *_, **__: SimulatedClient(switch)
-    )
-    return switch
-
-
-@pytest.fixture(params=["zookeeper", "coordinator"])
-def member(request: pytest.FixtureRequest, switch: Switch) -> Iterator[Member]:
-    """A connector without streams; its servers are asked ten times a second."""
-    common = {"group.id": "g", "rebalance.backoff.ms": 10}
-    made: Member
-    if request.param == "zookeeper":
-        made = ZookeeperConsumerConnector(
-            common | {"zookeeper.connect": "nowhere:1", "zookeeper.session.timeout.ms": 600}
-        )
-    else:
-        made = CoordinatorConsumerConnector(
-            common | {"bootstrap.servers": "127.0.0.1:1", "heartbeat.interval.ms": 100}
-        )
-    yield made
-    try:
-        made.shutdown(timeout=2.0)
-    except (CommitFailedError, ConnectorFailedError):
-        pass
 
 
 class InBackground:
@@ -309,6 +147,50 @@ def test_a_fault_in_the_member_is_raised_wherever_the_application_looks(
     assert member.closed
 
 
+@pytest.mark.parametrize("failing", [None, "data.fail", "data.close", "coordination.close"])
+def test_a_fault_in_the_member_ends_all_of_it(failing: str | None) -> None:
+    """Delivery, commits, streams, whoever waits for the start or the end, fetchers and connections:
+    each ends even where ending another one fails."""
+    done: list[str] = []
+
+    def step(name: str) -> Callable[..., None]:
+        def take(*_: object) -> None:
+            done.append(name)
+            if name == failing:
+                raise ZeroDivisionError(name)
+
+        return take
+
+    host: Any = SimpleNamespace(log=lambda *_: None, post=lambda _: None)
+    data: Any = SimpleNamespace(fail=step("data.fail"), close=step("data.close"))
+    coordination: Any = SimpleNamespace(close=step("coordination.close"))
+    gate, counts = DeliveryGate(now=lambda: 0.0), RebalanceCounts((), (), ())
+    loop: Any = MemberLoop(
+        "c",
+        SimpleNamespace(),  # type: ignore[type-var]
+        coordination,
+        data,
+        gate,
+        host,
+        None,
+        auto_commit_interval=None,
+        rebalances=counts,
+    )
+    gate.extend(60.0)
+    commit = loop.commit({P0: 1}, strict=False)
+    fault = RuntimeError("broken")
+    loop.crashed(fault)
+    gate.extend(90.0)
+    assert not gate.is_open
+    assert done == ["data.fail", "data.close", "coordination.close"]
+    assert loop.ended
+    for future in (loop.started, loop.closed):
+        assert isinstance(future.exception(0), ConnectorFailedError)
+        assert future.exception(0).__cause__ is fault
+    for answered in (commit, loop.commit({P0: 2}, strict=False)):
+        assert "RuntimeError('broken')" in answered.result(0)[0]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_stream_that_was_not_read_meanwhile_raises_the_fault(
     member: Member, switch: Switch
@@ -404,6 +286,59 @@ def test_a_commit_callback_that_exits_does_not_end_the_member(
     wait_until(lambda: "the callback of a commit raised" in caplog.text, SOON, "it is logged")
     member.commit_offsets()
     assert InBackground(member.shutdown).result() is None
+
+
+def test_a_start_that_nobody_answers_ends_in_its_time(
+    member: Member, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the error that says so, and the connector is shut down: its threads end."""
+    switch.silent = True
+    monkeypatch.setattr(member, "_start_patience", 0.8)
+    threads = set(threading.enumerate())
+    begun = time.monotonic()
+    raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(raised, RebalanceFailedError), repr(raised)
+    assert "the first rebalance did not end within" in str(raised)
+    assert time.monotonic() - begun < 0.8 + 2.0
+    assert member.closed
+    wait_until(lambda: set(threading.enumerate()) <= threads, SOON, "its threads end")
+
+
+def test_a_member_whose_name_is_taken_leaves_the_other_one_alone(switch: Switch) -> None:
+    """It waits for 1.5 session timeouts and a second, since the name may be that of an old session
+    of its own. Then the start fails, and the other member's registration is as it was."""
+    switch.taken = True
+    member = ZookeeperConsumerConnector(
+        {
+            "group.id": "g",
+            "consumer.id": "m",
+            "zookeeper.connect": "nowhere:1",
+            "zookeeper.session.timeout.ms": 100,
+            "rebalance.backoff.ms": 10,
+        }
+    )
+    driver: Any = member._zk
+    before = driver.registration()
+    raised = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(raised, DuplicateConsumerIdError), repr(raised)
+    assert before is not None
+    assert driver.registration() == before
+    assert member.closed
+
+
+def test_commits_without_waiting_are_answered(member: Member) -> None:
+    """The callback gets ``None`` when all is stored, and an error that names the partition when one
+    is not this member's."""
+    one_stream(member)
+    answers: queue.SimpleQueue[CommitFailedError | None] = queue.SimpleQueue()
+    member.commit_offsets_async({P0: 3}, answers.put)
+    assert answers.get(timeout=SOON) is None
+    member.commit_offsets_async(callback=answers.put)
+    assert answers.get(timeout=SOON) is None
+    member.commit_offsets_async({TopicPartition("t", 9): 3}, answers.put)
+    refused = answers.get(timeout=SOON)
+    assert isinstance(refused, CommitFailedError)
+    assert "t-9" in str(refused)
 
 
 class FaultyCoordinator:
@@ -531,20 +466,15 @@ def test_a_disk_that_hangs_does_not_stop_the_pings(
 
 @pytest.mark.parametrize("kind", ["zookeeper", "coordinator"])
 def test_a_start_that_fails_leaves_no_open_journal(
-    switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    switch: Switch, tmp_path: Path, kind: str
 ) -> None:
     """No file stays open when the servers cannot be reached, or the first rebalance fails."""
-
-    def unreachable(*_: object) -> None:
-        raise ZkUnavailableError("nowhere:1", "no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SimulatedDriver, "start", unreachable)
-        failed: object = None
-        try:
-            member = journalling(kind, tmp_path)
-        except ZkUnavailableError as error:
-            failed = error  # keeps the frames, and what they hold
+    switch.unreachable = True
+    failed: object = None
+    try:
+        member = journalling(kind, tmp_path)
+    except ZkUnavailableError as error:
+        failed = error  # keeps the frames, and what they hold
     assert (kind == "zookeeper") == (failed is not None)
     assert not _open_files(tmp_path)
     if failed is None:

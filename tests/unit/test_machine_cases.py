@@ -105,6 +105,15 @@ def test_a_stop_of_a_lost_session_does_not_answer_the_next_one() -> None:
     assert commit.positions == {T0: 12}
 
 
+def test_a_resumed_session_reads_the_group_again() -> None:
+    """Soon, not at the next regular reading: what changed meanwhile has fired no watch."""
+    member = settled()
+    load = look_again(member, events.SessionResumed())
+    check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    found = member.on(events.OwnersChecked(check.token, frozenset()))
+    assert only(commands.StopFetching, found).partitions == {T0}
+
+
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
     """A claim that finds the same stored offset goes on from where delivery stood."""
     for stored, start_at in ((10, 17), (13, 13)):

@@ -575,6 +575,40 @@ def test_who_is_out_hears_at_once_that_nothing_is_stored() -> None:
     assert tell(machine, events.CommitRequested(2, {})) == [commands.AnswerCommit(2, ())]
 
 
+def test_no_commit_is_sent_without_a_generation() -> None:
+    """Whatever becomes of a request that is still waiting: the coordinator would take a commit of
+    generation -1 for one of a group without members."""
+    machine = stable()
+    machine.generation = -1
+    machine._desk.ask(events.CommitRequested(1, {A[0]: 7}))
+    assert commands.CommitOffsets not in kinds(tell(machine, events.PollResumed()))
+    machine.generation = 1
+    assert commands.CommitOffsets in kinds(tell(machine, events.PollResumed()))
+
+
+def test_a_member_signs_off_when_it_is_shut_down() -> None:
+    """Stop, commit, listener, LeaveGroup with its id, and the end when that is answered."""
+    machine = stable()
+    assert kinds(tell(machine, events.CloseRequested())) == [commands.StopFetching]
+    answer(machine, events.FetchingStopped, {A[0]: 9})
+    answer(machine, events.OffsetsCommitted, {A[0]: 0})
+    forget, leave = answer(machine, events.ListenerDone)
+    assert isinstance(forget, commands.Forget)
+    assert isinstance(leave, commands.LeaveGroup)
+    assert leave.member_id == "m1"
+    assert machine.state is State.LEAVING
+    assert tell(machine, events.Left(leave.token)) == [commands.Close(())]
+
+
+def test_a_static_member_does_not_sign_off() -> None:
+    """Its partitions wait for it to be back."""
+    machine = stable(instance="static")
+    tell(machine, events.CloseRequested())
+    answer(machine, events.FetchingStopped, {A[0]: 9})
+    answer(machine, events.OffsetsCommitted, {A[0]: 0})
+    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.Close]
+
+
 def test_what_was_announced_is_taken_back() -> None:
     """Expelled while the listener is told of new partitions: it hears that they are lost."""
     machine = stable()

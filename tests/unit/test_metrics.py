@@ -13,26 +13,19 @@ import time
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
+from prometheus_client import CollectorRegistry
 
 from zkconsumer import Metrics, TopicPartition
-from zkconsumer.core.zookeeper import commands
-from zkconsumer.core.zookeeper.ops import (
-    Check,
-    Code,
-    Create,
-    Failed,
-    FetchOffsets,
-    Multi,
-    Ok,
-    SetData,
-    StoreOffsets,
-)
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.coordinator import states as coordinator_states
+from zkconsumer.core.zookeeper import commands, states as zookeeper_states
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.errors import ConsumerTimeoutError
+from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.runtime.chunk_queue import Chunk
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.metrics import (
-    CommitCounts,
     Histogram,
     Kind,
     Meter,
@@ -41,6 +34,7 @@ from zkconsumer.runtime.metrics import (
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.testing import wait_until
 
 JVM_NAMES = {
     "kafka.consumer:type=ZookeeperConsumerConnector,name=FetchQueueSize",
@@ -177,30 +171,37 @@ def test_rebalances_are_those_that_move_partitions() -> None:
     assert counts.count == 2
 
 
-def test_commits_are_offsets_that_were_stored() -> None:
-    """What counts is each offset znode written and each offset Kafka took; not parents that were
-    created on the way, refused operations, or anything else of the script."""
-    counts, root = CommitCounts(), "/consumers/g/offsets"
-    several = Multi(
-        (
-            Check("/consumers/g/ids/m", 0),
-            Create(f"{root}/t", b""),
-            Create(f"{root}/t/0", b"1"),
-            SetData(f"{root}/t/1", b"1", 3),
-            SetData("/consumers/g/owners/t/1", b"1", 3),
-        )
-    )
-    counts.answered(several, Failed(Code.BAD_VERSION, 3), root)
-    counts.answered(several, Ok((None,) * 5), root)
-    assert (counts.zookeeper, counts.kafka) == (2, 0)
-    counts.answered(SetData(f"{root}/t/1", b"2"), Ok(), root)
-    counts.answered(Create(root, b""), Ok(), root)
-    assert counts.zookeeper == 3
-    tp = TopicPartition("t", 0)
-    counts.answered(StoreOffsets(((tp, 1), (tp, 2))), Ok((None, "refused")), root)
-    counts.answered(StoreOffsets(((tp, 1),)), Failed(Code.OTHER), root)
-    counts.answered(FetchOffsets((tp,)), Ok((None,)), root)
-    assert (counts.zookeeper, counts.kafka) == (3, 1)
+@pytest.mark.parametrize("several", [False, True])
+def test_every_state_of_either_machine_is_a_prometheus_sample(
+    member: ZookeeperConsumerConnector | CoordinatorConsumerConnector, several: bool
+) -> None:
+    """A member of either coordination is exported: each of its machine's states is a sample, and
+    one of them is 1. On the brokers a member is not one without a connection to ZooKeeper."""
+    registry = CollectorRegistry()
+    collector = ConnectorCollector([] if several else [member])
+    registry.register(collector)
+    if several:
+        collector.add(member)
+    labels = {"client_id": member.config.client_id, "group": "g", "member": member.consumer_id}
+    zookeeper = isinstance(member, ZookeeperConsumerConnector)
+    states = {state.name for state in (zookeeper_states if zookeeper else coordinator_states).State}
+    settled = "RESTING" if zookeeper else "STABLE"
+
+    def told() -> dict[str, float | None]:
+        name = "zkconsumer_state"
+        return {s: registry.get_sample_value(name, {**labels, "state": s}) for s in states}
+
+    assert told() == dict.fromkeys(states, 0.0) | {"NEW": 1.0}
+    member.create_message_streams({"t": 1})
+    wait_until(lambda: told()[settled], 10, "the member has settled")
+    assert told() == dict.fromkeys(states, 0.0) | {settled: 1.0}
+    assert registry.get_sample_value("zkconsumer_owned_partitions", labels) == 1
+    connected = registry.get_sample_value("zkconsumer_zookeeper_connected", labels)
+    assert connected == (1 if zookeeper else None)
+    fenced = registry.get_sample_value("zkconsumer_fenced_commits_total", labels)
+    assert fenced == (0 if zookeeper else None)
+    member.shutdown()
+    assert set(told().values()) == {None}
 
 
 def chunk(info: PartitionTopicInfo, first: int, count: int) -> Chunk:

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from kafka.codec import lz4_encode, snappy_encode
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
 
 from zkconsumer.broker import codecs
 from zkconsumer.broker.records import PythonDecoder, Record, TimestampType, scan
@@ -196,6 +197,27 @@ def test_compacted_wrapper_of_format_1() -> None:
         builder.append(relative, 5, b"k", b"v")
     data = wrapper(1, 107, GZIP, gzip(bytes(builder.build())), 5)
     assert [record[2] for record in decode(data)] == [100, 103, 107]
+
+
+@pytest.mark.parametrize("fmt", [0, 1])
+@pytest.mark.parametrize("seed", range(20))
+def test_wrappers_are_read_as_kafka_python_reads_them(fmt: int, seed: int) -> None:
+    """Random wrappers, compacted ones and such of any first relative offset among them: the same
+    offsets, keys, values and times, record for record."""
+    rng = random.Random(seed)
+    builder = LegacyRecordBatchBuilder(fmt, NONE, 1 << 30)
+    offset, base, time = rng.choice((0, 5)), rng.randrange(10**12), rng.randrange(10**12)
+    for _ in range(rng.randrange(1, 60)):
+        key, value = (rng.choice((None, b"", rng.randbytes(rng.randrange(300)))) for _ in "kv")
+        builder.append(offset if fmt else base + offset, time if fmt else None, key, value)
+        last, offset, time = offset, offset + rng.choice((1, 1, 7)), time + rng.randrange(5)
+    inner = gzip(bytes(builder.build()))
+    appended = fmt == 1 and rng.random() < 0.5  # the wrapper says log append time
+    data = wrapper(fmt, base + last, GZIP | 8 * appended, inner, 77 if appended else time)
+    (theirs,) = MemoryRecords(data)
+    expected = [(r.offset, r.key, r.value, -1 if fmt == 0 else r.timestamp) for r in theirs]
+    assert [(r[2], r[3], r[4], r[5]) for r in decode(data, 0)] == expected
+    assert len(expected) > 0
 
 
 def test_compacted_batch_of_format_2() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.admin.change import delete
+from zkconsumer.admin.change import delete, write_offsets
+from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Claim
@@ -286,6 +287,86 @@ def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
     assert isinstance(fact, events.Committed)
     assert stored == [StoreOffsets(((T0, sent),))]
     assert fact.claims[T0] == Claim(MINE, None, sent)
+
+
+def test_an_owner_znode_of_another_session_blocks_whatever_its_text() -> None:
+    """Also with the text that this member would write: it is of an earlier session, or of another
+    process with the same consumer id (DEVIATION-11)."""
+    bench = registered()
+    mine = str(MINE).encode()
+    assert isinstance(bench.send(Create(PATHS.owner(T0), mine, True), bench.stranger), Ok)
+    fact, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE}))
+    assert isinstance(fact, events.Claimed)
+    assert fact.blocked == {T0: str(MINE)}
+    assert set(fact.claims) == {T1}
+    assert bench.owner(T0) == bench.stranger.session_id
+
+
+def test_a_release_that_is_late_leaves_the_next_owner_alone() -> None:
+    """Another member has claimed the partition since the owner znode was looked at: its claim has
+    rewritten the offset, so the deletion by path is refused."""
+    bench = registered()
+    bench.zk.do(Create(PATHS.offset(T0), b"7"))
+    claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
+    assert isinstance(claimed, events.Claimed)
+
+    def take_over(_index: int, op: ZkOp) -> None:
+        if isinstance(op, Multi) and bench.owner(T0) == bench.client.session_id:
+            bench.zk.do(Delete(PATHS.owner(T0)))
+            bench.send(Create(PATHS.owner(T0), b"other-0", True), bench.stranger)
+            bench.send(SetData(PATHS.offset(T0), b"7"), bench.stranger)
+
+    fact, _ = bench.run(commands.Release(3, 0, claimed.claims), before=take_over)
+    assert fact == events.Released(3, frozenset({T0}))
+    assert bench.owner(T0) == bench.stranger.session_id
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_an_import_makes_a_parent_whose_first_answer_gets_lost(applied: bool) -> None:
+    """Whether or not it was created then."""
+    bench = Bench()
+    sent: list[ZkOp] = []
+
+    def answer(op: ZkOp) -> Reply:
+        lost = isinstance(op, Create) and not sent
+        sent.extend([op] if lost else [])
+        if lost and not applied:
+            return Failed(Code.CONNECTION_LOSS)
+        reply = bench.send(op)
+        return Failed(Code.CONNECTION_LOSS) if lost else reply
+
+    key = OffsetKey("g", "new", 0)
+    drive(write_offsets("g", {key: 5}, {}, False, lambda _count: None), answer)
+    assert sent
+    assert bench.zk.get(key.path).data == b"5"
+
+
+@pytest.mark.parametrize("scala", [False, True])
+def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
+    """What counts is each offset znode written and each offset Kafka took; not parents that were
+    created on the way, refused operations, offsets that do not change, or a claim's write."""
+    bench = registered(scala)
+    bench.zk.do(Create(PATHS.offset(T1), b"7"))
+    claimed, _ = bench.run(commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE}))
+    assert isinstance(claimed, events.Claimed)
+    stored = bench.context.stored
+    assert (stored.zookeeper, stored.kafka) == (0, 0)
+    first = commands.Commit(3, 0, {T0: 5, T1: 7, T2: 1}, claimed.claims)
+    done, _ = bench.run(first)
+    assert isinstance(done, events.Committed)
+    assert (stored.zookeeper, stored.kafka) == (2, 0), "T1 is 7 already"
+    if not scala:
+        bench.zk.do(SetData(PATHS.offset(T1), b"90"))
+        bench.run(commands.Commit(4, 0, {T1: 8}, done.claims))
+        assert stored.zookeeper == 2, "another writer is ahead"
+    spec = replace(bench.context.spec, kafka_storage=True)
+    bench.context = replace(bench.context, spec=spec)
+    answers = iter((Ok((None, "refused")), Failed(Code.OTHER)))
+    for _ in range(2):
+        order = commands.Commit(5, 0, {T0: 6, T2: 6}, done.claims)
+        script = script_for(order, bench.context)
+        drive(script, lambda op: next(answers) if isinstance(op, StoreOffsets) else bench.send(op))
+    assert (stored.zookeeper, stored.kafka) == (2, 1)
 
 
 def test_a_deletion_whose_only_answer_gets_lost_is_done() -> None:

@@ -8,13 +8,14 @@ tools look first and write afterwards, so a member may come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.reads import children
-from zkconsumer.admin.snapshot import CONSUMERS, list_members
+from zkconsumer.admin.snapshot import list_members
 from zkconsumer.admin.text import printable
 from zkconsumer.core.zookeeper.ops import (
     Code,
@@ -28,7 +29,14 @@ from zkconsumer.core.zookeeper.ops import (
     Ok,
     SetData,
 )
-from zkconsumer.core.zookeeper.scripts.common import Script, attempt, op_bytes, read, read_many
+from zkconsumer.core.zookeeper.scripts.common import (
+    Script,
+    attempt,
+    ensure_path,
+    packets,
+    read,
+    read_many,
+)
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset
 from zkconsumer.errors import (
     GroupActiveError,
@@ -37,7 +45,6 @@ from zkconsumer.errors import (
     ZkUnavailableError,
 )
 
-_PACKET_BYTES: Final = 256 * 1024
 _PACKET_OPS: Final = 2000
 _TRIES: Final = 5
 _DEEP: Final = 10**6
@@ -82,11 +89,11 @@ def plan_deletion(group: str, topic: str | None, deep: bool = False) -> Script[D
         whole = {*owned, *stored} == {topic}
     below = _DEEP if deep else 0
     if whole:
-        found = yield from _tree(paths.root, 3 + below)
+        found = yield from tree(paths.root, 3 + below)
     else:
         assert topic is not None
-        found = yield from _tree(paths.owners_topic(topic), 1 + below)
-        found += yield from _tree(paths.offsets_topic(topic), 1 + below)
+        found = yield from tree(paths.owners_topic(topic), 1 + below)
+        found += yield from tree(paths.offsets_topic(topic), 1 + below)
     return Deletion(group, topic, whole, tuple(path for path in found if path != paths.ids))
 
 
@@ -128,9 +135,9 @@ def _delete_all(
 ) -> Script[Code | None]:
     """Delete in guarded packets; ``None`` when all are gone, else why one was refused."""
     has_ids = yield from _exists(paths.ids)
-    for packet in _packets((path, Delete(path)) for path in plan.paths):
-        ops = [*_guard(paths, has_ids, keep=not plan.whole), *packet.values()]
-        reply = yield from attempt(Multi(tuple(ops)))
+    for packet in packets(((path, (Delete(path),)) for path in plan.paths), _PACKET_OPS):
+        guard = _guard(paths, has_ids, keep=not plan.whole)
+        reply = yield from attempt(Multi((*guard, *chain.from_iterable(packet.values()))))
         if isinstance(reply, Failed):
             return reply.code
         has_ids = has_ids and not plan.whole
@@ -151,7 +158,7 @@ def _exists(path: str) -> Script[bool]:
     return isinstance(reply, Ok) and reply.value is not None
 
 
-def _tree(root: str, depth: int) -> Script[list[str]]:
+def tree(root: str, depth: int = _DEEP) -> Script[list[str]]:
     """Return a znode and all below it, each after its children. Nothing when it is missing.
 
     Znodes ``depth`` levels below are taken to have no children.
@@ -165,20 +172,6 @@ def _tree(root: str, depth: int) -> Script[list[str]]:
             found.append(path)
             waiting += [(f"{path}/{name}", levels - 1) for name in names]
     return found[::-1]
-
-
-def _packets(items: Iterable[tuple[str, MultiOp]]) -> Iterator[dict[str, MultiOp]]:
-    packet: dict[str, MultiOp] = {}
-    size = 0
-    for key, op in items:
-        added = op_bytes(op)
-        if packet and (len(packet) == _PACKET_OPS or size + added > _PACKET_BYTES):
-            yield packet
-            packet, size = {}, 0
-        packet[key] = op
-        size += added
-    if packet:
-        yield packet
 
 
 def active(group: str, members: list[str]) -> GroupActiveError:
@@ -206,18 +199,20 @@ def write_offsets(
     ``force``: also while members are registered. Raises GroupActiveError, GroupChangedError (a
     znode changed meanwhile), ZkUnavailableError (the connection broke during a write).
     """
-    paths = GroupPaths(group)
+    paths, known = GroupPaths(group), set[str]()
     for topic in sorted({key.topic for key in changes if key not in stored}):
-        yield from _ensure(paths.offsets_topic(topic))
+        yield from ensure_path(known, paths.offsets_topic(topic))
     guard: list[MultiOp] = []
     if not force:
         has_ids = yield from _exists(paths.ids)
         guard = _guard(paths, has_ids, keep=has_ids)
     by_path = {key.path: key for key in changes}
     written = 0
-    items = ((path, _write(path, changes[key], stored.get(key))) for path, key in by_path.items())
-    for packet in _packets(items):
-        reply = yield from attempt(Multi((*guard, *packet.values())))
+    items = (
+        (path, (_write(path, changes[key], stored.get(key)),)) for path, key in by_path.items()
+    )
+    for packet in packets(items, _PACKET_OPS):
+        reply = yield from attempt(Multi((*guard, *chain.from_iterable(packet.values()))))
         if isinstance(reply, Failed):
             so_far = f"{written} of {len(changes)} offsets of group {group} are written"
             members = yield from list_members(group)
@@ -238,15 +233,3 @@ def write_offsets(
 def _write(path: str, offset: int, node: Node | None) -> MultiOp:
     data = encode_offset(offset)
     return Create(path, data) if node is None else SetData(path, data, node.stat.version)
-
-
-def _ensure(path: str) -> Script[None]:
-    """Create a znode and its parents where they are missing."""
-    while True:
-        reply = yield from attempt(Create(path))
-        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            return
-        if reply.code is Code.NO_NODE and path != CONSUMERS:
-            yield from _ensure(path.rpartition("/")[0])
-        elif reply.code is not Code.CONNECTION_LOSS:
-            raise GroupChangedError(f"{path} could not be created: {reply.code.value}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from zkconsumer.broker.messages import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from zkconsumer.broker.connection import BrokerConnection

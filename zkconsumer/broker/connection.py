@@ -14,15 +14,14 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct, error as StructError
-from typing import TYPE_CHECKING, Any, Final
-
-from kafka.errors import KafkaError, for_code
+from typing import Any, Final
 
 from zkconsumer.broker.api_versions import (
     FIND_COORDINATOR,
     LEGACY_VERSIONS,
     supported_versions,
 )
+from zkconsumer.broker.messages import ApiMessage, KafkaError, for_code
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerError,
@@ -31,9 +30,6 @@ from zkconsumer.errors import (
     OffsetOutOfRangeError,
     UnsupportedBrokerError,
 )
-
-if TYPE_CHECKING:
-    from kafka.protocol.api_message import ApiMessage
 
 _HEADER: Final = Struct(">hhi")
 _INT: Final = Struct(">i")

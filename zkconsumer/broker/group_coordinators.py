@@ -14,19 +14,6 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from kafka.protocol.admin import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
-from kafka.protocol.consumer import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-)
-
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
@@ -37,6 +24,16 @@ from zkconsumer.broker.coordinator_calls import (
     find_coordinator,
     settle,
     until,
+)
+from zkconsumer.broker.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition

@@ -9,10 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
-
 from zkconsumer.broker.api_versions import LIST_OFFSETS
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.messages import ListOffsetsRequest, ListOffsetsResponse
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import BrokerError
 

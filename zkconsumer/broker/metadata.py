@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from kafka.protocol.metadata import MetadataRequest, MetadataResponse
-
 from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
+from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.types import ClusterMetadata
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError

@@ -376,23 +376,26 @@ def _inner(
 
     Format 0 keeps absolute offsets inside, format 1 relative ones.
     """
-    out: list[Record] = []
-    pos, end = 0, len(data)
+    stops: list[int] = []
+    pos, end, relative = 0, len(data), last
     while pos < end:
         if pos + 17 > end:
             raise InvalidMessageError(f"the compressed set at offset {last} is cut off inside")
-        _, size, inner_magic = _ENTRY.unpack_from(data, pos)
-        stop = pos + 12 + size
-        if inner_magic != magic or size < _MIN_SIZE[magic] or stop > end:
+        relative, size, inner_magic = _ENTRY.unpack_from(data, pos)
+        pos += 12 + size
+        if inner_magic != magic or size < _MIN_SIZE[magic] or pos > end:
             raise InvalidMessageError(f"the compressed set at offset {last} is damaged inside")
+        stops.append(pos)
+    shift = last - relative if magic else 0
+    out: list[Record] = []
+    pos = 0
+    for stop in stops:
         offset, _, _, attributes, time, key, value = _fields(data, pos, stop)
         if attributes & 7:
             raise InvalidMessageError(f"the compressed set at offset {last} holds another one")
         kind = _kind(magic, attributes)
         if fixed_time is not None:
             time, kind = fixed_time, TimestampType.LOG_APPEND_TIME
-        out.append((topic, partition, offset, key, value, time, kind, ()))
+        out.append((topic, partition, offset + shift, key, value, time, kind, ()))
         pos = stop
-    if magic and out and (shift := last - out[-1][2]):
-        out = [(topic, partition, record[2] + shift, *record[3:]) for record in out]
     return out

@@ -19,22 +19,27 @@ from contextlib import contextmanager
 
 import click
 
+from zkconsumer.admin.change import delete
+from zkconsumer.admin.reads import children
 from zkconsumer.cli.consume_output import Printer, as_json, as_value
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
 from zkconsumer.config.properties import read_properties
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CommitFailedError,
     ConfigError,
     ConsumerTimeoutError,
+    GroupError,
+    UnknownGroupError,
     ZooKeeperError,
 )
 from zkconsumer.prometheus import start_http_server
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.zk.group_tree import GroupTree
+from zkconsumer.zk.blocking import BlockingZk
 
 EXIT_SIGNAL = 128
 """Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
@@ -318,24 +323,20 @@ def _signals_raise() -> Iterator[Callable[[], None]]:
             signal.signal(number, handler)
 
 
-def _tree(config: ConsumerConfig) -> GroupTree:
-    return GroupTree(
-        config.zookeeper_hosts,
-        config.zookeeper_chroot,
-        config.zookeeper_session_timeout_ms / 1000,
-        config.zookeeper_connection_timeout_ms / 1000,
-    )
+def _zookeeper(config: ConsumerConfig) -> BlockingZk:
+    return BlockingZk(config.zookeeper_connect, config.zookeeper_connection_timeout_ms / 1000)
 
 
 def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
     """Refuse what the JVM's tool refuses before it joins."""
-    with _tree(config) as tree:
-        if not tree.has_brokers_path():
+    with _zookeeper(config) as zk:
+        if zk.run(children(BROKER_IDS)) is None:
             raise BrokerUnavailableError(
                 f"zookeeper.connect={config.zookeeper_connect}: there is no /brokers/ids, so no "
                 "broker uses this address; check the chroot after the hosts"
             )
-        if from_beginning and tree.has_offsets(config.group_id):
+        offsets = GroupPaths(config.group_id).offsets
+        if from_beginning and zk.run(children(offsets)) is not None:
             raise ConfigError(
                 [
                     f"group.id={config.group_id}: the group has committed offsets, so "
@@ -347,10 +348,11 @@ def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
 def _delete_generated(config: ConsumerConfig) -> None:
     """Remove the tree of a group that was made for this run only."""
     try:
-        with _tree(config) as tree:
-            if not tree.delete_group(config.group_id):
-                click.echo(f"warning: group {config.group_id} has members; it stays", err=True)
-    except ZooKeeperError as error:
+        with _zookeeper(config) as zk:
+            zk.run(delete(config.group_id, None, lambda _count: None))
+    except UnknownGroupError:
+        pass  # it did not get as far as joining
+    except (GroupError, ZooKeeperError) as error:
         click.echo(f"warning: group {config.group_id} is not deleted: {error}", err=True)
 
 

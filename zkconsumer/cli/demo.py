@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from zkconsumer.admin.change import tree
+from zkconsumer.admin.snapshot import GroupSnapshot, Nodes, partition_number, read_group
 from zkconsumer.cli.demo_input import Message, real_lines
 from zkconsumer.cli.demo_verdict import ENTRY, Kill, Verdict, judge, read_record
 from zkconsumer.cli.demo_view import (
@@ -33,10 +36,13 @@ from zkconsumer.cli.demo_view import (
     verdict_panel,
 )
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster
 from zkconsumer.testing.produce import send
-from zkconsumer.zk.group_tree import GroupTree
+from zkconsumer.zk.blocking import BlockingZk
 
 GROUP = "demo"
 TOPIC = "lines"
@@ -192,6 +198,12 @@ class Member:
             )
 
 
+class _Group(NamedTuple):
+    owners: Mapping[TopicPartition, str]
+    offsets: Mapping[TopicPartition, int]
+    members: Sequence[str]
+
+
 class Play:
     """The demo's course: joins, a kill, a leave, the end."""
 
@@ -207,11 +219,11 @@ class Play:
         self._members: dict[str, Member] = {}
         self._began = time.monotonic()
         self._interrupted = False
-        self._tree = GroupTree(cluster.zookeeper, "", 15.0, 15.0)
+        self._zk = BlockingZk(cluster.zookeeper, 15.0)
 
     def perform(self) -> tuple[Verdict, Kill | None]:
         """All of it; the verdict and the kill that explains repeated messages."""
-        with self._tree, self._showing(), self._interruptible():
+        with self._zk, self._showing(), self._interruptible():
             try:
                 for name in NAMES:
                     self._join(name)
@@ -219,7 +231,7 @@ class Play:
                 self._stop("member-1")
                 self._finish()
                 self._view.stop()
-                show_znodes(self._view, self._tree.walk(GROUP))
+                show_znodes(self._view, self._zk.run(_znodes()))
             finally:
                 for member in self._members.values():
                     member.leave()
@@ -263,7 +275,7 @@ class Play:
         member.row.state = "killed"
         # What it had sent has arrived by now, and its owner znodes stay until its session ends.
         self._pass(0.5)
-        owners, offsets = self._tree.owners(GROUP), self._tree.offsets(GROUP)
+        owners, offsets, _ = self._group()
         owned = [tp for tp, text in owners.items() if text.startswith(f"{member.id}-")]
         if not owned:
             raise ClusterError(f"{name} owned nothing when it was killed: its session had ended")
@@ -282,7 +294,7 @@ class Play:
         began = time.monotonic()
 
         def all_committed() -> bool:
-            offsets = self._tree.offsets(GROUP)
+            offsets = self._group().offsets
             return all(offsets.get(TopicPartition(TOPIC, p), 0) >= n for p, n in self._sent.items())
 
         self._until(all_committed, FINISH_SECONDS, "every message is delivered and committed")
@@ -290,6 +302,16 @@ class Play:
         self._note("all is committed", began)
 
     # -- looking -------------------------------------------------------------------------------
+
+    def _group(self) -> _Group:
+        """The group as ZooKeeper shows it. Raises ZnodeFormatError for a bad offset."""
+        found = self._zk.run(read_group(GROUP)) or GroupSnapshot(GROUP)
+        offset = found.paths.offset
+        return _Group(
+            {tp: data.decode("utf-8", "replace") for tp, data in _leaves(found.owners)},
+            {tp: decode_offset(offset(tp), data) for tp, data in _leaves(found.offsets)},
+            sorted(found.members),
+        )
 
     def _running(self) -> list[Member]:
         return [m for m in self._members.values() if m.row.state in ("starting", "running")]
@@ -302,10 +324,11 @@ class Play:
 
         def settled() -> bool:
             owned: dict[str, int] = {}
-            for text in self._tree.owners(GROUP).values():
+            owners, _, registered = self._group()
+            for text in owners.values():
                 owned[text] = owned.get(text, 0) + 1
             threads = {f"{name}-{stream}": share for name in names for stream in range(STREAMS)}
-            return owned == threads and self._tree.members(GROUP) == names
+            return owned == threads and registered == names
 
         self._until(settled, SETTLE_SECONDS, f"{event}: every partition has its owner")
         then()
@@ -340,7 +363,7 @@ class Play:
             raise KeyboardInterrupt
         owned: dict[str, list[list[int]]] = {}
         free = set(range(PARTITIONS))
-        for tp, text in self._tree.owners(GROUP).items():
+        for tp, text in self._group().owners.items():
             thread = ConsumerThreadId.parse(text)
             streams = owned.setdefault(thread.consumer, [[] for _ in range(STREAMS)])
             streams[thread.stream].append(tp.partition)
@@ -353,6 +376,26 @@ class Play:
             member.check()
         self.story.unowned = tuple(sorted(free))
         self._view.update(self.story)
+
+
+def _leaves(nodes: Nodes) -> Iterator[tuple[TopicPartition, bytes]]:
+    for topic, found in nodes.items():
+        for name, node in found.items():
+            number = partition_number(name)
+            if number is not None:
+                yield TopicPartition(topic, number), node.data
+
+
+def _znodes() -> Script[list[tuple[str, Node]]]:
+    """All znodes of the group, parents before children; numbers in numeric order."""
+    paths = sorted((yield from tree(GroupPaths(GROUP).root)), key=_natural)
+    nodes = yield from read_many(paths)
+    return [(path, node) for path, node in zip(paths, nodes, strict=True) if node is not None]
+
+
+def _natural(path: str) -> list[tuple[bool, int, str]]:
+    names = path.split("/")
+    return [(not name.isdecimal(), int(name) if name.isdecimal() else 0, name) for name in names]
 
 
 def _summary(play: Play, verdict: Verdict, kill: Kill | None, seconds: float) -> dict[str, object]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zkconsumer.cli.demo_verdict import Kill, Verdict
-from zkconsumer.zk.group_tree import Znode
+from zkconsumer.core.zookeeper.ops import Node
 
 _COLOURS = ("cyan", "magenta", "yellow")
 _SVG_WIDTH = 104
@@ -184,12 +184,13 @@ def verdict_panel(verdict: Verdict, kill: Kill | None) -> Panel:
     return Panel(text, title=title, border_style="green" if good else "red", expand=False)
 
 
-def show_znodes(view: View, znodes: Sequence[Znode]) -> None:
+def show_znodes(view: View, znodes: Sequence[tuple[str, Node]]) -> None:
     """The group's znodes, one a line."""
     view.say("znodes of the group (E: ephemeral):")
-    for znode in znodes:
-        data = znode.data.decode("utf-8", "backslashreplace")
-        view.say(f"  {'E' if znode.ephemeral else ' '} {znode.path}{f' = {data}' if data else ''}")
+    for path, node in znodes:
+        data = node.data.decode("utf-8", "backslashreplace")
+        mark = "E" if node.stat.ephemeral_owner else " "
+        view.say(f"  {mark} {path}{f' = {data}' if data else ''}")
 
 
 def save_svg(path: Path, story: Story, verdict: Verdict, kill: Kill | None) -> None:

@@ -15,8 +15,9 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeoutError
+from enum import Enum
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import ClassVar, Final, Generic, Self
 
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
@@ -65,7 +66,14 @@ START_WARNING: Final = 5.0
 class StreamConnector(ABC, Generic[MachineT]):
     """One member of a consumer group. See the two connectors."""
 
+    config: ConsumerKeys
+    states: ClassVar[type[Enum]]
+    """Whose names ``Metrics.state`` has."""
+    in_zookeeper: ClassVar[bool]
+    """Whether the group lives in ZooKeeper, not on the brokers."""
+
     def __init__(self, config: ConsumerKeys, gate: DeliveryGate, journal: Sink | None) -> None:
+        self.config = config
         self.consumer_id = make_consumer_id(
             config.group_id,
             config.consumer_id,
@@ -73,7 +81,6 @@ class StreamConnector(ABC, Generic[MachineT]):
             int(time.time() * 1000),
             uuid.uuid4().int,
         )
-        self._keys = config
         self._scala = gate.always_open
         self._own_journal: MemberJournal | None = None
         self._journal = journal
@@ -119,7 +126,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _journal_settings(self) -> dict[str, object]:
         """For the first line of a journal."""
-        return {"group.id": self._keys.group_id}
+        return {"group.id": self.config.group_id}
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
         failed = event.kind is FetchEventKind.PARTITION_FAILED
@@ -127,7 +134,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _open_journal(self) -> None:
         """Open the journal of a member that is about to run, where the configuration has one."""
-        directory = self._keys.journal_dir
+        directory = self.config.journal_dir
         if self._journal is not None or directory is None:
             return
         try:
@@ -225,10 +232,10 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     def _make_stream(self, key_decoder: Decode, value_decoder: Decode) -> KafkaStream:
         return KafkaStream(
-            self._keys.client_id,
+            self.config.client_id,
             self._gate,
-            queue_capacity=self._keys.queued_max_message_chunks,
-            timeout_ms=self._keys.consumer_timeout_ms,
+            queue_capacity=self.config.queued_max_message_chunks,
+            timeout_ms=self.config.consumer_timeout_ms,
             key_decoder=key_decoder,
             value_decoder=value_decoder,
             scala=self._scala,
@@ -237,7 +244,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _join(
         self, subscription: Subscription, streams: Mapping[str | None, Sequence[KafkaStream]]
     ) -> None:
-        keys = self._keys
+        keys = self.config
         with self._lock:
             self._check_unused()
             self._open_journal()
@@ -253,7 +260,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     @property
     def _auto_commit_interval(self) -> float | None:
-        keys = self._keys
+        keys = self.config
         return keys.auto_commit_interval_ms / 1000 if keys.auto_commit_enable else None
 
     def _await_start(self, loop: MemberLoop[MachineT]) -> None:
@@ -292,7 +299,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             fault = self._last_fault()
             logger.warning(
                 "no partitions assigned to this member of group %s after %.0f s: it waits for %s%s",
-                self._keys.group_id,
+                self.config.group_id,
                 time.monotonic() - begun,
                 self._servers,
                 f"; the last request failed: {fault}" if fault else "",

@@ -19,7 +19,6 @@ from typing import Any
 
 from zkconsumer.core.common import commands
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import Create, Multi, Ok, Reply, SetData, StoreOffsets
 
 _MINUTE = 60.0
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -35,7 +34,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
     """A ``HistogramValue``: how often a value was at most so large."""
     STATE = "state"
-    """A name out of ``zkconsumer.core.zookeeper.states.State``."""
+    """The name of a state of the member's machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,8 @@ class Declared:
     meaning: str
     jvm: str | None
     """``domain:type=T,name=N`` of the JVM consumer's MBean that it stands for; else it is ours."""
+    in_zookeeper: bool
+    """Only members of groups in ZooKeeper have it; on the brokers it stays 0."""
 
     @property
     def help(self) -> str:
@@ -67,9 +68,15 @@ class Declared:
 
 
 def _metric(
-    kind: Kind, unit: str, meaning: str, jvm: str | None = None, start: Callable[[], Any] = int
+    kind: Kind,
+    unit: str,
+    meaning: str,
+    jvm: str | None = None,
+    start: Callable[[], Any] = int,
+    in_zookeeper: bool = False,
 ) -> Any:
-    return field(default_factory=start, metadata={"declared": (kind, unit, meaning, jvm)})
+    declared = (kind, unit, meaning, jvm, in_zookeeper)
+    return field(default_factory=start, metadata={"declared": declared})
 
 
 _CONNECTOR = "kafka.consumer:type=ZookeeperConsumerConnector,name="
@@ -125,7 +132,10 @@ class Metrics:
         _CONNECTOR + "OwnedPartitionsCount",
     )
     blocked_partitions: int = _metric(
-        Kind.GAUGE, "partitions", "Assigned to this member, but still owned by another."
+        Kind.GAUGE,
+        "partitions",
+        "Assigned to this member, but still owned by another.",
+        in_zookeeper=True,
     )
     rebalances: int = _metric(
         Kind.COUNTER,
@@ -144,10 +154,16 @@ class Metrics:
         Kind.GAUGE, "seconds", "Time of the last one; 0 before the first."
     )
     failed_attempts: int = _metric(
-        Kind.COUNTER, "attempts", "Rebalance attempts that were given up and made again."
+        Kind.COUNTER,
+        "attempts",
+        "Rebalance attempts that were given up and made again.",
+        in_zookeeper=True,
     )
     quarantined_registrations: int = _metric(
-        Kind.GAUGE, "members", "Malformed registrations in the group, which are left out."
+        Kind.GAUGE,
+        "members",
+        "Malformed registrations in the group, which are left out.",
+        in_zookeeper=True,
     )
     lost_owners: int = _metric(
         Kind.COUNTER,
@@ -158,17 +174,20 @@ class Metrics:
         Kind.COUNTER,
         "partitions",
         "Commits refused because another member owns the partition by now.",
+        in_zookeeper=True,
     )
     foreign_commits: int = _metric(
         Kind.COUNTER,
         "partitions",
         "Offsets that somebody else wrote while this member owned the partition.",
+        in_zookeeper=True,
     )
     zookeeper_commits: int = _metric(
         Kind.COUNTER,
         "offsets",
         "Stored in ZooKeeper; one for each partition that a commit changes.",
         _CONNECTOR + "ZooKeeperCommitsPerSec",
+        in_zookeeper=True,
     )
     kafka_commits: int = _metric(
         Kind.COUNTER,
@@ -180,6 +199,7 @@ class Metrics:
         Kind.COUNTER,
         "operations",
         "Sent to ZooKeeper; a multi, or a read of many znodes, is one. Pings are not counted.",
+        in_zookeeper=True,
     )
     fetch_requests: int = _metric(
         Kind.COUNTER,
@@ -211,7 +231,7 @@ class Metrics:
         "ZooKeeper session was not surely alive.",
     )
     zookeeper_connected: int = _metric(
-        Kind.GAUGE, "0 or 1", "Whether there is a connection to ZooKeeper."
+        Kind.GAUGE, "0 or 1", "Whether there is a connection to ZooKeeper.", in_zookeeper=True
     )
     state: str = _metric(
         Kind.STATE, "name", "Where the member stands: see [the states](states.md).", start=str
@@ -370,31 +390,6 @@ class RebalanceCounts:
         elif self._begun is None and state not in self._before:
             self._begun = self._clock()
             self._moved = any(isinstance(command, _MOVES) for command in following)
-
-
-class CommitCounts:
-    """Offsets that a legacy member has stored; written by the loop's thread."""
-
-    def __init__(self) -> None:
-        self.zookeeper = 0
-        self.kafka = 0
-
-    def answered(self, op: object, reply: Reply, offsets_root: str) -> None:
-        """An operation of a commit is answered; ``offsets_root`` is the group's znode."""
-        if not isinstance(reply, Ok):
-            return
-        if isinstance(op, StoreOffsets):
-            assert isinstance(reply.value, tuple)
-            self.kafka += sum(fault is None for fault in reply.value)
-            return
-        depth = offsets_root.count("/") + 2  # topic and partition
-        for part in op.ops if isinstance(op, Multi) else (op,):
-            if (
-                isinstance(part, Create | SetData)
-                and part.path.startswith(offsets_root + "/")
-                and part.path.count("/") == depth
-            ):
-                self.zookeeper += 1
 
 
 _MOVES = commands.StopFetching | commands.StartFetching

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.scripts.common import CommitCounts
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
-from zkconsumer.runtime.metrics import CommitCounts, Metrics, RebalanceCounts
+from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
 from zkconsumer.zk.driver import ZkDriver
 
 
@@ -27,7 +28,7 @@ def of_member(
     zk: ZkDriver,
     gate: DeliveryGate,
     loop: MemberLoop[RebalanceMachine],
-    commits: CommitCounts,
+    stored: CommitCounts,
     plane: DataPlane,
 ) -> Metrics:
     """The metrics of a connector with streams, also after its shutdown."""
@@ -41,8 +42,8 @@ def of_member(
         lost_owners=reports["lost-owner"],
         fenced_commits=reports["fenced"],
         foreign_commits=reports["foreign-commit"],
-        zookeeper_commits=commits.zookeeper,
-        kafka_commits=commits.kafka,
+        zookeeper_commits=stored.zookeeper,
+        kafka_commits=stored.kafka,
         zookeeper_operations=zk.operations,
         zookeeper_connected=int(zk.connected),
         state=(State.CLOSED if loop.closed.done() else machine.state).name,

@@ -17,13 +17,13 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
-from zkconsumer.runtime.metrics import CommitCounts, RebalanceCounts
+from zkconsumer.runtime.metrics import RebalanceCounts
 
 
 class ZkPort(Protocol):
@@ -92,7 +92,7 @@ class ZooKeeperCoordination:
     ) -> None:
         self.offsets: OffsetPort | None = None
         """Set where offsets are stored in Kafka."""
-        self.commits = CommitCounts()
+        self.stored = CommitCounts()
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
@@ -154,7 +154,7 @@ class ZooKeeperCoordination:
         member = self._member
         if event is SessionEvent.OPENED:
             spec = member.machine.spec
-            self._context = ScriptContext(spec, session_id, self._host.wall_ms)
+            self._context = ScriptContext(spec, session_id, self._host.wall_ms, stored=self.stored)
             self._ping()
             member.take(events.SessionOpened(session_id))
         elif event is SessionEvent.RESUMED:
@@ -194,8 +194,6 @@ class ZooKeeperCoordination:
         if running is None:
             return
         assert running.op is not None
-        if isinstance(running.command, commands.Commit):
-            self.commits.answered(running.op, reply, self._member.machine.spec.paths.offsets)
         if self.observer is not None:
             attempt = self._member.machine.attempts
             self.observer.op(running.op, reply, running.sent_us, running.session_id, attempt)

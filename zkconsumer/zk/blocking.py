@@ -173,5 +173,5 @@ class BlockingZk:
     def _silent(self) -> ZkUnavailableError:
         return ZkUnavailableError(
             f"ZooKeeper at {self._hosts} gave no answer for {self._timeout:g} s; is the ensemble "
-            "in order? --timeout sets how long to wait"
+            "in order? --timeout, or zookeeper.connection.timeout.ms, sets how long to wait"
         )

@@ -10,11 +10,15 @@ thread may call. Four differences from kazoo:
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
+
+kazoo has no interface for this, so ``check_kazoo`` compares the internals used here with those of
+the installed version. ``pyproject.toml`` allows one minor version.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import math
 import socket
@@ -22,6 +26,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+import kazoo
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -29,8 +34,12 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 
+from zkconsumer.errors import UnsupportedLibraryError
+
 logger = logging.getLogger("zkconsumer.zk")
 
+SUPPORTED: Final = ">=2.11,<2.12"
+"""Versions of kazoo, as in ``pyproject.toml``."""
 _PASSWORD_BYTES: Final = 16
 """Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
@@ -132,6 +141,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     _connection_routine: Any
 
     def __init__(self, client: KazooClient, session_timeout: float) -> None:
+        check_kazoo(client)
         super().__init__(client, client._conn_retry.copy(), logger=client.logger)
         self.granted = session_timeout
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
@@ -305,3 +315,53 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
             if result is not None and not result.ready():
                 result.set_exception(ConnectionLoss())
             raise
+
+
+_OVERRIDDEN: Final = (
+    "stop zk_loop _expand_client_hosts _connect_attempt _connect _invoke _send_request "
+    "_read_socket _read_response"
+)
+_CALLED: Final = (
+    (KazooClient, "_call", "request async_object"),
+    (KazooClient, "_session_callback", "state"),
+    (ConnectionHandler, "__init__", "client retry_sleeper logger sasl_options"),
+    (ConnectionHandler, "close", ""),
+    (SequentialThreadingHandler, "create_connection", "args kwargs"),
+    (SequentialThreadingHandler, "create_socket_pair", ""),
+    (SequentialThreadingHandler, "select", "args kwargs"),
+)
+
+
+def check_kazoo(client: KazooClient) -> None:
+    """Compare kazoo's internals with those used here. Raises UnsupportedLibraryError."""
+    expected = [
+        *_CALLED,
+        *(
+            (ConnectionHandler, name, _parameters(getattr(Connection, name)))
+            for name in _OVERRIDDEN.split()
+        ),
+    ]
+    faults = [
+        f"{owner.__name__}.{name} does not take ({parameters})"
+        for owner, name, parameters in expected
+        if _parameters(getattr(owner, name, None)) != parameters
+    ]
+    faults += [
+        f"{type(owner).__name__} has no attribute {name}"
+        for owner, names in (
+            (client, "_conn_retry _connection _pending _queue _stopped handler hosts logger"),
+            (
+                getattr(client, "_connection", None),
+                "_connection_routine _read_sock _socket connection_stopped",
+            ),
+        )
+        for name in names.split()
+        if not hasattr(owner, name)
+    ]
+    if faults:
+        raise UnsupportedLibraryError("kazoo", kazoo.__version__, SUPPORTED, "; ".join(faults))
+
+
+def _parameters(method: Any) -> str | None:
+    """Names of a method's parameters without ``self``; ``None`` if there is no such method."""
+    return None if method is None else " ".join([*inspect.signature(method).parameters][1:])

@@ -54,12 +54,21 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
+class CommitCounts:
+    """Offsets that a member has stored; written by the thread that runs its scripts."""
+
+    zookeeper: int = 0
+    kafka: int = 0
+
+
+@dataclass(slots=True)
 class ScriptContext:
     """What scripts of one member know besides their order.
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters mean.
+    ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
+    have stored.
     """
 
     spec: MemberSpec
@@ -67,6 +76,7 @@ class ScriptContext:
     now_ms: Callable[[], int]
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
+    stored: CommitCounts = field(default_factory=CommitCounts)
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
@@ -127,22 +137,25 @@ def _read_batch(paths: list[str], watch: bool) -> Script[list[Node | None]]:
     return [node if isinstance(node, Node) else None for node in reply.value]
 
 
-def ensure_path(ctx: ScriptContext, path: str) -> Script[None]:
-    """Create a persistent znode and its parents where they are missing."""
-    if path in ctx.known_paths or path == "/":
+def ensure_path(known: set[str], path: str) -> Script[None]:
+    """Create a persistent znode and its parents where they are missing.
+
+    ``known`` has paths that need not be looked at; those that exist are added.
+    """
+    if path in known or path == "/":
         return
     while True:
         reply = yield from attempt(Create(path))
         if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            ctx.known_paths.add(path)
+            known.add(path)
             return
         if reply.code is Code.CONNECTION_LOSS:
             continue
         parent = path.rpartition("/")[0]
         if reply.code is not Code.NO_NODE or not parent:
             raise Refused(reply.code, path)
-        ctx.known_paths.discard(parent)
-        yield from ensure_path(ctx, parent)
+        known.discard(parent)
+        yield from ensure_path(known, parent)
 
 
 def op_bytes(op: MultiOp) -> int:
@@ -153,13 +166,18 @@ def op_bytes(op: MultiOp) -> int:
     return size
 
 
-def packets(items: Iterable[tuple[T, tuple[MultiOp, ...]]]) -> Iterator[dict[T, list[MultiOp]]]:
-    """Group (item, its operations) into packets; an item's operations are never separated."""
+def packets(
+    items: Iterable[tuple[T, tuple[MultiOp, ...]]], limit: int = PACKET_PARTITIONS
+) -> Iterator[dict[T, list[MultiOp]]]:
+    """Group (item, its operations) into packets of at most ``limit`` items.
+
+    An item's operations are never separated.
+    """
     packet: dict[T, list[MultiOp]] = {}
     size = 0
     for item, ops in items:
         added = sum(op_bytes(op) for op in ops)
-        if packet and (size + added > PACKET_BYTES or len(packet) >= PACKET_PARTITIONS):
+        if packet and (size + added > PACKET_BYTES or len(packet) >= limit):
             yield packet
             packet, size = {}, 0
         packet[item] = list(ops)

@@ -67,7 +67,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
         settled = yield from _confirm_owners(command, ctx)
     if settled.unregistered:
         return settled
-    return (yield from _store(command, settled))
+    return (yield from _store(command, ctx, settled))
 
 
 def _confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
@@ -83,7 +83,9 @@ def _confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScrip
     return events.Committed(command.token, claims, fenced)
 
 
-def _store(command: commands.Commit, settled: events.Committed) -> MemberScript[events.Committed]:
+def _store(
+    command: commands.Commit, ctx: ScriptContext, settled: events.Committed
+) -> MemberScript[events.Committed]:
     """Write to Kafka what is settled in ZooKeeper; what Kafka refuses is not committed."""
     positions = []
     for tp, position in sorted(command.positions.items()):
@@ -105,6 +107,7 @@ def _store(command: commands.Commit, settled: events.Committed) -> MemberScript[
             before = command.claims[tp]
             claims[tp] = replace(claims[tp], committed=before.committed, void=before.void)
         else:
+            ctx.stored.kafka += 1
             claims[tp] = replace(claims[tp], committed=position, void=False)
     return replace(settled, claims=claims, broken=broken)
 
@@ -114,7 +117,7 @@ def _commit_as_the_jvm(
 ) -> MemberScript[events.Committed]:
     """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
     unlimited = {tp: replace(found, committed=None) for tp, found in command.claims.items()}
-    stored = yield from _store(command, events.Committed(command.token, unlimited))
+    stored = yield from _store(command, ctx, events.Committed(command.token, unlimited))
     if not ctx.spec.dual_commit:
         return stored
     positions = {tp: at for tp, at in command.positions.items() if tp not in stored.broken}

@@ -63,7 +63,7 @@ def _claim_one(
             return None
         if reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
-            yield from ensure_path(ctx, ctx.spec.paths.owners_topic(tp.topic))
+            yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(tp.topic))
         elif reply.code is Code.NODE_EXISTS:
             found = yield from read(GetData(path))
             if not (isinstance(found, Ok) and isinstance(found.value, Node)):
@@ -99,10 +99,11 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
             if isinstance(reply, Ok):
                 break
             if reply.code is Code.NO_NODE:
-                yield from ensure_path(ctx, ctx.spec.paths.offsets_topic(tp.topic))
+                yield from ensure_path(ctx.known_paths, ctx.spec.paths.offsets_topic(tp.topic))
                 created = yield from attempt(Create(path, data))
                 if isinstance(created, Ok):
                     break
                 ctx.known_paths.clear()
         claims[tp] = Claim(claims[tp].thread, None, position)
+        ctx.stored.zookeeper += 1
     return events.Committed(command.token, claims)

@@ -45,14 +45,14 @@ def register(
     # DEVIATION-13: the JVM's registration keeps version 0.
     ops: list[MultiOp] = [create]
     ops += [SetData(path, data, version) for version in range(command.epoch)]
-    yield from ensure_path(ctx, spec.paths.ids)
+    yield from ensure_path(ctx.known_paths, spec.paths.ids)
     while True:
         reply = yield from attempt(Multi(tuple(ops)) if command.epoch else create)
         if isinstance(reply, Ok) and spec.scala:
             return events.Registered(command.token)
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
-            yield from ensure_path(ctx, spec.paths.ids)
+            yield from ensure_path(ctx.known_paths, spec.paths.ids)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
             found = yield from read(Exists(path))
             stat = found.value if isinstance(found, Ok) else None

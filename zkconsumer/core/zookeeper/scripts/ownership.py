@@ -129,7 +129,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
     """
     state = _Claiming(command, ctx)
     for topic in sorted({tp.topic for tp in command.wanted}):
-        yield from ensure_path(ctx, ctx.spec.paths.owners_topic(topic))
+        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
     todo = sorted(command.wanted)
     while todo and not state.unregistered:
         seen = yield from read_owner_and_offset(ctx, todo)
@@ -158,7 +158,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
                 if reply.code is Code.NO_NODE:
                     ctx.known_paths.clear()
                     for topic in sorted({tp.topic for tp in packet}):
-                        yield from ensure_path(ctx, ctx.spec.paths.owners_topic(topic))
+                        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
                 todo += packet
     if not state.unregistered:
         yield from _touch_new_offsets(state)
@@ -273,9 +273,11 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
         elif held.lacks(position):
             todo.append(tp)
     if suspects:
-        yield from ensure_path(ctx, paths.offsets)  # first: saves a refusal for each topic
+        yield from ensure_path(
+            ctx.known_paths, paths.offsets
+        )  # first: saves a refusal for each topic
     for topic in sorted({tp.topic for tp in suspects}):
-        yield from ensure_path(ctx, paths.offsets_topic(topic))
+        yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
 
     # DEVIATION-05: in the JVM the last writer wins, and offsets may go back.
     def operation(tp: TopicPartition) -> tuple[MultiOp, ...]:
@@ -315,6 +317,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
             reply = yield from _submit(ctx, check, packet)
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
+                ctx.stored.zookeeper += len(packet)
                 for tp, value in zip(packet, reply.value[1:], strict=True):
                     version = value.version if isinstance(value, Stat) else 0
                     claims[tp] = Claim(claims[tp].thread, version, command.positions[tp])
@@ -325,7 +328,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
                 if reply.code is Code.NO_NODE:
                     ctx.known_paths.clear()
                     for topic in sorted({tp.topic for tp in packet}):
-                        yield from ensure_path(ctx, paths.offsets_topic(topic))
+                        yield from ensure_path(ctx.known_paths, paths.offsets_topic(topic))
                 suspects += packet
         todo.clear()
     settled = {tp: found for tp, found in claims.items() if tp not in fenced and tp not in broken}

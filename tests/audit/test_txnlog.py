@@ -1,0 +1,54 @@
+"""One transaction's bytes: its operations, or the reason why they are none."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from zkaudit.txnlog import TXN_HEADER, BodyError, decode_payload
+
+DELETE, SET_DATA, MULTI, ERROR = 2, 5, 14, -1
+
+
+def text(value: bytes) -> bytes:
+    """A string behind its length."""
+    return struct.pack(">i", len(value)) + value
+
+
+def transaction(code: int, body: bytes) -> bytes:
+    """Session 7, cxid 1, zxid 9, 1.5 s after 1970."""
+    return TXN_HEADER.pack(7, 1, 9, 1500, code) + body
+
+
+def test_a_transaction_is_read_with_its_digest() -> None:
+    """With and without the digest that ZooKeeper 3.6 and later append."""
+    plain = transaction(DELETE, text(b"/a"))
+    for payload, digest in ((plain, None), (plain + struct.pack(">iq", 1, 77), 77)):
+        (found,) = decode_payload(payload)
+        assert (found.type, found.path, found.zxid, found.session) == ("delete", "/a", 9, 7)
+        assert found.digest == digest
+
+
+@pytest.mark.parametrize("extra", [1, 4, 8, 11, 13, 40])
+def test_bytes_behind_a_transaction_are_refused(extra: int) -> None:
+    """What is neither a digest nor nothing was not read right."""
+    with pytest.raises(BodyError, match="bytes too many behind delete"):
+        decode_payload(transaction(DELETE, text(b"/a")) + bytes(extra))
+
+
+@pytest.mark.parametrize("size", [3, 2**31 - 1, -2])
+def test_a_string_that_does_not_fit_is_refused(size: int) -> None:
+    """Its length is that of damaged bytes; what follows it is not taken for a part of it."""
+    with pytest.raises(BodyError, match=r"do not fit into the 2 that are left"):
+        decode_payload(transaction(DELETE, struct.pack(">i", size) + b"/a"))
+
+
+def test_the_operations_of_a_failed_multi_are_not_done() -> None:
+    """Its log entry holds an error for each; what was tried is kept."""
+    write = text(b"/a") + text(b"1") + struct.pack(">i", 3)
+    parts = ((SET_DATA, write), (ERROR, struct.pack(">i", -101)))
+    body = struct.pack(">i", len(parts))
+    body += b"".join(struct.pack(">i", code) + text(part) for code, part in parts)
+    first, second = decode_payload(transaction(MULTI, body))
+    assert (first.type, first.tried, first.path, first.error) == ("error", "setData", "/a", 0)
+    assert (second.type, second.error) == ("error", -101)

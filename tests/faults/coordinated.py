@@ -1,0 +1,52 @@
+"""What tests of members on the coordinator share: settings, and what readers have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+SESSION = 6.0
+"""Seconds; the least that brokers accept."""
+HEAL = SESSION + 5
+"""Seconds after a fault within which each partition has one deliverer again."""
+PARTITIONS = 4
+
+
+def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, object]:
+    """Settings of a member that commits often."""
+    added = {key.replace("_", "."): value for key, value in more.items()}
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "session.timeout.ms": int(SESSION * 1000),
+        "heartbeat.interval.ms": 500,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "refresh.leader.backoff.ms": 50,
+        "socket.timeout.ms": 5000,
+    } | added
+
+
+def held(member: CoordinatorConsumerConnector) -> int:
+    """How many partitions a member owns."""
+    return member.metrics().owned_partitions
+
+
+def twice(*readers: Reader) -> set[tuple[int, int]]:
+    """Partition and offset of messages that were handed out more than once."""
+    counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
+    return {found for found, count in counts.items() if count > 1}
+
+
+def check_all(producer: Producer, *readers: Reader) -> None:
+    """Everything that was sent is delivered."""
+    sent = set(producer.stop())
+    wait_until(
+        lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
+        30,
+        "nothing is lost",
+    )
+    assert not [reader.errors for reader in readers if reader.errors]

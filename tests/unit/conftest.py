@@ -1,0 +1,210 @@
+"""Members of both kinds on simulated servers.
+
+The real loops, connectors and worker threads run; only the servers' side is simulated. So what
+would take a real session's timeout is seen in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.events import Event
+from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
+from zkconsumer.core.zookeeper.ops import Create, Node, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    GroupPaths,
+    broker_path,
+    encode_registration,
+    topic_path,
+)
+from zkconsumer.errors import CommitFailedError, ConnectorFailedError, ZkUnavailableError
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.zk import FakeZk
+
+P0 = TopicPartition("t", 0)
+
+
+@dataclass
+class Switch:
+    """What the simulated servers do next."""
+
+    broken: BaseException | None = None
+    """Raised by the next request, which stands for any fault inside the member."""
+    closed: list[object] = field(default_factory=list)
+    """Clients that were closed."""
+    topics: int = 1
+    """How many topics of one partition there are: t, t1, t2 and so on."""
+    filters: int = 0
+    """How many other members with the white list ``t.*`` are registered."""
+    silent: bool = False
+    """No server answers."""
+    unreachable: bool = False
+    """No ZooKeeper server can be connected to."""
+    taken: bool = False
+    """Another live session is registered as ``g_m``."""
+    pings: list[float] = field(default_factory=list)
+    """When the session was confirmed, in seconds of ``time.monotonic()``."""
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+
+class SimulatedDriver:
+    """``ZkDriver`` on the simulated ZooKeeper, which answers at once."""
+
+    def __init__(
+        self,
+        switch: Switch,
+        hosts: str,
+        chroot: str,
+        session_timeout: float,
+        on_session: Callable[[SessionEvent, int], object],
+        on_watch: Callable[[str], object],
+    ) -> None:
+        self._switch = switch
+        self.session_timeout = session_timeout
+        self.operations = 0
+        self.connected = True
+        self._on_session = on_session
+        self._zk = FakeZk(Kernel(1))
+        for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
+            self._zk.do(Create(path))
+        broker = {"version": 1, "host": "127.0.0.1", "port": 1, "timestamp": "1"}
+        self._zk.do(Create(broker_path(0), json.dumps(broker).encode()))
+        topic = {"version": 1, "partitions": {"0": [0]}}
+        for number in range(switch.topics):
+            name = f"t{number or ''}"
+            self._zk.do(Create(topic_path(name), json.dumps(topic).encode()))
+        paths = GroupPaths("g")
+        for path in (paths.root, paths.ids):
+            self._zk.do(Create(path))
+        registration = encode_registration(Subscription(Pattern.WHITE_LIST, {"t.*": 1}), 1)
+        for number in range(switch.filters):
+            self._zk.do(Create(paths.member(f"g_other{number}"), registration))
+        self.client = self._zk.connect(
+            session_timeout, lambda event: on_watch(event.path), lambda state, session: None
+        )
+        self._run()
+        if switch.taken:
+            other = self._zk.connect(600.0, lambda event: None, lambda state, session: None)
+            self._run()
+            other.submit(Create(paths.member("g_m"), registration, True), lambda reply: None)
+            self._run()
+
+    def registration(self) -> Node | None:
+        """The znode of ``g_m``."""
+        return self._zk.get(GroupPaths("g").member("g_m"))
+
+    def _run(self) -> None:
+        self._zk.kernel.run(until=self._zk.kernel.now + 0.1)
+
+    def start(self, _timeout: float) -> None:
+        if self._switch.unreachable:
+            raise ZkUnavailableError("nowhere:1: no answer")
+        self._on_session(SessionEvent.OPENED, self.client.session_id)
+
+    def submit(self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object]) -> None:
+        self._switch.check()
+        if self._switch.silent:
+            return
+        self.client.submit(op, on_reply)
+        self._run()
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        self._switch.check()
+        self._switch.pings.append(time.monotonic())
+        on_answer()
+
+    def close(self, *_limit: float) -> None:
+        self._switch.closed.append(self)
+
+
+class SimulatedClient:
+    """``GroupClient`` on a coordinator that gives this member all partitions."""
+
+    coordinator = None
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._given_up = threading.Event()
+
+    def interrupt(self) -> None:
+        self._given_up.set()
+
+    def close(self) -> None:
+        self._given_up.set()
+        self._switch.closed.append(self)
+
+    def execute(self, order: Any) -> Event:
+        self._switch.check()
+        token = order.token
+        if self._switch.silent:
+            self._given_up.wait()
+            return events.RequestFailed(token, -1, "no answer")
+        match order:
+            case commands.FindCoordinator():
+                return events.CoordinatorFound(token)
+            case commands.LoadTopics():
+                return events.TopicsLoaded(token, {"t": 1})
+            case commands.JoinGroup():
+                return events.Joined(token, "m", 1, "other", "range")
+            case commands.SyncGroup():
+                mine = AssignmentData(frozenset({P0}))
+                return events.Synced(token, encode_assignment(mine))
+            case commands.FetchOffsets():
+                return events.OffsetsFetched(token, {P0: 0})
+            case commands.CommitOffsets():
+                return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
+            case commands.Heartbeat():
+                return events.HeartbeatAnswered(token, 0)
+        return events.Left(token)
+
+
+Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
+
+
+@pytest.fixture
+def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
+    """Simulated servers for the connectors made in the test."""
+    switch = Switch()
+    monkeypatch.setattr(
+        "zkconsumer.connector.ZkDriver", lambda *given: SimulatedDriver(switch, *given)
+    )
+    monkeypatch.setattr(
+        "zkconsumer.coordinator.GroupClient", lambda *_, **__: SimulatedClient(switch)
+    )
+    return switch
+
+
+@pytest.fixture(params=["zookeeper", "coordinator"])
+def member(request: pytest.FixtureRequest, switch: Switch) -> Iterator[Member]:
+    """A connector without streams; its servers are asked ten times a second."""
+    common = {"group.id": "g", "rebalance.backoff.ms": 10}
+    made: Member
+    if request.param == "zookeeper":
+        made = ZookeeperConsumerConnector(
+            common | {"zookeeper.connect": "nowhere:1", "zookeeper.session.timeout.ms": 600}
+        )
+    else:
+        made = CoordinatorConsumerConnector(
+            common | {"bootstrap.servers": "127.0.0.1:1", "heartbeat.interval.ms": 100}
+        )
+    yield made
+    try:
+        made.shutdown(timeout=2.0)
+    except (CommitFailedError, ConnectorFailedError):
+        pass

@@ -1,0 +1,76 @@
+"""What a data plane knows of partitions that are stopped and not yet released."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.runtime.data_plane import DataPlane, Stopping
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.metrics import FetchCounts
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+T0, T1 = (TopicPartition("t", n) for n in range(2))
+FIRST = ConsumerThreadId("c", 0)
+
+
+def plane() -> DataPlane:
+    """One stream and a manager that fetches nothing."""
+    nothing: Any = SimpleNamespace(
+        counts=FetchCounts(), start=lambda _: None, stop=lambda _: None, shutdown=lambda _: None
+    )
+    gate = DeliveryGate()
+    stream = KafkaStream("c", gate, queue_capacity=2, timeout_ms=0)
+    return DataPlane(nothing, {"t": [stream]}, 5.0, lambda stopping, done: done(stopping()))
+
+
+def test_stopped_partitions_count_until_they_are_released() -> None:
+    """A listener that commits what is about to be released finds the positions."""
+    found = plane()
+    found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
+    final: list[object] = []
+    found.stop([T0], final.append)
+    assert final == [{T0: 5}]
+    assert found.positions() == {T0: 5, T1: 7}
+    found.forget([T0])
+    assert found.positions() == {T1: 7}
+
+
+def test_a_partition_that_starts_again_has_its_new_position() -> None:
+    """Not the one at which it was stopped before."""
+    found = plane()
+    found.start({T0: (FIRST, 5)})
+    found.stop([T0], lambda _: None)
+    found.start({T0: (FIRST, 9)})
+    assert found.positions() == {T0: 9}
+
+
+def test_dropped_partitions_count_no_longer() -> None:
+    """They belong to other members."""
+    found = plane()
+    found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
+    assert found.drop([T0]) == {T0: 5}
+    assert found.positions() == {T1: 7}
+
+
+class Working:
+    """A stream whose application finishes its message only while it is waited for."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def wait_released(self, infos: set[PartitionTopicInfo], deadline: float) -> bool:
+        self.waited.append(deadline)
+        for info in infos:
+            info.consumed_offset = 8
+        return True
+
+
+def test_a_stop_waits_for_the_message_in_hand() -> None:
+    """The final position has the message that was in hand when the stop began (DEVIATION-08)."""
+    stream: Any = Working()
+    stopping = Stopping([(PartitionTopicInfo("t", 0, 7), stream)], 5.0)
+    assert stopping() == {T0: 8}
+    assert len(stream.waited) == 1

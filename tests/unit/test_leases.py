@@ -1,0 +1,186 @@
+"""The lease: how long a member may deliver after its servers' last answer, and what ends it."""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.coordinator import commands
+from zkconsumer.core.coordinator.events import HeartbeatAnswered
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.ops import SessionEvent
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.runtime.gate import CLOCK, LEASE, DeliveryGate
+from zkconsumer.runtime.requests import RequestWorker
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+
+SESSION = 6.0
+
+
+class HandHost:
+    """A host whose clock the test sets; what is posted runs at once."""
+
+    def __init__(self) -> None:
+        self.random = Random(0)
+        self.time = 100.0
+
+    def post(self, action: Callable[[], object]) -> None:
+        action()
+
+    def lease_now(self) -> float:
+        return self.time
+
+    def wall_us(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class LateZk:
+    """ZooKeeper whose answers to pings the test gives."""
+
+    session_timeout = SESSION
+
+    def __init__(self) -> None:
+        self.pings: list[Callable[[], object]] = []
+
+    def ping(self, on_answer: Callable[[], object]) -> None:
+        self.pings.append(on_answer)
+
+
+class Bench:
+    """The coordination of one member in ZooKeeper, without its machine."""
+
+    def __init__(self) -> None:
+        self.host, self.zk = HandHost(), LateZk()
+        self.gate = DeliveryGate(now=self.host.lease_now)
+        self.taken: list[Any] = []
+        self.coordination = ZooKeeperCoordination(self.host, self.gate, SESSION)  # type: ignore[arg-type]
+        self.coordination.zk = self.zk  # type: ignore[assignment]
+        spec = MemberSpec(GroupPaths("g"), "c", Subscription(Pattern.STATIC, {"t": 1}))
+        self.every: list[tuple[float, Callable[[], object]]] = []
+        member: Any = SimpleNamespace(
+            machine=SimpleNamespace(spec=spec, attempts=0),
+            take=self.taken.append,
+            every=lambda seconds, action: self.every.append((seconds, action)),
+        )
+        self.coordination.begin(member)
+
+
+def test_the_lease_counts_from_when_the_ping_was_sent() -> None:
+    """An answer that is late proves only that the session lived when the ping was sent."""
+    bench = Bench()
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    sent = bench.host.time
+    bench.host.time += 3.0
+    (answer,) = bench.zk.pings
+    answer()
+    assert bench.gate.valid_until == sent + SESSION * LEASE
+    ((seconds, ping),) = bench.every
+    assert seconds == SESSION / 6
+    ping()
+    bench.host.time += 5.0
+    bench.zk.pings[1]()
+    assert bench.gate.valid_until == sent + SESSION * LEASE, "it had run out before the answer"
+    assert not bench.gate.is_open
+
+
+def test_an_old_sessions_ping_proves_nothing_about_the_next() -> None:
+    """The answer arrives after the session is lost, and after another one is opened."""
+    bench = Bench()
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    (old,) = bench.zk.pings
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    old()
+    assert bench.gate.valid_until == -math.inf
+    bench.coordination.on_session(SessionEvent.OPENED, 2)
+    old()
+    assert bench.gate.valid_until == -math.inf
+    bench.zk.pings[-1]()
+    assert bench.gate.is_open
+
+
+def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
+    """Before the loop takes the event, which may be long after."""
+    bench = Bench()
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    assert bench.gate.is_open
+    waiting: list[Callable[[], object]] = []
+    bench.host.post = waiting.append  # type: ignore[method-assign]
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    assert not bench.gate.is_open
+    assert len(waiting) == 1
+
+
+def test_the_machine_hears_that_a_session_is_resumed() -> None:
+    """It has to read again: watches may be lost. The session is confirmed at once."""
+    bench = Bench()
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.coordination.on_session(SessionEvent.RESUMED, 1)
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    expected = [events.SessionOpened(1), events.SessionResumed(), events.SessionLost()]
+    assert bench.taken == expected
+    assert len(bench.zk.pings) == 2
+
+
+@pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, False), (25, False), (16, False)])
+def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -> None:
+    """And only with an answer by which the coordinator treats the member as live."""
+    host = HandHost()
+    gate = DeliveryGate(now=host.lease_now)
+    subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
+    spec = GroupSpec("g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30)
+    line: Any = SimpleNamespace()
+    coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
+    taken: list[Any] = []
+    coordination._member = SimpleNamespace(take=taken.append)  # type: ignore[assignment]
+    sent = host.time
+    host.time += 3.0
+    beat = commands.Heartbeat(1, "m", 1)
+    coordination._answered(beat, HeartbeatAnswered(1, code), sent, 0)
+    assert taken == [HeartbeatAnswered(1, code)]
+    assert gate.valid_until == (sent + SESSION * LEASE if confirms else -math.inf)
+
+
+class SlowClient:
+    """A client that takes its time over a request."""
+
+    def __init__(self) -> None:
+        self.executing_since = 0.0
+
+    def execute(self, command: str) -> str:
+        self.executing_since = time.clock_gettime(CLOCK)
+        while time.clock_gettime(CLOCK) - self.executing_since < 0.02:
+            pass
+        return command.upper()
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+def test_a_request_was_sent_before_its_answer_was_waited_for() -> None:
+    """The time that counts for the lease is taken before the request is carried out."""
+    client: Any = SlowClient()
+    worker = RequestWorker(client, "requests")
+    answers: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    worker.start(lambda *answer: answers.put(answer), lambda error: answers.put((error,)))
+    worker.submit("beat")
+    command, answer, sent, _ = answers.get(timeout=10)
+    worker.close()
+    assert (command, answer) == ("beat", "BEAT")
+    assert sent <= client.executing_since
