@@ -39,6 +39,7 @@ from zkconsumer.broker.coordinator_calls import (
     until,
 )
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import (
@@ -56,8 +57,6 @@ OFFSET_DELETE: Final = 47
 _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
-_UNKNOWN_MEMBER: Final = 25
-_NO_SUCH_GROUP: Final = 69
 _NONE: Final = -1
 _BATCH: Final = 2000
 
@@ -232,7 +231,7 @@ class GroupCoordinators:
             for batch in _batches(left):
                 some = {tp: left[tp] for tp in batch}
                 codes = commit(connection, group, some, 6, 2, 1)
-                if _UNKNOWN_MEMBER in codes.values():
+                if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
                     raise GroupActiveError(
                         f"the coordinator refuses commits to group {group} because consumers "
                         "have joined it: stop them first"
@@ -268,7 +267,7 @@ class GroupCoordinators:
             )
             answer = connection.call(request, OffsetDeleteResponse, version)
             with mapped_errors(connection.endpoint):
-                if answer.error_code == _NO_SUCH_GROUP:
+                if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     return {}
                 check(answer.error_code, f"deletion of offsets of group {group}")
                 return {

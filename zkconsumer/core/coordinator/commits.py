@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from zkconsumer.core.common.commands import AnswerCommit
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.reactions import Reaction, Request, name_of, reaction
@@ -80,7 +81,7 @@ class CommitDesk:
         self.token = None
         found: dict[Reaction, int] = {}
         for tp in list(self._left):
-            code = codes.get(tp, 15)
+            code = codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             what = reaction(Request.COMMIT, code)
             found[what] = code
             again = what in (Reaction.FIND_AGAIN, Reaction.RETRY)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
@@ -188,7 +189,8 @@ class MembershipMachine(MembershipData):
         self.leads, self.protocol = event.leader == event.member_id, event.protocol
         self._members, self._assignments = event.members, {}
         if self.spec.strategy(event.protocol) is None:
-            self._fail(23, f"the group uses the strategy {event.protocol!r}, which is not offered")
+            text = f"the group uses the strategy {event.protocol!r}, which is not offered"
+            self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             return
         if self._beat is None:
             self._timer("heartbeat", self.spec.heartbeat_interval)
@@ -353,7 +355,8 @@ class MembershipMachine(MembershipData):
         self._commit_answer(event.codes, "")
 
     def _commit_answer(self, codes: Mapping[TopicPartition, int], detail: str) -> None:
-        left = {tp: codes.get(tp, 15) for tp in self._positions if codes.get(tp, 15)}
+        answers = {tp: codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in self._positions}
+        left = {tp: code for tp, code in answers.items() if code}
         self._positions = {tp: self._positions[tp] for tp in left}
         reactions = {reaction(Request.COMMIT, code): code for code in left.values()}
         for lost in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
