@@ -174,7 +174,7 @@ class Chaos:
         if isinstance(fact, events.SessionLost):
             self.pending.clear()  # scripts are abandoned
             self.timers.clear()
-        before = machine.state, machine._awaited, machine._lane.token, machine._brokers_token
+        before = machine.state, machine._awaited, machine._commits.token, machine._brokers_token
         stale = machine.stale_answers
         held = dict(machine.held)
         found = machine.on(fact)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, commits, events
+from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
 from zkconsumer.runtime import coordinator
@@ -114,7 +115,7 @@ def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
     """A commit that waits is sent, though a later one of the same partitions went before."""
-    patch.setattr(commits.CommitDesk, "forget", lambda self, partitions: None)
+    patch.setattr(CommitQueue, "forget", lambda self, partitions: None)
 
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:

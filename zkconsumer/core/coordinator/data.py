@@ -13,7 +13,6 @@ from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.commands import Command
-from zkconsumer.core.coordinator.commits import CommitDesk
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import ENDED, State
@@ -41,20 +40,8 @@ class MembershipData(Machine[State, Event, Command]):
     """A member's data, and the commands that are answered beside what its state waits for."""
 
     @abstractmethod
-    def _pump_commits(self) -> None:
-        """Carry out commits that are waiting, as far as they may."""
-
-    @abstractmethod
-    def _desk_answered(self, event: Event) -> None:
-        """A commit that was asked for is answered."""
-
-    @abstractmethod
     def _reread_done(self, event: events.TopicsLoaded) -> None:
         """The topics were read again."""
-
-    @abstractmethod
-    def _find_beside(self) -> None:
-        """Look for a lost coordinator where nothing else does."""
 
     @abstractmethod
     def _search_done(self, event: Event) -> None:
@@ -102,7 +89,6 @@ class MembershipData(Machine[State, Event, Command]):
         self._starting: dict[TopicPartition, ConsumerThreadId] = {}
         self._offsets: Mapping[TopicPartition, int | None] = {}
         self._faults: list[str] = []
-        self._desk = CommitDesk(spec.commit_attempts)
 
     # -- see ``Machine``
 
@@ -118,9 +104,7 @@ class MembershipData(Machine[State, Event, Command]):
         return True
 
     def _answered_beside(self, token: int, event: Event) -> bool:
-        if token == self._desk.token:
-            self._desk_answered(event)
-        elif token == self._reread:
+        if token == self._reread:
             self._reread = None
             if isinstance(event, events.TopicsLoaded):
                 self._reread_done(event)
@@ -130,10 +114,6 @@ class MembershipData(Machine[State, Event, Command]):
         else:
             return False
         return True
-
-    def _stepped(self) -> None:
-        self._find_beside()
-        self._pump_commits()
 
     def _report(self, event: str, text: str) -> None:
         self._emit(commands.Report(event, text))

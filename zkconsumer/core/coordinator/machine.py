@@ -17,7 +17,15 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.data import Goal, MembershipData, Purpose
 from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of, reaction
+from zkconsumer.core.coordinator.reactions import (
+    SENT_AGAIN,
+    UNREACHABLE,
+    WORST_FIRST,
+    Reaction,
+    Request,
+    name_of,
+    reaction,
+)
 from zkconsumer.core.coordinator.states import (
     BETWEEN,
     COMMIT_STATES,
@@ -131,7 +139,7 @@ class MembershipMachine(MembershipData):
             if self._beat is None:
                 self._send_heartbeat()
         elif event.name == "commit":
-            self._desk.paused = False
+            self._commits.paused = False
         elif event.name == "search":
             self._search_paused = False
         elif event.name == "release":
@@ -337,7 +345,7 @@ class MembershipMachine(MembershipData):
         }
         self._stopped_at = dict(self._positions)
         if self.spec.auto_commit and self._positions:
-            self._desk.forget(self._releasing)
+            self._commits.forget(self._releasing)
             self._go(Goal.COMMIT)
         else:
             self._announce_release()
@@ -397,7 +405,7 @@ class MembershipMachine(MembershipData):
         self._listener_error(event)
         for tp in self._releasing:
             self.held.pop(tp, None)
-        self._desk.forget(self._releasing)
+        self._commits.forget(self._releasing)
         self._emit(commands.Forget(self._releasing))
         self._releasing, self._stopped_at = frozenset(), {}
         if self.closing:
@@ -415,7 +423,7 @@ class MembershipMachine(MembershipData):
         if expelled:
             self.member_id = ""
         lost = self._drop_all()
-        self._desk.refuse("the group has given the partitions to other members")
+        self._commits.refuse("the group has given the partitions to other members")
         if not lost:
             self._after_loss()
             return
@@ -428,7 +436,7 @@ class MembershipMachine(MembershipData):
         told = frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
         self.held.clear()
         self._stopped_at = {}
-        self._desk.forget(held)
+        self._commits.forget(held)
         self._starting = {}
         if held:
             self._emit(commands.Drop(held))
@@ -493,7 +501,7 @@ class MembershipMachine(MembershipData):
         self.generation = -1
         self._beat = None
         self._releasing = self._drop_all()
-        self._desk.refuse("the member has left the group: max.poll.interval.ms is over")
+        self._commits.refuse("the member has left the group: max.poll.interval.ms is over")
         member_id = self.member_id
         if self.spec.instance_id is None:
             self.member_id = ""
@@ -518,38 +526,49 @@ class MembershipMachine(MembershipData):
             event = replace(
                 event, positions={tp: max(n, last.get(tp, n)) for tp, n in event.positions.items()}
             )
-        self._desk.ask(event)
+        self._commits.add(event)
         if self.generation < 0:  # whoever waits for the answer may be what keeps it from joining
-            self._desk.refuse("the member is not in the group at the moment")
+            self._commits.refuse("the member is not in the group at the moment")
 
-    def _pump_commits(self) -> None:
+    def _stepped(self) -> None:
+        self._find_beside()
         ready = self.state in COMMIT_STATES and self.generation >= 0 and self._coordinator
-        positions = self._desk.next(self.held, ready)
-        if positions:
-            self._desk.token = self._next_token()
-            self._emit(
-                commands.CommitOffsets(self._desk.token, self.member_id, self.generation, positions)
-            )
-        self._commands.extend(self._desk.answers())
+        if ready and self._commits.next(self._obstacle):
+            self._commits.token = token = self._next_token()
+            positions = self._commits.sent
+            self._emit(commands.CommitOffsets(token, self.member_id, self.generation, positions))
+        self._answer_commits()
 
-    def _desk_answered(self, event: Event) -> None:
+    def _obstacle(self, tp: TopicPartition, _: int) -> str | None:
+        """See ``CommitQueue.next``."""
+        return None if tp in self.held else "not owned by this member"
+
+    def _commit_answered(self, event: Event) -> None:
+        left = self._commits.left
         if isinstance(event, events.OffsetsCommitted):
-            what, code = self._desk.answered(event.codes)
+            codes = {tp: event.codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in left}
         elif isinstance(event, events.RequestFailed):
-            what, code = self._desk.failed(event.code, event.detail)
+            codes = dict.fromkeys(left, event.code)
         else:
             self.stale_answers += 1
             return
+        found = {reaction(Request.COMMIT, code): code for code in codes.values()}
+        again = set[TopicPartition]()
+        if self._commits.attempts < self.spec.commit_attempts:
+            again = {tp for tp, n in codes.items() if reaction(Request.COMMIT, n) in SENT_AGAIN}
+        faults = {tp: code for tp, code in codes.items() if code and tp not in again}
+        self._commits.settle([f"{tp}: {name_of(code)}" for tp, code in faults.items()], again)
+        what = next((one for one in WORST_FIRST if one in found), Reaction.PROCEED)
         self._unproved = self._unproved and what is Reaction.FIND_AGAIN
         if what is Reaction.FIND_AGAIN:
             self._coordinator_lost()
         elif what is Reaction.RETRY:
-            self._desk.paused = True
+            self._commits.paused = True
             self._timer("commit", self.spec.backoff)
         elif what in (Reaction.LOST, Reaction.EXPELLED):
             self._lose(what is Reaction.EXPELLED)
         elif what is Reaction.FATAL:
-            self._fail(code, name_of(code))
+            self._fail(found[what], name_of(found[what]))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -583,15 +602,14 @@ class MembershipMachine(MembershipData):
 
     def _close(self) -> None:
         self.state, self._awaited, self.generation = State.CLOSED, None, -1
-        self._desk.refuse("the connector is shut down")
-        self._commands.extend(self._desk.answers())
+        self._refuse_commits("the connector is shut down")
         self._emit(commands.Close(tuple(self._faults)))
 
     def _fail(self, code: int, text: str) -> None:
         self._drop_all()
         self._releasing = frozenset()
         self.state, self._awaited, self.generation = State.FAILED, None, -1
-        self._desk.refuse(text)
+        self._commits.refuse(text)
         self._emit(commands.Fail(code, text))
         if self.closing:
             self._close()

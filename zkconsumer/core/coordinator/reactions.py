@@ -39,6 +39,16 @@ class Reaction(Enum):
     FATAL = "drop what is held, end the streams with the error"
 
 
+WORST_FIRST: Final = (
+    Reaction.FATAL,
+    Reaction.EXPELLED,
+    Reaction.LOST,
+    Reaction.FIND_AGAIN,
+    Reaction.RETRY,
+    Reaction.REFUSE,
+)
+"""Which reaction counts where partitions of one commit are answered differently."""
+SENT_AGAIN: Final = frozenset({Reaction.FIND_AGAIN, Reaction.RETRY})
 _ALL: Final = tuple(Request)
 
 

@@ -1,4 +1,4 @@
-"""Commits beside the rebalance: what a member holds, and what a commit's outcome does to that.
+"""Commits during a rebalance: what a member holds, and what a commit's outcome does to that.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -13,7 +13,6 @@ from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
-from zkconsumer.core.zookeeper.commit_lane import CommitLane
 from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -35,18 +34,17 @@ class Remembered:
 
 
 class Committing(Machine[State, Event, Command]):
-    """A member's claims, the commit lane that works on them, and how far partitions got."""
+    """A member's claims, the commits of their positions, and how far partitions got."""
 
     def __init__(self, spec: MemberSpec) -> None:
         super().__init__(State.NEW)
         self.spec = spec
-        self._lane = CommitLane()
         self.held: dict[TopicPartition, Claim] = {}
         self.fetching: set[TopicPartition] = set()
         self._session: int | None = None
         self._sessions = 0
-        #: What goes on when the commit under way is answered.
-        self._after_lane: Callable[[], None] | None = None
+        #: How the rebalance continues when the commit under way is answered.
+        self._after_commit: Callable[[], None] | None = None
         self._reset_meanwhile: set[TopicPartition] = set()
         self._remembered: dict[TopicPartition, Remembered] = {}
 
@@ -67,24 +65,12 @@ class Committing(Machine[State, Event, Command]):
             self._emit(commands.AnswerCommit(event.request, ("the connector is shut down",)))
         return True
 
-    def _answered_beside(self, token: int, event: Event) -> bool:
-        if not self._lane.busy or token != self._lane.token:
-            return False
-        if isinstance(event, events.Committed | events.ScriptFailed):
-            self._lane_answered(event)
-        else:
-            self.stale_answers += 1
-        return True
-
     def _unexpected(self, event: Event) -> bool:
         if isinstance(event, events.ScriptFailed):
             self._awaited = None
             self._script_failed(event)
             return True
         return False
-
-    def _stepped(self) -> None:
-        self._pump_commits()
 
     @property
     def registered_epoch(self) -> int:
@@ -127,8 +113,8 @@ class Committing(Machine[State, Event, Command]):
         claim = self.held.get(event.partition)
         if claim is not None and event.old is not None:
             self.held[event.partition] = replace(claim, void=True)
-            self._lane.reset(event.partition)
-            if self._lane.busy:  # its positions are from before the reset
+            self._commits.forget({event.partition})
+            if self._commits.token is not None:  # its positions are from before the reset
                 self._reset_meanwhile.add(event.partition)
 
     def _commit_requested(self, event: events.CommitRequested) -> None:
@@ -139,38 +125,43 @@ class Committing(Machine[State, Event, Command]):
                     reason = "the connector is shutting down"
                 self._emit(commands.AnswerCommit(event.request, (reason,)))
             return
-        self._lane.add(event)
+        self._commits.add(event)
 
-    def _pump_commits(self) -> None:
-        while self.state in COMMIT_STATES and self._after_lane is None:
-            found = self._lane.next(
-                self.held, may_lower=self.spec.scala, resend=self.spec.kafka_storage
+    def _stepped(self) -> None:
+        may_commit = self.state in COMMIT_STATES and self._after_commit is None
+        if may_commit and self._commits.next(self._obstacle):
+            self._commits.token = token = self._next_token()
+            positions = self._commits.sent
+            claims = {tp: self.held[tp] for tp in positions}
+            self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
+        self._answer_commits()
+
+    def _obstacle(self, tp: TopicPartition, position: int) -> str | None:
+        """See ``CommitQueue.next``. The scala profile lowers offsets, as the JVM does."""
+        claim = self.held.get(tp)
+        if claim is None:
+            return "not owned by this member"
+        if claim.forbids(position) and not self.spec.scala:
+            return (
+                f"{position} is below the committed offset {claim.committed}; commits never go "
+                "backwards"
             )
-            if found is None:
-                return
-            request, positions, faults = found
-            if positions:
-                token = self._next_token()
-                self._lane.begin(token, request, faults)
-                claims = {tp: self.held[tp] for tp in positions}
-                self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
-            elif request.request is not None:
-                self._emit(commands.AnswerCommit(request.request, faults))
+        return "" if position == claim.committed and not self.spec.kafka_storage else None
 
-    def _lane_answered(self, event: events.Committed | events.ScriptFailed) -> None:
+    def _commit_answered(self, event: Event) -> None:
         if isinstance(event, events.Committed):
             faults = self._note_committed(event)
             if event.unregistered:
                 faults.append("the own registration is missing; it is being made again")
-        else:
+        elif isinstance(event, events.ScriptFailed):
             faults = [event.text]
-        request, all_faults = self._lane.end(tuple(faults))
-        if request is not None:
-            self._emit(commands.AnswerCommit(request, all_faults))
-        elif all_faults:
-            self._emit(commands.Report("commit-failed", "; ".join(all_faults)))
-        if self._after_lane is not None:
-            proceed, self._after_lane = self._after_lane, None
+        else:
+            self.stale_answers += 1
+            return
+        self._commits.settle(faults)
+        self._answer_commits()
+        if self._after_commit is not None:
+            proceed, self._after_commit = self._after_commit, None
             proceed()
 
     def _note_committed(self, event: events.Committed) -> list[str]:
@@ -191,9 +182,9 @@ class Committing(Machine[State, Event, Command]):
             self._pull_trigger()
         return faults
 
-    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
+    def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
         """Run ``proceed`` now, or when the commit under way is answered."""
-        if self._lane.busy:
-            self._after_lane = proceed
-        else:
+        if self._commits.token is None:
             proceed()
+        else:
+            self._after_commit = proceed

@@ -100,10 +100,9 @@ class RebalanceMachine(Committing):
         self._session = None
         self._is_registered = False
         self._awaited = None
-        self._after_lane = None
-        sent = self._lane.current.positions if self._lane.current is not None else {}
-        for request in self._lane.abandon():
-            self._emit(commands.AnswerCommit(request, ("the ZooKeeper session was lost",)))
+        self._after_commit = None
+        sent = self._commits.sent
+        self._refuse_commits("the ZooKeeper session was lost")
         if self.state in CLOSING or self._close_wanted:
             self._closing_faults.append("the ZooKeeper session was lost before the last commit")
             self._close()
@@ -288,7 +287,7 @@ class RebalanceMachine(Committing):
         if lost:
             self._stop(frozenset(lost))
         elif self._strays(mine):
-            self._when_lane_idle(self._release)
+            self._when_no_commit_runs(self._release)
         else:
             self._claim()
 
@@ -314,7 +313,7 @@ class RebalanceMachine(Committing):
         if self._close_wanted:
             self._close_requested(events.CloseRequested())
         elif self.spec.auto_commit and self._positions:
-            self._when_lane_idle(self._commit_before_release)
+            self._when_no_commit_runs(self._commit_before_release)
         else:
             self._announce_release()
 
@@ -335,7 +334,7 @@ class RebalanceMachine(Committing):
     def _release_announced(self, event: events.ListenerDone) -> None:
         if self._listener_failed(event):
             return
-        self._when_lane_idle(self._release)
+        self._when_no_commit_runs(self._release)
 
     def _release(self) -> None:
         token = self._await(State.RELEASING)
@@ -504,7 +503,7 @@ class RebalanceMachine(Committing):
             return
         self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
         self._timers.clear()
-        self._after_lane = None
+        self._after_commit = None
         if self._session is None:
             self._close()
             return
@@ -514,10 +513,10 @@ class RebalanceMachine(Committing):
     def _closing_stopped(self, event: events.FetchingStopped) -> None:
         self.fetching.clear()
         self._positions = {**self._resumed(self.held), **event.positions}
-        self._when_lane_idle(self._closing_commit)
+        self._when_no_commit_runs(self._closing_commit)
 
     def _closing_commit(self) -> None:
-        self._refuse_commits()
+        self._refuse_commits("the connector is shutting down")
         if self.spec.auto_commit and self._positions:
             token = self._await(State.CLOSING_COMMIT)
             claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
@@ -551,12 +550,8 @@ class RebalanceMachine(Committing):
     def _closing_deregistered(self, _fact: events.Deregistered) -> None:
         self._close()
 
-    def _refuse_commits(self) -> None:
-        for request in self._lane.abandon():
-            self._emit(commands.AnswerCommit(request, ("the connector is shutting down",)))
-
     def _close(self) -> None:
-        self._refuse_commits()
+        self._refuse_commits("the connector is shutting down")
         self.state = State.CLOSED
         self.blocked = {}
         self.quarantined = {}
