@@ -20,6 +20,7 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
@@ -28,8 +29,10 @@ from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
+    Delete,
     Failed,
     FetchOffsets,
+    Multi,
     Ok,
     Reply,
     SessionEvent,
@@ -44,7 +47,12 @@ from zkconsumer.core.zookeeper.znodes import (
     encode_registration,
     topic_path,
 )
-from zkconsumer.errors import BrokerError, CommitFailedError, ConnectorFailedError
+from zkconsumer.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConnectorClosedError,
+    ConnectorFailedError,
+)
 from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.kernel import Kernel
@@ -68,6 +76,11 @@ class Switch:
     """How many topics of one partition there are: t, t1, t2 and so on."""
     filters: int = 0
     """How many other members with the white list ``t.*`` are registered."""
+    heartbeat: int = ErrorCode.NONE
+    """What the next heartbeat is answered with. In ZooKeeper any code but ``NONE`` makes a member
+    that takes the only partition away."""
+    left: list[object] = field(default_factory=list)
+    """Requests to leave the group: ``LeaveGroup``, or the deletion of the registration."""
     pings: list[float] = field(default_factory=list)
     """When the session was confirmed, in seconds of ``time.monotonic()``."""
 
@@ -121,6 +134,9 @@ class SimulatedDriver:
 
     def submit(self, op: ZkOp, _session: int, on_reply: Callable[[Reply], object]) -> None:
         self._switch.check()
+        for one in op.ops if isinstance(op, Multi) else ():
+            if isinstance(one, Delete) and one.path.startswith(GroupPaths("g").ids):
+                self._switch.left.append(op)
         self.client.submit(op, on_reply)
         self._run()
 
@@ -128,6 +144,11 @@ class SimulatedDriver:
         self._switch.check()
         self._switch.pings.append(time.monotonic())
         on_answer()
+        if self._switch.heartbeat:
+            self._switch.heartbeat = ErrorCode.NONE
+            registration = encode_registration(Subscription(Pattern.STATIC, {"t": 1}), 1)
+            self._zk.do(Create(GroupPaths("g").member("g_0"), registration))
+            self._run()
 
     def close(self, *_limit: float) -> None:
         self._switch.closed.append(self)
@@ -165,7 +186,10 @@ class SimulatedClient:
             case commands.CommitOffsets():
                 return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
             case commands.Heartbeat():
-                return events.HeartbeatAnswered(token, 0)
+                code, self._switch.heartbeat = self._switch.heartbeat, ErrorCode.NONE
+                return events.HeartbeatAnswered(token, code)
+            case commands.LeaveGroup():
+                self._switch.left.append(order)
         return events.Left(token)
 
 
@@ -233,6 +257,64 @@ def one_stream(member: Member) -> KafkaStream:
     (stream,) = streams["t"]
     assert isinstance(stream, KafkaStream)
     return stream
+
+
+class Leaving:
+    """A rebalance listener that shuts its connector down."""
+
+    def __init__(self, member: Member, *when: str) -> None:
+        self._member = member
+        self._when = when
+        self.called: list[str] = []
+        self.ended = threading.Event()
+
+    def before_releasing_partitions(self, _partitions: object) -> None:
+        self._call("releasing")
+
+    def before_starting_fetchers(self, _consumer: str, _assignment: object) -> None:
+        self._call("starting")
+
+    def on_partitions_lost(self, _partitions: object) -> None:
+        self._call("lost")
+
+    def _call(self, name: str) -> None:
+        self.called.append(name)
+        if name in self._when:
+            self._member.shutdown()
+            self.ended.set()
+
+
+def test_a_listener_may_shut_the_member_down_before_it_starts(
+    member: Member, switch: Switch
+) -> None:
+    """The member leaves at once, although its listener waits for that and does not return."""
+    listener = Leaving(member, "starting")
+    member.set_consumer_rebalance_listener(listener)
+    outcome = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(outcome, ConnectorClosedError)
+    assert listener.ended.wait(SOON / 2)
+    assert (listener.called, len(switch.left)) == (["starting"], 1)
+
+
+@pytest.mark.parametrize(
+    ("member", "code", "when"),
+    [
+        ("zookeeper", ErrorCode.REBALANCE_IN_PROGRESS, "releasing"),
+        ("coordinator", ErrorCode.REBALANCE_IN_PROGRESS, "releasing"),
+        ("coordinator", ErrorCode.ILLEGAL_GENERATION, "lost"),
+    ],
+    indirect=["member"],
+)
+def test_a_listener_may_shut_the_member_down_in_a_rebalance(
+    member: Member, switch: Switch, code: ErrorCode, when: str
+) -> None:
+    """As before the start. It is not called again: it is busy."""
+    listener = Leaving(member, when)
+    member.set_consumer_rebalance_listener(listener)
+    one_stream(member)
+    switch.heartbeat = code
+    assert listener.ended.wait(SOON / 2)
+    assert (listener.called, len(switch.left)) == (["starting", when], 1)
 
 
 class Exiting:

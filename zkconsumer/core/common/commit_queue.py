@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from zkconsumer.core.common.commands import AnswerCommit, Report
+from zkconsumer.core.common.commands import AnswerCommit
 from zkconsumer.core.common.events import CommitRequested
 from zkconsumer.core.common.types import TopicPartition
 
@@ -32,7 +32,12 @@ class CommitQueue:
         self._waiting: deque[CommitRequested] = deque()
         self._current: CommitRequested | None = None
         self._faults: list[str] = []
-        self._answers: list[AnswerCommit | Report] = []
+        self._answers: list[AnswerCommit] = []
+
+    @property
+    def automatic(self) -> bool:
+        """Whether no one waits for the answer to the request under way."""
+        return self._current is not None and self._current.request is None
 
     def add(self, request: CommitRequested) -> None:
         """Queue a request. An automatic one replaces an automatic one that still waits."""
@@ -103,8 +108,8 @@ class CommitQueue:
         self._waiting.clear()
         self._clear()
 
-    def answers(self) -> list[AnswerCommit | Report]:
-        """Answers that are due, and reports of failed automatic commits; each is given once."""
+    def answers(self) -> list[AnswerCommit]:
+        """Answers that are due; each is given once. No one waits for that of an automatic one."""
         due, self._answers = self._answers, []
         return due
 
@@ -112,8 +117,6 @@ class CommitQueue:
         assert self._current is not None
         if self._current.request is not None:
             self._answers.append(AnswerCommit(self._current.request, tuple(self._faults)))
-        elif self._faults:
-            self._answers.append(Report("commit-failed", "; ".join(self._faults)))
         self._clear()
 
     def _clear(self) -> None:

@@ -64,7 +64,13 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The user wants the member to leave the group."""
+    """The user wants the member to leave the group.
+
+    ``in_listener``: the user's listener asks for it and waits until the member has left, so the
+    member neither waits for the call under way nor calls the listener again.
+    """
+
+    in_listener: bool = False
 
 
 CommonEvent = (

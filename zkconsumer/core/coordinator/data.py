@@ -67,6 +67,7 @@ class MembershipData(Machine[State, Event, Command]):
         self._coordinator = False
         self._unproved = False  # nothing but "not me" was heard since the last coordinator was lost
         self.closing = False
+        self._in_listener = False  # the listener has asked for that, and waits
         self._answered_start = False
         self._rejoin_wanted = False
         self._outside = False

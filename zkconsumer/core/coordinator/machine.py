@@ -7,7 +7,7 @@ dropped and counted, ``held`` is what may be delivered. The owner thread is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.commands import Command
 from zkconsumer.core.coordinator.data import Goal, MembershipData, Purpose
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.reactions import (
@@ -276,8 +277,8 @@ class MembershipMachine(MembershipData):
 
     def _offsets_fetched(self, event: events.OffsetsFetched) -> None:
         self._offsets = event.offsets
-        token = self._await(State.NOTIFYING_START)
-        self._emit(commands.NotifyStarting(token, dict(self._starting)))
+        assignment = dict(self._starting)
+        self._notify(State.NOTIFYING_START, lambda of: commands.NotifyStarting(of, assignment))
 
     def _start_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
@@ -398,8 +399,19 @@ class MembershipMachine(MembershipData):
             self._faults.append(text)
 
     def _announce_release(self) -> None:
-        token = self._await(State.NOTIFYING_RELEASE)
-        self._emit(commands.NotifyReleasing(token, self._releasing, self.closing))
+        partitions, leaving = self._releasing, self.closing
+        self._notify(
+            State.NOTIFYING_RELEASE,
+            lambda token: commands.NotifyReleasing(token, partitions, leaving),
+        )
+
+    def _notify(self, state: State, call: Callable[[int], Command]) -> None:
+        """Call the listener and wait for it, unless it waits for this member to leave."""
+        token = self._await(state)
+        if self._in_listener:
+            self._answer(token, events.ListenerDone(token))
+        else:
+            self._emit(call(token))
 
     def _release_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
@@ -428,7 +440,7 @@ class MembershipMachine(MembershipData):
             self._after_loss()
             return
         self._report("lost", f"{len(lost)} partitions were taken away")
-        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
         """Drop what is held; return that and what the listener was told would be fetched."""
@@ -511,7 +523,7 @@ class MembershipMachine(MembershipData):
 
     def _announce_loss(self) -> None:
         lost, self._releasing = self._releasing, frozenset()
-        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _poll_resumed(self, event: events.PollResumed) -> None:
         self._outside = False
@@ -575,7 +587,11 @@ class MembershipMachine(MembershipData):
     def _close_requested(self, event: events.CloseRequested) -> None:
         if self.closing:
             return
-        self.closing = True
+        self.closing, self._in_listener = True, event.in_listener
+        in_call = self.state in (State.NOTIFYING_RELEASE, State.NOTIFYING_LOST)
+        if self._in_listener and in_call and self._awaited is not None:
+            self._answer(self._awaited, events.ListenerDone(self._awaited))
+            return
         if self._releasing:
             if "release" in self._timers:
                 self._limit_release()

@@ -158,6 +158,8 @@ class Committing(Machine[State, Event, Command]):
         else:
             self.stale_answers += 1
             return
+        if self._commits.automatic and faults:
+            self._emit(commands.Report("commit-failed", "; ".join(faults)))
         self._commits.settle(faults)
         self._answer_commits()
         if self._after_commit is not None:

@@ -501,7 +501,6 @@ class RebalanceMachine(Committing):
         if self.state is State.STOPPING and self._awaited is not None:
             self._close_wanted = True  # the positions under way belong into the last commit
             return
-        self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
         self._timers.clear()
         self._after_commit = None
         if self._session is None:
