@@ -595,7 +595,7 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
     follower leaves that to the leader."""
     for instance, expected in (("one", True), (None, False)):
         machine = stable(instance=instance)
-        machine.leads = False
+        machine._round.leads = False
         tell(machine, events.TimerFired(machine._timers["reread"], "reread"))
         assert machine._reread is not None
         given = tell(machine, events.TopicsLoaded(machine._reread, {"a": 4}))

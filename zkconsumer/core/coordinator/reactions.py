@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from zkconsumer.core.common import error_codes
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import events
 
 UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
 """The code of a request that got no answer at all. A broker that answers with it failed, too."""
@@ -39,15 +41,15 @@ class Reaction(Enum):
     FATAL = "drop what is held, end the streams with the error"
 
 
-WORST_FIRST: Final = (
+_WORST_FIRST: Final = (
     Reaction.FATAL,
     Reaction.EXPELLED,
     Reaction.LOST,
     Reaction.FIND_AGAIN,
     Reaction.RETRY,
     Reaction.REFUSE,
+    Reaction.PROCEED,
 )
-"""Which reaction counts where partitions of one commit are answered differently."""
 SENT_AGAIN: Final = frozenset({Reaction.FIND_AGAIN, Reaction.RETRY})
 _ALL: Final = tuple(Request)
 
@@ -144,6 +146,22 @@ def reaction(request: Request, code: int) -> Reaction:
     unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL
     row = _BY_CODE.get(code)
     return unexpected if row is None else row.reactions.get(request, unexpected)
+
+
+def codes_of(
+    answer: events.OffsetsCommitted | events.RequestFailed, sent: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The answer for each partition of a commit; one that the answer leaves out is not stored."""
+    if isinstance(answer, events.RequestFailed):
+        return dict.fromkeys(sent, answer.code)
+    return {tp: answer.codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in sent}
+
+
+def worst(codes: Iterable[int]) -> tuple[Reaction, int]:
+    """What follows from a commit whose partitions are answered differently, and from which code."""
+    found = {reaction(Request.COMMIT, code): code for code in codes}
+    what = next((one for one in _WORST_FIRST if one in found), Reaction.PROCEED)
+    return what, found.get(what, ErrorCode.NONE)
 
 
 def markdown() -> str:
