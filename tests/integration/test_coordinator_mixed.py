@@ -22,10 +22,10 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Standing
 from zkconsumer.core.coordinator.wire import (
     AssignmentData,

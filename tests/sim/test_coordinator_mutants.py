@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.runtime import coordinator
 from zkconsumer.sim.group_scenario import STRATEGIES, run
 

@@ -15,7 +15,6 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.assign import assign_range, thread_ids
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
@@ -24,6 +23,7 @@ from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import TABLE, Reaction, Request, markdown, reaction
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,

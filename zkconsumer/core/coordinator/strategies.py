@@ -3,7 +3,7 @@
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
 ``legacy-roundrobin`` deal by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
 in ZooKeeper, so that a group that has moved keeps its split. Sticky ones are in
-``zkconsumer.broker.sticky``. Pure; any thread.
+``zkconsumer.core.coordinator.sticky``. Pure; any thread.
 """
 
 from __future__ import annotations
