@@ -177,7 +177,7 @@ class Chaos:
         if isinstance(fact, events.SessionLost):
             self.pending.clear()  # scripts are abandoned
             self.timers.clear()
-        before = machine.state, machine._awaited, machine._commits.token, machine._brokers_token
+        before = machine.state, machine._awaited, machine._commits.token, machine._brokers.token
         stale = machine.stale_answers
         held = dict(machine.held)
         found = machine.on(fact)
@@ -209,7 +209,7 @@ class Chaos:
             self.timers.append(order)
         elif type(order) in ANSWERED_BY:
             self.pending.append(order)
-            assert machine._session is not None, f"ordered without a session: {order}"
+            assert machine._registration.session is not None, f"ordered without a session: {order}"
         if isinstance(order, commands.AnswerCommit):
             self.answered.append(order.request)
         if isinstance(order, commands.StartFetching):
@@ -218,7 +218,7 @@ class Chaos:
             held = {tp: machine.held.get(tp) for tp in order.positions}
             assert order.claims == held, "a commit that is not fenced by its claims"
         if isinstance(order, commands.Release):
-            assert order.claims.keys() <= machine.held.keys() | machine._unsure.keys()
+            assert order.claims.keys() <= machine.held.keys() | machine._unknown_claims.keys()
             assert not order.claims.keys() & machine.fetching
         if isinstance(order, commands.ClaimPartitions):
             assert not order.wanted.keys() & machine.held.keys()
@@ -252,7 +252,7 @@ def survive(seed: int) -> None:
     chaos.come_to_rest()
     machine = chaos.machine
     assert machine.state in (*IDLE, State.CLOSED), machine.state
-    assert not machine._trigger or machine.state is State.CLOSED
+    assert not machine._due.group or machine.state is State.CLOSED
     assert sorted(chaos.answered) == list(range(1, chaos.requests + 1))
     if machine.state is State.RESTING and machine.view and machine.view.brokers:
         mine = machine.decision.mine

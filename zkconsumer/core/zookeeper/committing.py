@@ -7,30 +7,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
+from zkconsumer.core.zookeeper.data import Registration, Remembered
 from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
 from zkconsumer.core.zookeeper.view import MemberSpec
 
 #: Registration versions start again after this many sessions (see ``commands.Register``).
 EPOCHS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """How far a partition got that was stopped or lost, and the claim it had then.
-
-    ``sent`` is the offset of a commit that was under way when the session was lost.
-    """
-
-    position: int
-    claim: Claim
-    sent: int | None = None
 
 
 class Committing(Machine[State, Event, Command]):
@@ -41,8 +30,7 @@ class Committing(Machine[State, Event, Command]):
         self.spec = spec
         self.held: dict[TopicPartition, Claim] = {}
         self.fetching: set[TopicPartition] = set()
-        self._session: int | None = None
-        self._sessions = 0
+        self._registration = Registration()
         #: How the rebalance continues when the commit under way is answered.
         self._after_commit: Callable[[], None] | None = None
         self._reset_meanwhile: set[TopicPartition] = set()
@@ -75,7 +63,7 @@ class Committing(Machine[State, Event, Command]):
     @property
     def registered_epoch(self) -> int:
         """The data version of the own registration in this session."""
-        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
+        return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
         """Partitions that are not ours any more, though nobody told us."""
@@ -118,7 +106,7 @@ class Committing(Machine[State, Event, Command]):
                 self._reset_meanwhile.add(event.partition)
 
     def _commit_requested(self, event: events.CommitRequested) -> None:
-        if self.state in CLOSING or self._session is None:
+        if self.state in CLOSING or self._registration.session is None:
             if event.request is not None:
                 reason = "there is no ZooKeeper session"
                 if self.state in CLOSING:
