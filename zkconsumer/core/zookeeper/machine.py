@@ -21,7 +21,7 @@ first, then the group is read, one conflict undoes the attempt, and after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import ClassVar
 
 from zkconsumer.core.common.commands import Outcome
@@ -284,7 +284,7 @@ class RebalanceMachine(Committing):
         else:
             self._claim()
 
-    def _unwanted_claims(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Claim]:
+    def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
         """Those with unknown outcome that are not wanted, but may have an owner znode of ours."""
         return {
             tp: Claim(thread, None, None)
