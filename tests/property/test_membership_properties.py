@@ -15,13 +15,13 @@ from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import TABLE
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
-from zkconsumer.core.coordinator.strategies import RangeStrategy, Standing
+from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy
 from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CODES = [row.code for row in TABLE] + [0, 3, 12, 23, 26, 999]
-OTHERS = RangeStrategy().subscribe(Standing("d", {"u": 1}, frozenset(), -1))
-MEANT = RangeStrategy().subscribe(Standing("c", {"t": 1}, frozenset(), -1))
+OTHERS = RangeStrategy().subscribe(MemberState("d", {"u": 1}, frozenset(), -1))
+MEANT = RangeStrategy().subscribe(MemberState("c", {"t": 1}, frozenset(), -1))
 
 
 def spec(rng: random.Random) -> GroupSpec:

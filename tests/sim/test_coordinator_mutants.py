@@ -110,7 +110,7 @@ def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
     """It is not looked for while the listener runs, which may wait for it."""
-    patch.setattr(MembershipMachine, "_find_beside", lambda self: None)
+    patch.setattr(MembershipMachine, "_find_while_waiting", lambda self: None)
 
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:

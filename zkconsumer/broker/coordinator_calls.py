@@ -68,18 +68,18 @@ class TryAgainError(Exception):
 def until(
     once: Callable[[], T],
     forget: Callable[[], object],
-    patience: float,
+    timeout: float,
     backoff: float,
     closed: threading.Event,
     what: str,
 ) -> T:
-    """Return what ``once`` returns, tried again until ``patience`` seconds are over.
+    """Return what ``once`` returns, tried again until ``timeout`` seconds are over.
 
     ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
     when the time is over or ``closed`` is set, and any other error of ``once``.
     """
-    # DEVIATION-28: the JVM searches and reads for ever, and retries only some commits.
-    deadline = time.monotonic() + patience
+    # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return once()
@@ -91,7 +91,7 @@ def until(
         wait = min(backoff, deadline - time.monotonic())
         if wait <= 0 or closed.wait(wait):
             raise CommitFailedError(
-                f"{what} did not answer within {patience:g} s: {error}"
+                f"{what} did not answer within {timeout:g} s: {error}"
             ) from error
 
 

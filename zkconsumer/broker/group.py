@@ -59,7 +59,7 @@ RequestCommand = (
 )
 
 OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
-"""Told of each request and its answer, as kafka-python's objects; on the client's thread."""
+"""Called with each request and its answer, as kafka-python's objects; on the client's thread."""
 
 
 class GroupClient:
@@ -70,7 +70,7 @@ class GroupClient:
         client_id: ``client.id``.
         instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
         brokers: whom to ask for the coordinator.
-        session_timeout, rebalance_timeout: seconds, told to the coordinator.
+        session_timeout, rebalance_timeout: seconds, sent to the coordinator.
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
     """
@@ -109,7 +109,7 @@ class GroupClient:
             self._connections.clear()
 
     def close(self) -> None:
-        """Give up for ever. Any thread."""
+        """Close all connections for good. Any thread."""
         self._closed = True
         self.interrupt()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, Final
 
+from zkconsumer.config.addresses import split_servers
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
@@ -53,17 +54,6 @@ def _servers_fault(value: str) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def split_servers(text: str) -> list[tuple[str, int]]:
-    """Return host and port of each server. Raises ValueError; the text tells what to do."""
-    found = []
-    for part in (one.strip() for one in text.split(",")):
-        host, colon, port = part.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ValueError(f"{part!r} is not host:port; write host:port,host:port")
-        found.append((host.strip("[]"), int(port)))
-    return found
 
 
 def _strategies_fault(value: str) -> str | None:

@@ -52,7 +52,7 @@ class FetchingStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """Somebody wants ``positions`` committed; the answer goes to ``request`` (``None``: nobody).
+    """Commit ``positions``; the answer goes to ``request``. ``None``: an automatic commit.
 
     ``strict``: partitions that are not held are an error; otherwise they are passed over.
     """

@@ -58,7 +58,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
     def _stepped(self) -> None:
         """Called after each event: send the next commit, if it may be sent now."""
 
-    def _answered_beside(self, token: int, event: EventT) -> bool:
+    def _answered_otherwise(self, token: int, event: EventT) -> bool:
         """Handle an answer that the state does not wait for; whether it was one."""
         return False
 
@@ -84,7 +84,7 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         if token == self._commits.token:
             self._commit_answered(event)
             return True
-        if self._answered_beside(token, event):
+        if self._answered_otherwise(token, event):
             return True
         if token != self._awaited:
             return False

@@ -23,7 +23,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member as the leader is told of it; ``metadata`` is its subscription in bytes."""
+    """One member as the leader sees it; ``metadata`` is its subscription in bytes."""
 
     member_id: str
     instance_id: str | None

@@ -30,7 +30,7 @@ from zkconsumer.core.coordinator.reactions import (
 )
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import BETWEEN, COMMIT_STATES, ENDED, WAITING, State
-from zkconsumer.core.coordinator.strategies import Standing, deal_to_streams
+from zkconsumer.core.coordinator.strategies import MemberState, assign_to_streams
 from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.errors import ZnodeFormatError
 
@@ -79,7 +79,7 @@ class MembershipMachine(Machine[State, Event, Command]):
             self._close()
         return True
 
-    def _answered_beside(self, token: int, event: Event) -> bool:
+    def _answered_otherwise(self, token: int, event: Event) -> bool:
         if token == self._reread:
             self._reread = None
             if isinstance(event, events.TopicsLoaded):
@@ -134,9 +134,9 @@ class MembershipMachine(Machine[State, Event, Command]):
         else:
             self._back_off(self._goal)
 
-    def _find_beside(self) -> None:
-        """Look for a lost coordinator beside what is waited for here: a member that waits for its
-        listener has to show that it lives, and the listener may wait for a commit."""
+    def _find_while_waiting(self) -> None:
+        """Look for a lost coordinator in a state that waits for something else: a member that waits
+        for its listener must send heartbeats, and the listener may wait for a commit."""
         lost = not self._lookup.known and self.generation >= 0 and self.state in WAITING
         if lost and self._lookup.token is None and not self._lookup.paused:
             self._lookup.token = self._next_token()
@@ -160,9 +160,10 @@ class MembershipMachine(Machine[State, Event, Command]):
         self._timer("backoff", self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
-        """Whatever is under way with it will not be answered; join, or go on as a member.
+        """Requests under way will not be answered; join, or stay a member.
 
-        Elsewhere the failure of what is waited for leads to the next one, or ``_find_beside``.
+        Elsewhere the failure of what is waited for leads to the next one, or
+        ``_find_while_waiting``.
         """
         goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
         if self.state in BETWEEN or self.state is State.STABLE:
@@ -222,10 +223,10 @@ class MembershipMachine(Machine[State, Event, Command]):
         self._rejoin_wanted = False
         self.rejoins += 1
         owned = frozenset(self.held) if self.spec.cooperative else frozenset()
-        standing = Standing(
+        member = MemberState(
             self.spec.consumer_id, self._topics, owned, self.generation, self._before
         )
-        protocols = tuple((one.name, one.subscribe(standing)) for one in self.spec.strategies)
+        protocols = tuple((one.name, one.subscribe(member)) for one in self.spec.strategies)
         self._emit(commands.JoinGroup(self._await(State.JOINING), self.member_id, protocols))
 
     def _join_failed(self, event: events.RequestFailed) -> None:
@@ -298,7 +299,7 @@ class MembershipMachine(Machine[State, Event, Command]):
             self._report("broken-assignment", f"the leader's assignment cannot be read: {error}")
             given = decode_assignment(b"")
         self._before = (given.partitions, self.generation)
-        self._starting = deal_to_streams(self.spec.consumer_id, self._topics, given, self.held)
+        self._starting = assign_to_streams(self.spec.consumer_id, self._topics, given, self.held)
         gone = frozenset(self.held) - given.partitions
         if gone:
             self._rejoin_wanted = True  # others wait for them
@@ -361,7 +362,7 @@ class MembershipMachine(Machine[State, Event, Command]):
             return  # it was fine before: the processor is busy
         wanted = self._round.wanted | topics.keys()
         now = {topic: event.partitions[topic] for topic in wanted if topic in event.partitions}
-        # A static member that was restarted may lead without being told (mended by KIP-814).
+        # A static member that was restarted may lead without knowing (fixed by KIP-814).
         may_lead = self._round.leads or self.spec.instance_id is not None
         if topics != self._topics or (may_lead and now != self._round.topics):
             self._report("topics-changed", "topics or partitions have changed: joining again")
@@ -477,15 +478,17 @@ class MembershipMachine(Machine[State, Event, Command]):
         self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
-        """Drop what is held; return that and what the listener was told would be fetched."""
+        """Drop what is held; return that and what the listener expects to be fetched."""
         held = frozenset(self.held)
-        told = frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
+        announced = (
+            frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
+        )
         self.held.clear()
         self._commits.forget(held)
         self._starting = {}
         if held:
             self._emit(commands.Drop(held))
-        return held | told
+        return held | announced
 
     def _loss_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
@@ -572,11 +575,11 @@ class MembershipMachine(Machine[State, Event, Command]):
                 event, positions={tp: max(n, last.get(tp, n)) for tp, n in event.positions.items()}
             )
         self._commits.add(event)
-        if self.generation < 0:  # whoever waits for the answer may be what keeps it from joining
+        if self.generation < 0:  # the caller that waits for the answer may keep it from joining
             self._commits.refuse("the member is not in the group at the moment")
 
     def _stepped(self) -> None:
-        self._find_beside()
+        self._find_while_waiting()
         ready = self.state in COMMIT_STATES and self.generation >= 0 and self._lookup.known
         if ready and self._commits.next(self._obstacle):
             self._commits.token = token = self._next_token()
@@ -623,7 +626,7 @@ class MembershipMachine(Machine[State, Event, Command]):
         if self._releasing.partitions:
             if "release" in self._timers:
                 self._limit_release()
-            return  # it goes on when these partitions are released
+            return  # it continues when these partitions are released
         if self.state in (State.NOTIFYING_LOST, State.LEAVING):
             return
         self._finish_closing()

@@ -66,7 +66,7 @@ class Committing(Machine[State, Event, Command]):
         return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
-        """Partitions that are not ours any more, though nobody told us."""
+        """Partitions that other members have taken without a release by this one."""
         if not partitions:
             return
         for tp in sorted(partitions):
@@ -78,16 +78,18 @@ class Committing(Machine[State, Event, Command]):
     def _remember(
         self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
     ) -> None:
-        if claim.lacks(position):
+        if claim.is_behind(position):
             self._remembered[tp] = Remembered(position, claim, sent)
 
     def _resumed_at(self, tp: TopicPartition) -> int | None:
-        """How far a partition had got, unless somebody else has stored an offset since."""
+        """How far a partition had got, unless another process has stored an offset since."""
         remembered, claim = self._remembered.get(tp), self.held[tp]
         if remembered is None:
             return None
         if claim.committed == remembered.claim.committed:
-            self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+            self.held[tp] = replace(
+                claim, invalidated=claim.invalidated or remembered.claim.invalidated
+            )
         elif claim.committed is None or claim.committed != remembered.sent:
             return None
         return remembered.position
@@ -100,7 +102,7 @@ class Committing(Machine[State, Event, Command]):
     def _offset_reset(self, event: events.OffsetReset) -> None:
         claim = self.held.get(event.partition)
         if claim is not None and event.old is not None:
-            self.held[event.partition] = replace(claim, void=True)
+            self.held[event.partition] = replace(claim, invalidated=True)
             self._commits.forget({event.partition})
             if self._commits.token is not None:  # its positions are from before the reset
                 self._reset_meanwhile.add(event.partition)
@@ -129,7 +131,7 @@ class Committing(Machine[State, Event, Command]):
         claim = self.held.get(tp)
         if claim is None:
             return "not owned by this member"
-        if claim.forbids(position) and not self.spec.scala:
+        if claim.would_regress(position) and not self.spec.scala:
             return (
                 f"{position} is below the committed offset {claim.committed}; commits never go "
                 "backwards"
@@ -159,10 +161,10 @@ class Committing(Machine[State, Event, Command]):
         for tp, claim in event.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
-                self.held[tp] = replace(claim, void=True) if reset else claim
+                self.held[tp] = replace(claim, invalidated=True) if reset else claim
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
-            self._emit(commands.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
+            self._emit(commands.Report("foreign-commit", f"{tp}: another process wrote its offset"))
         for reason in event.broken.values():
             self._emit(commands.Report("broken-offset", reason))
         faults = [f"{tp}: owned by another member now" for tp in sorted(event.fenced)]

@@ -5,8 +5,8 @@ events to that thread's mailbox. The rules of every ``Machine`` hold: because of
 ``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Beyond them:
 
 1. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
-   how far each got, so that a claim which finds the stored offset unchanged goes on from there.
-   (The JVM only forgets what it owns: its fetchers and streams go on until the next attempt.)
+   how far each got, so that a claim which finds the stored offset unchanged continues from there.
+   (The JVM only forgets what it owns: its fetchers and streams continue until the next attempt.)
 2. Triggers coalesce to one flag and are never lost.
 
 Two ways to work. The default profile reads the group, then gives up only what it loses:
@@ -151,7 +151,7 @@ class RebalanceMachine(Committing):
     def _changed(self, event: events.Changed) -> None:
         if self._registration.session is None or self.state in CLOSING:
             return
-        self._knowledge.fired(event.path)
+        self._knowledge.invalidated(event.path)
         if event.path.startswith(self.spec.paths.owners + "/"):
             self._due.claims = True
             if self.state is State.RESTING:
@@ -212,7 +212,7 @@ class RebalanceMachine(Committing):
                 self._register()
         elif event.name == "reread":
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
-            self._knowledge.doubted()
+            self._knowledge.force_refresh()
             self._due.owners = True
             self._pull_trigger()
 
@@ -270,7 +270,7 @@ class RebalanceMachine(Committing):
         self.quarantined = view.quarantined
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
-        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or somebody else's")
+        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or another member's")
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:

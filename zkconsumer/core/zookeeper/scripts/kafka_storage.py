@@ -89,7 +89,7 @@ def _store(command: commands.Commit, settled: events.Committed) -> MemberScript[
     for tp, position in sorted(command.positions.items()):
         if tp in settled.claims:
             stored = settled.claims[tp]
-            if stored.committed is not None and not stored.void:
+            if stored.committed is not None and not stored.invalidated:
                 position = max(position, stored.committed)
             positions.append((tp, position))
     if not positions:
@@ -103,9 +103,11 @@ def _store(command: commands.Commit, settled: events.Committed) -> MemberScript[
         if isinstance(fault, str):
             broken[tp] = fault
             before = command.claims[tp]
-            claims[tp] = replace(claims[tp], committed=before.committed, void=before.void)
+            claims[tp] = replace(
+                claims[tp], committed=before.committed, invalidated=before.invalidated
+            )
         else:
-            claims[tp] = replace(claims[tp], committed=position, void=False)
+            claims[tp] = replace(claims[tp], committed=position, invalidated=False)
     return replace(settled, claims=claims, broken=broken)
 
 
