@@ -64,7 +64,7 @@ def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
 
     def to_reread(self: MembershipMachine) -> tuple[str, ...] | None:
         own = self.spec.topics_to_load
-        return None if own is None else tuple(sorted({*own, *self._group_topics}))
+        return None if own is None else tuple(sorted({*own, *self._round.topics}))
 
     patch.setattr(MembershipMachine, "_topics_to_reread", to_reread)
 

@@ -35,7 +35,7 @@ def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:
     """Owner znodes are deleted before fetchers are stopped."""
 
     def stop(self: RebalanceMachine, partitions: frozenset[TopicPartition]) -> None:
-        self._leaving = partitions
+        self._releasing.partitions = partitions
         self._announce_release()
 
     patch.setattr(RebalanceMachine, "_stop", stop)
