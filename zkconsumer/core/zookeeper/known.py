@@ -73,7 +73,7 @@ class Knowledge:
         self._reconnected = False
         self._refresh_forced = False
 
-    def invalidated(self, path: str) -> None:
+    def invalidate(self, path: str) -> None:
         """A watch on ``path`` fired."""
         self._invalidated.add(path)
 

@@ -151,7 +151,7 @@ class RebalanceMachine(Committing):
     def _changed(self, event: events.Changed) -> None:
         if self._registration.session is None or self.state in CLOSING:
             return
-        self._knowledge.invalidated(event.path)
+        self._knowledge.invalidate(event.path)
         if event.path.startswith(self.spec.paths.owners + "/"):
             self._due.claims = True
             if self.state is State.RESTING:
