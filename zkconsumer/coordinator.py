@@ -12,13 +12,13 @@ from os import PathLike
 
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Subscription
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -126,7 +127,7 @@ def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
     told: list[CommitFailedError | None] = []
     member.commit_offsets_async({TopicPartition(topic, 0): 5}, told.append)
     wait_until(lambda: told == [None], 5, "the callback is called")
-    with pytest.raises(CommitFailedError, match="other-7 is not owned"):
+    with pytest.raises(CommitFailedError, match="other-7: not owned"):
         member.commit_offsets({TopicPartition("other", 7): 1})
     member.shutdown()
     again = make(auto_commit_enable="false", consumer_timeout_ms=5000)
@@ -141,6 +142,28 @@ def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -
     wait_until(lambda: len(held(member)) == 1, 5, "the first topic is read")
     cluster.create_topic(f"{unique}-f2", 2)
     wait_until(lambda: len(held(member)) == 3, 10, "the new topic is read")
+
+
+def test_a_listener_that_shuts_the_member_down(
+    cluster: LocalCluster, make: Make, topic: str
+) -> None:
+    """It leaves the group in order and at once: the other member has everything long before the
+    session timeout of the one that left."""
+    cluster.create_topic(topic, 4)
+    slow = {"session_timeout_ms": 60_000}
+    first, second = make(**slow), make(**slow)
+    ended = threading.Event()
+
+    class Listener:
+        def on_partitions_revoked(self, _partitions: object) -> None:
+            first.shutdown()
+            ended.set()
+
+    first.set_consumer_rebalance_listener(Listener())
+    first.create_message_streams({topic: 1})
+    second.create_message_streams({topic: 1})
+    assert ended.wait(20)
+    wait_until(lambda: len(held(second)) == 4, 20, "the other member has everything")
 
 
 def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:

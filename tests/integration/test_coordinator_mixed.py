@@ -22,11 +22,11 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Standing
+from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy, RoundRobinStrategy
 from zkconsumer.core.coordinator.wire import (
     AssignmentData,
     SubscriptionData,
@@ -545,7 +545,7 @@ def test_leaders_decide_as_java(jvm: Jvm, strategy: Any) -> None:
             GroupMember(
                 name,
                 f"i{chance.randrange(1000)}" if chance.random() < 0.3 else None,
-                strategy.subscribe(Standing(name, dict.fromkeys(names, 1), frozenset(), -1)),
+                strategy.subscribe(MemberState(name, dict.fromkeys(names, 1), frozenset(), -1)),
             )
             for name, names in wanted.items()
         ]
@@ -576,7 +576,7 @@ def test_sticky_leaders_are_as_good_as_java(jvm: Jvm, cooperative: bool) -> None
         }
         group = []
         for name in members:
-            standing = Standing(
+            standing = MemberState(
                 name, dict.fromkeys(topics, 1), had[name], generation, (had[name], generation)
             )
             told = decode_subscription(strategy.subscribe(standing))

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,

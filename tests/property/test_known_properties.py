@@ -11,7 +11,7 @@ import pytest
 
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
-from zkconsumer.core.zookeeper.known import TURNS, Knowledge, Known
+from zkconsumer.core.zookeeper.known import ROTATION, Knowledge, Known
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Create, Delete, Listing, Node
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
@@ -206,9 +206,9 @@ def test_all_registrations_are_read_in_turns() -> None:
     )
     knowledge = Knowledge(ME)
     read: set[str] = set()
-    for _ in range(TURNS):
+    for _ in range(ROTATION):
         knowledge.learned(known)
-        knowledge.doubted()
+        knowledge.force_refresh()
         asked = knowledge.ask()
         assert (asked.brokers, asked.topics, asked.listing) == (None, {}, known.listing)
         new = set(names) - asked.registrations.keys()
@@ -243,7 +243,7 @@ def test_a_belief_kept_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     right = RebalanceMachine._view_loaded
 
     def view_loaded(self: RebalanceMachine, fact: events.ViewLoaded) -> None:
-        self._knowledge._fired.clear()
+        self._knowledge._invalidated.clear()
         right(self, fact)
 
     monkeypatch.setattr(RebalanceMachine, "_view_loaded", view_loaded)

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ STEPS = 120
 ME = "g_m"
 TPS = [TopicPartition("t", n) for n in range(4)]
 PATHS = GroupPaths("g")
+OTHER = ConsumerThreadId("g_other", 0)
+COMMIT = commands.Commit
 ANSWERED_BY = {
     commands.Register: events.Registered,
     commands.LoadView: events.ViewLoaded,
@@ -46,7 +49,7 @@ ANSWERED_BY = {
     commands.WatchBlockers: events.BlockersWatched,
     commands.Deregister: events.Deregistered,
     commands.LoadBrokers: events.BrokersLoaded,
-    commands.Commit: events.Committed,
+    COMMIT: events.Committed,
 }
 
 
@@ -174,7 +177,7 @@ class Chaos:
         if isinstance(fact, events.SessionLost):
             self.pending.clear()  # scripts are abandoned
             self.timers.clear()
-        before = machine.state, machine._awaited, machine._lane.token, machine._brokers_token
+        before = machine.state, machine._awaited, machine._commits.token, machine._brokers.token
         stale = machine.stale_answers
         held = dict(machine.held)
         found = machine.on(fact)
@@ -206,18 +209,17 @@ class Chaos:
             self.timers.append(order)
         elif type(order) in ANSWERED_BY:
             self.pending.append(order)
-            assert machine._session is not None, f"ordered without a session: {order}"
+            assert machine._registration.session is not None, f"ordered without a session: {order}"
         if isinstance(order, commands.AnswerCommit):
             self.answered.append(order.request)
         if isinstance(order, commands.StartFetching):
             assert order.partitions.keys() <= machine.held.keys()
-        if isinstance(order, commands.Commit):
-            assert order.claims.keys() <= machine.held.keys()
+        if isinstance(order, COMMIT):
+            held = {tp: machine.held.get(tp) for tp in order.positions}
+            assert order.claims == held, "a commit that is not fenced by its claims"
         if isinstance(order, commands.Release):
-            assert order.claims.keys() <= machine.held.keys() | machine._unsure.keys()
+            assert order.claims.keys() <= machine.held.keys() | machine._unknown_claims.keys()
             assert not order.claims.keys() & machine.fetching
-            if isinstance(order, commands.Commit):
-                assert order.positions.keys() == order.claims.keys()
         if isinstance(order, commands.ClaimPartitions):
             assert not order.wanted.keys() & machine.held.keys()
 
@@ -250,7 +252,7 @@ def survive(seed: int) -> None:
     chaos.come_to_rest()
     machine = chaos.machine
     assert machine.state in (*IDLE, State.CLOSED), machine.state
-    assert not machine._trigger or machine.state is State.CLOSED
+    assert not machine._due.group or machine.state is State.CLOSED
     assert sorted(chaos.answered) == list(range(1, chaos.requests + 1))
     if machine.state is State.RESTING and machine.view and machine.view.brokers:
         mine = machine.decision.mine
@@ -289,6 +291,27 @@ def test_an_unchecked_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Machine, "_answer", answer)
     with pytest.raises((AssertionError, KeyError)):
+        survive_all(range(50))
+
+
+@pytest.mark.parametrize(
+    "claims_of",
+    [
+        lambda claims: dict(list(claims.items())[1:]),
+        lambda claims: {tp: replace(claim, version=None) for tp, claim in claims.items()},
+        lambda claims: claims | {TopicPartition("other", 0): Claim(OTHER, 0, 0)},
+    ],
+    ids=["one missing", "another version", "one too many"],
+)
+def test_a_commit_without_its_claims_is_found(
+    monkeypatch: pytest.MonkeyPatch, claims_of: Callable[[Any], Any]
+) -> None:
+    """The property above notices a commit that is not fenced by the claims of its partitions."""
+    monkeypatch.setattr(
+        "zkconsumer.core.zookeeper.committing.commands.Commit",
+        lambda token, epoch, positions, claims: COMMIT(token, epoch, positions, claims_of(claims)),
+    )
+    with pytest.raises(AssertionError, match="not fenced by its claims"):
         survive_all(range(50))
 
 

@@ -12,10 +12,10 @@ from collections import Counter
 
 import pytest
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.sim.group_member import SimGroupMember
 from zkconsumer.sim.group_scenario import STRATEGIES, World, run
@@ -80,7 +80,7 @@ def test_same_seed_same_history_in_every_process() -> None:
     Sets are printed in any order; so each line's characters are compared sorted.
     """
     code = (
-        "from zkconsumer.broker.sticky import StickyStrategy\n"
+        "from zkconsumer.core.coordinator.sticky import StickyStrategy\n"
         "from zkconsumer.sim.group_scenario import run\n"
         "for seed in range(60):\n"
         "    for cooperative in (False, True):\n"

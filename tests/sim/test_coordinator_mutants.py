@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core.common.commit_queue import CommitQueue
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands, commits, events
+from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.runtime import coordinator
 from zkconsumer.sim.group_scenario import STRATEGIES, run
 
@@ -63,7 +64,7 @@ def forgets_topics_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
 
     def to_reread(self: MembershipMachine) -> tuple[str, ...] | None:
         own = self.spec.topics_to_load
-        return None if own is None else tuple(sorted({*own, *self._group_topics}))
+        return None if own is None else tuple(sorted({*own, *self._round.topics}))
 
     patch.setattr(MembershipMachine, "_topics_to_reread", to_reread)
 
@@ -109,12 +110,12 @@ def asks_no_second_time(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_the_coordinator_in_a_listener(patch: pytest.MonkeyPatch) -> None:
     """It is not looked for while the listener runs, which may wait for it."""
-    patch.setattr(MembershipMachine, "_find_beside", lambda self: None)
+    patch.setattr(MembershipMachine, "_find_while_waiting", lambda self: None)
 
 
 def commits_out_of_date(patch: pytest.MonkeyPatch) -> None:
     """A commit that waits is sent, though a later one of the same partitions went before."""
-    patch.setattr(commits.CommitDesk, "forget", lambda self, partitions: None)
+    patch.setattr(CommitQueue, "forget", lambda self, partitions: None)
 
 
 def keeps_an_unknown_id(patch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def releases_while_fetching(patch: pytest.MonkeyPatch) -> None:
     """Owner znodes are deleted before fetchers are stopped."""
 
     def stop(self: RebalanceMachine, partitions: frozenset[TopicPartition]) -> None:
-        self._leaving = partitions
+        self._releasing.partitions = partitions
         self._announce_release()
 
     patch.setattr(RebalanceMachine, "_stop", stop)
@@ -137,7 +137,7 @@ def takes_equal_names_for_equal_members(patch: pytest.MonkeyPatch) -> None:
 
 def reads_no_topic_twice(patch: pytest.MonkeyPatch) -> None:
     """A topic stays as it was read first, although its watch has fired."""
-    patch.setattr(Knowledge, "fired", lambda self, path: None)
+    patch.setattr(Knowledge, "invalidate", lambda self, path: None)
 
 
 def trusts_watches_of_an_old_connection(patch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def keeps_what_an_old_session_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Knowledge, "forget", lambda self: None)
 
 
-def doubts_nothing(patch: pytest.MonkeyPatch) -> None:
+def refreshes_nothing(patch: pytest.MonkeyPatch) -> None:
     """The periodic reading reads no more than any other."""
-    patch.setattr(Knowledge, "doubted", lambda self: None)
+    patch.setattr(Knowledge, "force_refresh", lambda self: None)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def doubts_nothing(patch: pytest.MonkeyPatch) -> None:
         (reads_no_topic_twice, 100, "no_lost_trigger"),
         (trusts_watches_of_an_old_connection, 200, "no_lost_trigger"),
         (keeps_what_an_old_session_read, 200, "no_lost_trigger"),
-        (doubts_nothing, 200, "no_lost_trigger"),
+        (refreshes_nothing, 200, "no_lost_trigger"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.cli.main import cli
 from zkconsumer.core.common.commands import AnswerCommit, Drop, Forget, StartFetching
 from zkconsumer.core.common.types import (
@@ -27,6 +26,7 @@ from zkconsumer.core.common.types import (
     TopicPartition,
 )
 from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import LegacyStrategy
 from zkconsumer.core.zookeeper.commands import Commit
 from zkconsumer.core.zookeeper.events import (

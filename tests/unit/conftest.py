@@ -17,11 +17,12 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.wire import AssignmentData, encode_assignment
-from zkconsumer.core.zookeeper.ops import Create, Node, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import Create, Delete, Multi, Node, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
@@ -55,6 +56,11 @@ class Switch:
     """No ZooKeeper server can be connected to."""
     taken: bool = False
     """Another live session is registered as ``g_m``."""
+    heartbeat: int = ErrorCode.NONE
+    """What the next heartbeat is answered with. In ZooKeeper any code but ``NONE`` makes a member
+    that takes the only partition away."""
+    left: list[object] = field(default_factory=list)
+    """Requests to leave the group: ``LeaveGroup``, or the deletion of the registration."""
     pings: list[float] = field(default_factory=list)
     """When the session was confirmed, in seconds of ``time.monotonic()``."""
 
@@ -121,6 +127,9 @@ class SimulatedDriver:
         self._switch.check()
         if self._switch.silent:
             return
+        for one in op.ops if isinstance(op, Multi) else ():
+            if isinstance(one, Delete) and one.path.startswith(GroupPaths("g").ids):
+                self._switch.left.append(op)
         self.client.submit(op, on_reply)
         self._run()
 
@@ -128,6 +137,11 @@ class SimulatedDriver:
         self._switch.check()
         self._switch.pings.append(time.monotonic())
         on_answer()
+        if self._switch.heartbeat:
+            self._switch.heartbeat = ErrorCode.NONE
+            registration = encode_registration(Subscription(Pattern.STATIC, {"t": 1}), 1)
+            self._zk.do(Create(GroupPaths("g").member("g_0"), registration))
+            self._run()
 
     def close(self, *_limit: float) -> None:
         self._switch.closed.append(self)
@@ -170,7 +184,10 @@ class SimulatedClient:
             case commands.CommitOffsets():
                 return events.OffsetsCommitted(token, dict.fromkeys(order.positions, 0))
             case commands.Heartbeat():
-                return events.HeartbeatAnswered(token, 0)
+                code, self._switch.heartbeat = self._switch.heartbeat, ErrorCode.NONE
+                return events.HeartbeatAnswered(token, code)
+            case commands.LeaveGroup():
+                self._switch.left.append(order)
         return events.Left(token)
 
 

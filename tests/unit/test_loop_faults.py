@@ -18,6 +18,7 @@ import pytest
 
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
@@ -32,6 +33,7 @@ from zkconsumer.errors import (
     BrokerError,
     CommitFailedError,
     ConfigError,
+    ConnectorClosedError,
     ConnectorFailedError,
     DuplicateConsumerIdError,
     RebalanceFailedError,
@@ -80,6 +82,64 @@ def one_stream(member: Member) -> KafkaStream:
     (stream,) = streams["t"]
     assert isinstance(stream, KafkaStream)
     return stream
+
+
+class Leaving:
+    """A rebalance listener that shuts its connector down."""
+
+    def __init__(self, member: Member, *when: str) -> None:
+        self._member = member
+        self._when = when
+        self.called: list[str] = []
+        self.ended = threading.Event()
+
+    def before_releasing_partitions(self, _partitions: object) -> None:
+        self._call("releasing")
+
+    def before_starting_fetchers(self, _consumer: str, _assignment: object) -> None:
+        self._call("starting")
+
+    def on_partitions_lost(self, _partitions: object) -> None:
+        self._call("lost")
+
+    def _call(self, name: str) -> None:
+        self.called.append(name)
+        if name in self._when:
+            self._member.shutdown()
+            self.ended.set()
+
+
+def test_a_listener_may_shut_the_member_down_before_it_starts(
+    member: Member, switch: Switch
+) -> None:
+    """The member leaves at once, although its listener waits for that and does not return."""
+    listener = Leaving(member, "starting")
+    member.set_consumer_rebalance_listener(listener)
+    outcome = InBackground(lambda: member.create_message_streams({"t": 1})).result()
+    assert isinstance(outcome, ConnectorClosedError)
+    assert listener.ended.wait(SOON / 2)
+    assert (listener.called, len(switch.left)) == (["starting"], 1)
+
+
+@pytest.mark.parametrize(
+    ("member", "code", "when"),
+    [
+        ("zookeeper", ErrorCode.REBALANCE_IN_PROGRESS, "releasing"),
+        ("coordinator", ErrorCode.REBALANCE_IN_PROGRESS, "releasing"),
+        ("coordinator", ErrorCode.ILLEGAL_GENERATION, "lost"),
+    ],
+    indirect=["member"],
+)
+def test_a_listener_may_shut_the_member_down_in_a_rebalance(
+    member: Member, switch: Switch, code: ErrorCode, when: str
+) -> None:
+    """As before the start. It is not called again: it is busy."""
+    listener = Leaving(member, when)
+    member.set_consumer_rebalance_listener(listener)
+    one_stream(member)
+    switch.heartbeat = code
+    assert listener.ended.wait(SOON / 2)
+    assert (listener.called, len(switch.left)) == (["starting", when], 1)
 
 
 class Exiting:

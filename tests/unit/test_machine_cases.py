@@ -150,7 +150,7 @@ def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached
     assert start.partitions == {T0: (MINE, reached), T1: (MINE, 12)}
     member.on(events.FetchingStarted(start.token))
     commit = only(commands.Commit, member.on(events.CommitRequested(None, {T0: reached + 1})))
-    assert commit.claims[T0].void
+    assert commit.claims[T0].invalidated
 
 
 def test_a_reset_replaces_only_what_it_found_out_of_range() -> None:
@@ -182,7 +182,7 @@ def test_positions_from_before_a_reset_are_not_stored_after_it() -> None:
         commands.Commit, member.on(events.Committed(second.token, {T1: Claim(MINE, 3, 12)}))
     )
     assert third.positions == {T0: 6}
-    assert third.claims[T0] == Claim(MINE, 2, 11, void=True)
+    assert third.claims[T0] == Claim(MINE, 2, 11, invalidated=True)
 
 
 def test_owner_znodes_of_a_claim_that_failed_are_released_when_another_is_to_have_them() -> None:

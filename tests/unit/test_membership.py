@@ -15,7 +15,6 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
-from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.assign import assign_range, thread_ids
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator import commands, events
@@ -24,12 +23,13 @@ from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import TABLE, Reaction, Request, markdown, reaction
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
+    MemberState,
     RangeStrategy,
     RoundRobinStrategy,
-    Standing,
-    deal_to_streams,
+    assign_to_streams,
 )
 from zkconsumer.core.coordinator.wire import (
     AssignmentData,
@@ -101,7 +101,7 @@ def test_cut_bytes_are_value_errors(cut: int) -> None:
 def members(strategy: Any, topics: dict[str, dict[str, int]]) -> list[GroupMember]:
     """The members as a leader is told of them."""
     return [
-        GroupMember(name, None, strategy.subscribe(Standing(f"g_{name}", of, frozenset(), -1)))
+        GroupMember(name, None, strategy.subscribe(MemberState(f"g_{name}", of, frozenset(), -1)))
         for name, of in topics.items()
     ]
 
@@ -159,7 +159,7 @@ def test_legacy_range_keeps_the_split_of_zookeeper() -> None:
     expected = assign_range(threads, {"a": range(7)})
     found = {}
     for name, raw in given.items():
-        found |= deal_to_streams(f"g_{name}", topics[name], decode_assignment(raw), {})
+        found |= assign_to_streams(f"g_{name}", topics[name], decode_assignment(raw), {})
     assert found == expected
 
 
@@ -197,7 +197,7 @@ def test_foreign_user_data_counts_as_none(name: str, told: bytes) -> None:
 )
 def test_foreign_assignments_are_dealt_evenly(said: bytes) -> None:
     """Whatever a leader says of streams, the member spreads its partitions over its own."""
-    found = deal_to_streams("c", {"a": 2}, AssignmentData(frozenset(A[:2]), said), {})
+    found = assign_to_streams("c", {"a": 2}, AssignmentData(frozenset(A[:2]), said), {})
     assert {tp: thread.stream for tp, thread in found.items()} == {A[0]: 0, A[1]: 1}
 
 
@@ -233,7 +233,7 @@ def test_cooperative_moves_take_two_rounds() -> None:
     strategy = StickyStrategy(True)
 
     def told(name: str, owned: frozenset[TopicPartition]) -> GroupMember:
-        return GroupMember(name, None, strategy.subscribe(Standing(name, {"a": 1}, owned, 1)))
+        return GroupMember(name, None, strategy.subscribe(MemberState(name, {"a": 1}, owned, 1)))
 
     owned = {"m1": frozenset(A[:4]), "m2": frozenset[TopicPartition]()}
     rounds = []
@@ -275,7 +275,7 @@ def stable(cooperative: bool = False, instance: str | None = None) -> Membership
     answer(machine, events.CoordinatorFound)
     answer(machine, events.TopicsLoaded, {"a": 2})
     answer(machine, events.RequestFailed, 79, "", "m1")
-    mine = strategy.subscribe(Standing("c", {"a": 1}, frozenset(), -1))
+    mine = strategy.subscribe(MemberState("c", {"a": 1}, frozenset(), -1))
     answer(machine, events.Joined, "m1", 1, "m1", "range", (GroupMember("m1", None, mine),))
     answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
     answer(machine, events.OffsetsFetched, {A[0]: 5, A[1]: None})
@@ -629,7 +629,7 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
     follower leaves that to the leader."""
     for instance, expected in (("one", True), (None, False)):
         machine = stable(instance=instance)
-        machine.leads = False
+        machine._round.leads = False
         tell(machine, events.TimerFired(machine._timers["reread"], "reread"))
         assert machine._reread is not None
         given = tell(machine, events.TopicsLoaded(machine._reread, {"a": 4}))

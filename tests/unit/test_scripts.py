@@ -269,14 +269,14 @@ def test_nothing_is_held_whose_offset_kafka_was_not_asked_for() -> None:
     assert gone.claims == {}
 
 
-@pytest.mark.parametrize(("void", "sent"), [(True, 5), (False, 40)])
+@pytest.mark.parametrize(("invalidated", "sent"), [(True, 5), (False, 40)])
 def test_kafka_takes_a_lower_offset_only_where_the_stored_one_is_void(
-    void: bool, sent: int
+    invalidated: bool, sent: int
 ) -> None:
     """Kafka takes whatever comes, so what goes there is checked before."""
     bench = registered()
     bench.run(commands.ClaimPartitions(2, 0, {T0: MINE}))
-    order = commands.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, void)})
+    order = commands.Commit(3, 0, {T0: 5}, {T0: Claim(MINE, None, 40, invalidated)})
     stored: list[OffsetOp] = []
 
     def answer(op: OffsetOp) -> Reply:
@@ -451,27 +451,29 @@ def test_a_void_offset_is_lowered_whichever_answer_gets_lost() -> None:
         return holding()[0]
 
     _, claims = holding()
-    order = commands.Commit(3, 0, {T0: 5}, {T0: replace(claims[T0], void=True)})
+    order = commands.Commit(3, 0, {T0: 5}, {T0: replace(claims[T0], invalidated=True)})
     for lose, applied in losses(order, make):
         bench = make()
         fact, _ = bench.run(order, lose, applied)
         assert isinstance(fact, events.Committed)
         assert (bench.offset(T0), fact.foreign) == (b"5", frozenset()), (lose, applied)
         assert fact.claims[T0].committed == 5
-        assert not fact.claims[T0].void
+        assert not fact.claims[T0].invalidated
 
 
 def test_a_void_offset_is_lowered_although_another_one_is_foreign() -> None:
     """One foreign write refuses the whole packet; that says nothing of the void offset."""
     bench, claims = holding()
     bench.zk.do(Create(PATHS.offset(T1), b"8"))
-    void = {T0: replace(claims[T0], void=True), T1: claims[T1]}
+    void = {T0: replace(claims[T0], invalidated=True), T1: claims[T1]}
     fact, _ = bench.run(commands.Commit(3, 0, {T0: 5, T1: 9}, void))
     assert isinstance(fact, events.Committed)
     assert (bench.offset(T0), bench.offset(T1)) == (b"5", b"9")
     assert fact.claims[T0].committed == 5
     bench.zk.do(SetData(PATHS.offset(T0), b"70"))
-    fact, _ = bench.run(commands.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], void=True)}))
+    fact, _ = bench.run(
+        commands.Commit(4, 0, {T0: 6}, {T0: replace(fact.claims[T0], invalidated=True)})
+    )
     assert isinstance(fact, events.Committed)
     assert (bench.offset(T0), fact.foreign) == (b"70", {T0}), "what somebody wrote since stays"
 

@@ -21,7 +21,8 @@ from zkconsumer.broker.api_versions import (
     LEGACY_VERSIONS,
     supported_versions,
 )
-from zkconsumer.broker.messages import ApiMessage, KafkaError, for_code
+from zkconsumer.broker.messages import ApiMessage, KafkaError
+from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
     BrokerError,
@@ -37,20 +38,19 @@ _FIRST_PIECE: Final = 64 * 1024 * 1024
 """Larger frames are not allocated at once: their length may be a lie."""
 
 _CODES: Final[Mapping[int, type[BrokerError]]] = {
-    1: OffsetOutOfRangeError,
-    3: LeaderUnavailableError,  # unknown topic or partition
-    5: LeaderUnavailableError,
-    6: LeaderUnavailableError,  # not the leader
-    8: BrokerUnavailableError,
-    9: LeaderUnavailableError,
-    35: UnsupportedBrokerError,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRangeError,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: LeaderUnavailableError,
+    ErrorCode.LEADER_NOT_AVAILABLE: LeaderUnavailableError,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: LeaderUnavailableError,
+    ErrorCode.BROKER_NOT_AVAILABLE: BrokerUnavailableError,
+    ErrorCode.REPLICA_NOT_AVAILABLE: LeaderUnavailableError,
+    ErrorCode.UNSUPPORTED_VERSION: UnsupportedBrokerError,
 }
 
 
 def error_from_code(code: int, what: str) -> BrokerError:
     """Return our error for a protocol error code that is not 0; ``what`` names its subject."""
-    name = getattr(for_code(code), "message", "") or f"error {code}"
-    return _CODES.get(code, BrokerError)(f"{what}: {name} ({code})")
+    return _CODES.get(code, BrokerError)(f"{what}: {name_of(code)}")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What all talk with offset coordinators shares: finding one, offsets, trying again in time.
+"""Requests to a group's coordinator that several clients send: find it, read and commit offsets.
 
-A coordinator moves (16), loads (14), is not available (15) or waits for its replicas in vain (7),
-or the connection breaks: then it is looked for again until a deadline, never for ever. Any thread;
-state belongs to the callers.
+When the coordinator moves, loads, is not available or gets no answer from its replicas, or when the
+connection breaks, the clients search for it again until a deadline. Any thread; state belongs to
+the callers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,23 @@ from zkconsumer.broker.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, CommitFailedError
 
-_UNKNOWN_TOPIC: Final = 3
-_NOT_AVAILABLE: Final = 15
-_AGAIN: Final = frozenset({7, 14, _NOT_AVAILABLE, 16})
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 T = TypeVar("T")
+Ask = Callable[[Any, type[Any], int], Any]
+"""Sends a request in a version and returns the answer, as ``BrokerConnection.call`` does."""
 
 
 class StoredOffset(NamedTuple):
@@ -60,18 +68,18 @@ class TryAgainError(Exception):
 def until(
     once: Callable[[], T],
     forget: Callable[[], object],
-    patience: float,
+    timeout: float,
     backoff: float,
     closed: threading.Event,
     what: str,
 ) -> T:
-    """Return what ``once`` returns, tried again until ``patience`` seconds are over.
+    """Return what ``once`` returns, tried again until ``timeout`` seconds are over.
 
     ``forget`` is called after each failure, then ``backoff`` seconds pass. Raises CommitFailedError
     when the time is over or ``closed`` is set, and any other error of ``once``.
     """
-    # DEVIATION-28: the JVM searches and reads for ever, and retries only some commits.
-    deadline = time.monotonic() + patience
+    # DEVIATION-28: the JVM searches and reads indefinitely, and retries only some commits.
+    deadline = time.monotonic() + timeout
     while True:
         try:
             return once()
@@ -83,7 +91,7 @@ def until(
         wait = min(backoff, deadline - time.monotonic())
         if wait <= 0 or closed.wait(wait):
             raise CommitFailedError(
-                f"{what} did not answer within {patience:g} s: {error}"
+                f"{what} did not answer within {timeout:g} s: {error}"
             ) from error
 
 
@@ -94,13 +102,22 @@ def check(code: int, what: str) -> None:
         raise TryAgainError(error) if code in _AGAIN else error
 
 
+def ask_coordinator(
+    connection: BrokerConnection, group: str, ask: Ask | None = None
+) -> tuple[int, BrokerEndpoint]:
+    """Ask any broker where a group's coordinator is; return the error code and the place."""
+    version = connection.version(FIND_COORDINATOR, 0)
+    request = FindCoordinatorRequest(key=group)
+    answer = (ask or connection.call)(request, FindCoordinatorResponse, version)
+    with mapped_errors(connection.endpoint):
+        return answer.error_code, BrokerEndpoint(answer.node_id, answer.host, answer.port)
+
+
 def find_coordinator(connection: BrokerConnection, group: str) -> BrokerEndpoint:
     """Ask any broker where a group's coordinator is. Raises TryAgainError, BrokerError."""
-    version = connection.version(FIND_COORDINATOR, 0)
-    answer = connection.call(FindCoordinatorRequest(key=group), FindCoordinatorResponse, version)
-    with mapped_errors(connection.endpoint):
-        check(answer.error_code, f"coordinator of group {group}")
-        return BrokerEndpoint(answer.node_id, answer.host, answer.port)
+    code, found = ask_coordinator(connection, group)
+    check(code, f"coordinator of group {group}")
+    return found
 
 
 def fetch_offsets(
@@ -109,7 +126,7 @@ def fetch_offsets(
     partitions: Iterable[TopicPartition],
     *,
     all_stored: bool = False,
-    ask: Callable[[Any, type[Any], int], Any] | None = None,
+    ask: Ask | None = None,
 ) -> FetchedOffsets:
     """Ask for the stored offsets of ``partitions``; those stored as negative numbers are none.
 
@@ -138,14 +155,16 @@ def fetch_offsets(
             for part in entry.partitions:
                 tp = TopicPartition(entry.name, part.partition_index)
                 left.discard(tp)
-                if part.error_code not in (0, _UNKNOWN_TOPIC):
+                if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     if not code:
                         code, what = part.error_code, f"stored offset of {tp}"
                 elif part.committed_offset >= 0:
                     epoch = part.committed_leader_epoch if version == 5 else -1
                     stored = StoredOffset(part.committed_offset, epoch, part.metadata or "")
                     offsets[tp] = stored
-    return FetchedOffsets(_NOT_AVAILABLE if left and not code else code, what, offsets)
+    if left and not code:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return FetchedOffsets(code, what, offsets)
 
 
 def commit(
@@ -153,10 +172,16 @@ def commit(
     group: str,
     offsets: Mapping[TopicPartition, StoredOffset],
     *versions: int,
+    member_id: str = "",
+    generation: int = -1,
+    instance_id: str | None = None,
+    ask: Ask | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commit without being a member; return the coordinator's code for each partition.
+    """Commit, by default without being a member; return the code for each partition.
 
-    ``versions`` of the request, best first, among 1, 2 and 6; version 6 has leader epochs.
+    ``versions`` of the request in order of preference, among 1, 2, 6 and 7. Leader epochs exist
+    since version 6, ``instance_id`` since version 7. ``ask`` sends a request, ``connection.call``
+    by default.
     """
     version = connection.version(OFFSET_COMMIT, *versions)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -165,7 +190,7 @@ def commit(
     def part(tp: TopicPartition) -> Any:
         stored = offsets[tp]
         extra: dict[str, Any] = {"commit_timestamp": -1} if version == 1 else {}
-        if version == 6:
+        if version >= 6:
             extra["committed_leader_epoch"] = stored.leader_epoch
         return partition(
             partition_index=tp.partition,
@@ -177,8 +202,8 @@ def commit(
 
     request = OffsetCommitRequest(
         group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
         topics=[
             topic(
                 name=name,
@@ -188,15 +213,16 @@ def commit(
             for name, indexes in by_topic(offsets).items()
         ],
         **({"retention_time_ms": -1} if version == 2 else {}),
+        **({"group_instance_id": instance_id} if version == 7 else {}),
     )
-    answer = connection.call(request, OffsetCommitResponse, version)
+    answer = (ask or connection.call)(request, OffsetCommitResponse, version)
     with mapped_errors(connection.endpoint):
         codes = {
             TopicPartition(entry.name, one.partition_index): one.error_code
             for entry in answer.topics
             for one in entry.partitions
         }
-    return {tp: codes.get(tp, _NOT_AVAILABLE) for tp in offsets}
+    return {tp: codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in offsets}
 
 
 def settle(

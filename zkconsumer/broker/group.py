@@ -12,17 +12,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from zkconsumer.broker.api_versions import (
-    FIND_COORDINATOR,
-    METADATA,
-    OFFSET_COMMIT,
-)
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
-from zkconsumer.broker.coordinator_calls import fetch_offsets
+from zkconsumer.broker.coordinator_calls import (
+    StoredOffset,
+    ask_coordinator,
+    commit,
+    fetch_offsets,
+)
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -31,23 +29,21 @@ from zkconsumer.broker.messages import (
     LeaveGroupResponse,
     MetadataRequest,
     MetadataResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.broker.metadata import ask_metadata
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
-from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
 
 JOIN_GROUP: Final = 11
 HEARTBEAT: Final = 12
 LEAVE_GROUP: Final = 13
 SYNC_GROUP: Final = 14
-_UNSUPPORTED: Final = 35
 _GRACE: Final = 10.0
 """Seconds that JoinGroup may take beyond the rebalance timeout."""
 
@@ -63,7 +59,7 @@ RequestCommand = (
 )
 
 OnExchange = Callable[[BrokerEndpoint, Any, Any], object]
-"""Told of each request and its answer, as kafka-python's objects; on the client's thread."""
+"""Called with each request and its answer, as kafka-python's objects; on the client's thread."""
 
 
 class GroupClient:
@@ -74,7 +70,7 @@ class GroupClient:
         client_id: ``client.id``.
         instance_id: ``group.instance.id``; brokers before 2.3 do not know it.
         brokers: whom to ask for the coordinator.
-        session_timeout, rebalance_timeout: seconds, told to the coordinator.
+        session_timeout, rebalance_timeout: seconds, sent to the coordinator.
         timeout: seconds for connecting and for each answer but those that wait for other members.
         on_exchange: see ``OnExchange``.
     """
@@ -113,7 +109,7 @@ class GroupClient:
             self._connections.clear()
 
     def close(self) -> None:
-        """Give up for ever. Any thread."""
+        """Close all connections for good. Any thread."""
         self._closed = True
         self.interrupt()
 
@@ -138,7 +134,7 @@ class GroupClient:
                 case commands.CommitOffsets():
                     return self._commit(command)
         except UnsupportedBrokerError as error:
-            return events.RequestFailed(command.token, _UNSUPPORTED, str(error))
+            return events.RequestFailed(command.token, ErrorCode.UNSUPPORTED_VERSION, str(error))
         except BrokerError as error:
             if isinstance(command, commands.Heartbeat):
                 return events.HeartbeatAnswered(command.token, UNREACHABLE)
@@ -155,13 +151,13 @@ class GroupClient:
             asked = broker
             try:
                 connection = self._connection(broker)
-                version = connection.version(FIND_COORDINATOR, 0)
-                request = FindCoordinatorRequest(key=self._group)
-                answer = self._call(connection, request, FindCoordinatorResponse, version)
-                if answer.error_code:
-                    failed = self._failed(command.token, answer.error_code, "coordinator")
+                code, found = ask_coordinator(
+                    connection, self._group, partial(self._call, connection)
+                )
+                if code:
+                    failed = self._failed(command.token, code, "coordinator")
                     continue
-                asked = found = BrokerEndpoint(answer.node_id, answer.host, answer.port)
+                asked = found
                 self._check_protocol(self._connection(found))
             except UnsupportedBrokerError:
                 raise
@@ -200,17 +196,7 @@ class GroupClient:
 
     def _load_topics(self, command: commands.LoadTopics) -> Event:
         connection = self._to_coordinator()
-        version = connection.version(METADATA, 4, 0)
-        if version:
-            kind = MetadataRequest.MetadataRequestTopic
-            named = command.topics
-            request = MetadataRequest(
-                topics=None if named is None else [kind(name=n, version=version) for n in named],
-                allow_auto_topic_creation=False,
-            )
-        else:  # naming topics would create them
-            request = MetadataRequest(topics=[])
-        answer = self._call(connection, request, MetadataResponse, version)
+        answer = ask_metadata(connection, command.topics, partial(self._call, connection))
         with mapped_errors(connection.endpoint):
             brokers = tuple(BrokerEndpoint(n.node_id, n.host, n.port) for n in answer.brokers)
             partitions = {
@@ -312,41 +298,17 @@ class GroupClient:
 
     def _commit(self, command: commands.CommitOffsets) -> Event:
         connection = self._to_coordinator()
-        version = connection.version(OFFSET_COMMIT, 7, 2)
-        kind = OffsetCommitRequest.OffsetCommitRequestTopic
-        part = kind.OffsetCommitRequestPartition
-        extra: dict[str, Any] = {"committed_leader_epoch": -1} if version == 7 else {}
-        request = OffsetCommitRequest(
-            group_id=self._group,
-            generation_id_or_member_epoch=command.generation,
+        codes = commit(
+            connection,
+            self._group,
+            {tp: StoredOffset(offset) for tp, offset in command.positions.items()},
+            7,
+            2,
             member_id=command.member_id,
-            topics=[
-                kind(
-                    name=name,
-                    partitions=[
-                        part(
-                            partition_index=number,
-                            committed_offset=command.positions[TopicPartition(name, number)],
-                            committed_metadata="",
-                            version=version,
-                            **extra,
-                        )
-                        for number in numbers
-                    ],
-                    version=version,
-                )
-                for name, numbers in by_topic(command.positions).items()
-            ],
-            **self._instance(version == 7),
-            **({"retention_time_ms": -1} if version == 2 else {}),
+            generation=command.generation,
+            instance_id=self._instance_id,
+            ask=partial(self._call, connection),
         )
-        answer = self._call(connection, request, OffsetCommitResponse, version)
-        with mapped_errors(connection.endpoint):
-            codes = {
-                TopicPartition(entry.name, one.partition_index): one.error_code
-                for entry in answer.topics
-                for one in entry.partitions
-            }
         return events.OffsetsCommitted(command.token, codes)
 
     # -- connections -----------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from zkconsumer.broker.messages import (
     OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import (
@@ -53,8 +54,6 @@ OFFSET_DELETE: Final = 47
 _BROKER_RESOURCE: Final = 4
 _RETENTION: Final = "offsets.retention.minutes"
 _DAY_MINUTES: Final = 1440
-_UNKNOWN_MEMBER: Final = 25
-_NO_SUCH_GROUP: Final = 69
 _NONE: Final = -1
 _BATCH: Final = 2000
 
@@ -229,7 +228,7 @@ class GroupCoordinators:
             for batch in _batches(left):
                 some = {tp: left[tp] for tp in batch}
                 codes = commit(connection, group, some, 6, 2, 1)
-                if _UNKNOWN_MEMBER in codes.values():
+                if ErrorCode.UNKNOWN_MEMBER_ID in codes.values():
                     raise GroupActiveError(
                         f"the coordinator refuses commits to group {group} because consumers "
                         "have joined it: stop them first"
@@ -265,7 +264,7 @@ class GroupCoordinators:
             )
             answer = connection.call(request, OffsetDeleteResponse, version)
             with mapped_errors(connection.endpoint):
-                if answer.error_code == _NO_SUCH_GROUP:
+                if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     return {}
                 check(answer.error_code, f"deletion of offsets of group {group}")
                 return {

@@ -5,38 +5,47 @@ Stateless; runs on the leader finder's thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Any
 
 from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.types import ClusterMetadata
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
-_NOT_AUTHORIZED: Final = 29
 
-
-def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
-    """Ask for the leaders of ``topics``.
+def ask_metadata(
+    connection: BrokerConnection,
+    topics: Collection[str] | None,
+    ask: Callable[[Any, type[Any], int], Any] | None = None,
+) -> Any:
+    """Return the answer about ``topics``, ``None`` for all, as kafka-python's object.
 
     Since 0.11 the request says that topics must not be created. Older brokers would create a
-    topic that is named, so they are asked for all topics instead, which creates none.
+    topic that is named, so they are asked for all topics instead, which creates none. ``ask``
+    sends a request, ``connection.call`` by default.
 
     Raises what ``BrokerConnection.exchange`` raises.
     """
     version = connection.version(METADATA, 4, 0)
-    wanted = set(topics)
     if version:
         topic = MetadataRequest.MetadataRequestTopic
+        named = [topic(name=name, version=version) for name in sorted(topics or ())]
         request = MetadataRequest(
-            topics=[topic(name=name, version=version) for name in sorted(wanted)],
-            allow_auto_topic_creation=False,
+            topics=None if topics is None else named, allow_auto_topic_creation=False
         )
     else:
         request = MetadataRequest(topics=[])
-    response = connection.call(request, MetadataResponse, version)
+    return (ask or connection.call)(request, MetadataResponse, version)
+
+
+def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> ClusterMetadata:
+    """Ask for the leaders of ``topics``. Raises what ``BrokerConnection.exchange`` raises."""
+    wanted = set(topics)
+    response = ask_metadata(connection, wanted)
     leaders: dict[TopicPartition, int] = {}
     hidden: set[str] = set()
     errors: dict[str, BrokerError] = {}
@@ -50,11 +59,11 @@ def fetch_metadata(connection: BrokerConnection, topics: Collection[str]) -> Clu
                 continue
             if entry.error_code:
                 errors[entry.name] = error_from_code(entry.error_code, f"topic {entry.name}")
-            if entry.error_code == _NOT_AUTHORIZED:
+            if entry.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 hidden.add(entry.name)
             for part in entry.partitions:
                 if part.leader_id >= 0:
                     leaders[TopicPartition(entry.name, part.partition_index)] = part.leader_id
     for name in wanted - {entry.name for entry in response.topics}:
-        errors[name] = error_from_code(3, f"topic {name}")
+        errors[name] = error_from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
     return ClusterMetadata(brokers, leaders, errors, frozenset(hidden))

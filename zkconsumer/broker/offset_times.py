@@ -18,6 +18,7 @@ from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
+from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
@@ -91,13 +92,10 @@ def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition,
 def place(group: str, partitions: int) -> int:
     """Return the partition of a group's commits: ``Utils.abs(group.hashCode) % partitions``.
 
-    ``group`` is ASCII. The absolute value of the least integer counts as 0, as in Kafka.
+    The absolute value of the least integer counts as 0, as in Kafka.
     """
-    code = 0
-    for character in group:
-        code = (31 * code + ord(character)) & 0xFFFFFFFF
-    signed = code - 2**32 if code >= 2**31 else code
-    return (0 if signed == -(2**31) else abs(signed)) % partitions
+    code = java_hash(group)
+    return (0 if code == -(2**31) else abs(code)) % partitions
 
 
 def _commits(

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.broker.sticky import StickyStrategy
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,

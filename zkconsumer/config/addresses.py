@@ -1,4 +1,4 @@
-"""Splits ``zookeeper.connect`` into hosts and chroot. Pure; any thread may call it."""
+"""Splits ``zookeeper.connect`` and ``bootstrap.servers``. Pure; any thread may call it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def split_connect(connect: str) -> tuple[str, str]:
     for server in filter(None, (part.strip() for part in servers.split(","))):
         parts = _HOST.fullmatch(server)
         if parts is None:
-            raise ValueError(
-                f"{server[:80]!r} is not host:port; write e.g. zk1:2181,zk2:2181/kafka"
-            )
+            raise ValueError(f"{server[:80]!r} is not host:port; {_EXAMPLE}")
         port = int(parts[2]) if parts[2] else DEFAULT_PORT
         if not 1 <= port <= 65535:
             raise ValueError(f"port {port} of {parts[1]} is not between 1 and 65535")
@@ -41,3 +39,14 @@ def split_connect(connect: str) -> tuple[str, str]:
                 "'.' or '..', no '/' at the end"
             )
     return ",".join(hosts), f"/{rest}"
+
+
+def split_servers(text: str) -> list[tuple[str, int]]:
+    """Return host and port of each server. Raises ValueError; the text tells what to do."""
+    found = []
+    for part in (one.strip() for one in text.split(",")):
+        host, colon, port = part.rpartition(":")
+        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ValueError(f"{part!r} is not host:port; write host:port,host:port")
+        found.append((host.strip("[]"), int(port)))
+    return found

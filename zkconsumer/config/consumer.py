@@ -14,7 +14,7 @@ from zkconsumer.config.addresses import split_connect
 from zkconsumer.config.keys import KEYS, ConsumerKeys
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
-from zkconsumer.config.rules import RENAMED, RULES
+from zkconsumer.config.rules import RENAMED, RULES, check_rules
 from zkconsumer.errors import ConfigError
 
 
@@ -126,11 +126,9 @@ def _examine(
     parsed = parse(KEYS, given, place=place, renamed=RENAMED)
     faults, warnings = list(parsed.faults), [*notes, *parsed.warnings]
     (faults if strict else warnings).extend(parsed.unknown)
-    for rule in RULES:
-        if all(attr in parsed.values for attr in rule.attrs):
-            broken = rule.broken(parsed.values, parsed.given)
-            if broken is not None:
-                (faults if rule.fatal else warnings).append(place("") + broken)
+    broken, odd = check_rules(RULES, parsed, place)
+    faults += broken
+    warnings += odd
     if faults:
         return Examination(None, tuple(faults), tuple(warnings))
     values: dict[str, Any] = dict(parsed.values)

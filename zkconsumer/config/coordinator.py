@@ -1,7 +1,7 @@
 """The configuration of a member on the broker's coordinator: one more table of the same kind.
 
-It has the legacy consumer's keys, the newer consumer's, and maps each of the one to the other
-where they mean the same. Immutable; any thread may read it.
+It has the keys of the legacy consumer and those of the newer one. Where two keys mean the same, one
+is an alias of the other. Immutable; any thread may read it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, Final
 
+from zkconsumer.config.addresses import split_servers
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
+from zkconsumer.config.rules import FETCH_WAIT, Rule, check_rules
 from zkconsumer.config.table import REQUIRED, Check, Row, at_least, key, rows_of
 from zkconsumer.errors import ConfigError
 
@@ -54,23 +56,17 @@ def _servers_fault(value: str) -> str | None:
     return None
 
 
-def split_servers(text: str) -> list[tuple[str, int]]:
-    """Return host and port of each server. Raises ValueError; the text tells what to do."""
-    found = []
-    for part in (one.strip() for one in text.split(",")):
-        host, colon, port = part.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ValueError(f"{part!r} is not host:port; write host:port,host:port")
-        found.append((host.strip("[]"), int(port)))
-    return found
-
-
 def _strategies_fault(value: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     wrong = [name for name in names if name not in STRATEGIES]
     if wrong:
         return f"{wrong[0]!r} is none of {', '.join(STRATEGIES)}"
     return None if len(set(names)) == len(names) else "names a strategy twice"
+
+
+def _only(word: str, why: str) -> Check:
+    """Check for the one word that has a meaning here; ``why`` refuses all others."""
+    return Check(word, lambda value: None if value == word else why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +77,37 @@ class CoordinatorKeys(ConsumerKeys):
         "rebalance.backoff.ms",
         "int",
         100,
-        "Pause before a request is sent again, and between two looks for the coordinator",
+        "Pause before a request is sent again, and between two searches for the coordinator",
         check=at_least(1),
     )
     zookeeper_connect: str = key(
         "zookeeper.connect", "string", "", "Servers of ZooKeeper", ignored=_NO_ZOOKEEPER
+    )
+    offsets_storage: str = key(
+        "offsets.storage",
+        "string",
+        "kafka",
+        "Where offsets are stored: always in Kafka's `__consumer_offsets`",
+        check=_only(
+            "kafka",
+            "the coordinator stores offsets in Kafka: move the group's offsets there first and "
+            "leave the key out",
+        ),
+        since="0.8.2",
+        lower=True,
+    )
+    dual_commit_enabled: bool = key(
+        "dual.commit.enabled", "boolean", False, "Commit to ZooKeeper too", ignored=_NO_ZOOKEEPER
+    )
+    profile: str = key(
+        "zkconsumer.profile",
+        "string",
+        "default",
+        "The `scala` profile copies the JVM's behaviour in ZooKeeper and is refused here",
+        check=_only(
+            "default", "the scala profile is for groups in ZooKeeper only: leave the key out"
+        ),
+        since="zkconsumer",
     )
     bootstrap_servers: str = key(
         "bootstrap.servers",
@@ -100,8 +122,8 @@ class CoordinatorKeys(ConsumerKeys):
         "session.timeout.ms",
         "int",
         10_000,
-        "A member that the coordinator has not heard of for this long is expelled. Brokers accept "
-        "6,000 to 1,800,000 unless they are told otherwise",
+        "The coordinator removes a member that has sent no heartbeat for this long. Brokers accept "
+        "6,000 to 1,800,000 by default",
         check=at_least(1),
         importance="high",
         since="0.9",
@@ -136,8 +158,8 @@ class CoordinatorKeys(ConsumerKeys):
         "partition.assignment.strategy",
         "string",
         "range",
-        f"One or more of {', '.join(STRATEGIES)}, the best liked first; all members need one in "
-        "common. The legacy ones deal by stream, as in ZooKeeper",
+        f"One or more of {', '.join(STRATEGIES)}, in order of preference; all members need one "
+        "in common. The legacy ones assign by stream, as in ZooKeeper",
         check=Check("names, separated by commas", _strategies_fault),
         since="0.9",
     )
@@ -145,6 +167,46 @@ class CoordinatorKeys(ConsumerKeys):
 
 KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
 """All rows."""
+
+
+def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    session, beat = values["session_timeout_ms"], values["heartbeat_interval_ms"]
+    if beat < session:
+        return None
+    return (
+        f"heartbeat.interval.ms={beat}: must be smaller than session.timeout.ms={session}; a third "
+        "of it is usual"
+    )
+
+
+def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    strategies = values["partition_assignment_strategy"]
+    if "roundrobin_hash" not in given or "legacy-roundrobin" in strategies:
+        return None
+    return (
+        "zkconsumer.roundrobin.hash has no effect with partition.assignment.strategy="
+        f"{strategies}: add legacy-roundrobin there or leave the key out"
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    FETCH_WAIT,
+    Rule(
+        "heartbeat.interval.ms",
+        "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`",
+        ("session_timeout_ms", "heartbeat_interval_ms"),
+        True,
+        _heartbeat,
+    ),
+    Rule(
+        "zkconsumer.roundrobin.hash",
+        "`zkconsumer.roundrobin.hash` has an effect only with `legacy-roundrobin`",
+        ("roundrobin_hash", "partition_assignment_strategy"),
+        False,
+        _hash_unused,
+    ),
+)
+"""Checks over several keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,21 +258,10 @@ def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> Coordi
         if (old := present.get(name)) in words:
             present[name] = words[str(old)]
     parsed = parse(KEYS, present, place=place, renamed={})
-    faults, values_ = list(parsed.faults), parsed.values
-    session, beat = values_.get("session_timeout_ms"), values_.get("heartbeat_interval_ms")
-    if isinstance(session, int) and isinstance(beat, int) and beat >= session:
-        faults.append(
-            f"{place('heartbeat.interval.ms')}heartbeat.interval.ms={beat}: must be smaller than "
-            f"session.timeout.ms={session}; a third of it is usual"
-        )
-    if values_.get("offsets_storage") == "zookeeper" and "offsets_storage" in parsed.given:
-        faults.append(
-            f"{place('offsets.storage')}offsets.storage=zookeeper: the coordinator stores offsets "
-            "in Kafka: leave the key out, and move the group's offsets before"
-        )
-    if faults:
+    broken, odd = check_rules(RULES, parsed, place)
+    if faults := [*parsed.faults, *broken]:
         raise ConfigError(faults)
     quiet = ("zookeeper.connect has no effect",)
     warnings = [text for text in parsed.warnings if not any(part in text for part in quiet)]
-    values: dict[str, Any] = dict(values_)
-    return CoordinatorConfig(**values, warnings=(*warnings, *parsed.unknown))
+    values: dict[str, Any] = dict(parsed.values)
+    return CoordinatorConfig(**values, warnings=(*warnings, *odd, *parsed.unknown))

@@ -225,7 +225,7 @@ class ConsumerKeys:
         "int",
         -1,
         "How long a stream's iterator waits for a message before it raises ConsumerTimeoutError; "
-        "it can be used again afterwards. A negative value waits for ever",
+        "it can be used again afterwards. A negative value waits indefinitely",
     )
     offsets_storage: str = key(
         "offsets.storage",
@@ -343,8 +343,8 @@ class ConsumerKeys:
         "zkconsumer.reread.interval.ms",
         "int",
         30_000,
-        "Time between two readings of members, topics and brokers that repair lost watches; "
-        "registrations are read again in ten turns",
+        "How often members, topics and brokers are read again, in case a watch event was missed. "
+        "Each pass reads one tenth of the registrations again",
         check=at_least(1),
         importance="low",
         since="zkconsumer",

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.config.coordinator import ALIASES, KEYS as COORDINATOR_KEYS, VALUES
+from zkconsumer.config.coordinator import (
+    ALIASES,
+    KEYS as COORDINATOR_KEYS,
+    RULES as COORDINATOR_RULES,
+    VALUES,
+)
 from zkconsumer.config.keys import KEYS
-from zkconsumer.config.rules import RULES
+from zkconsumer.config.rules import RULES, Rule
 from zkconsumer.config.table import REQUIRED, Row
 
 _INTRODUCTION = """\
@@ -59,8 +64,7 @@ def markdown() -> str:
     own = [row for row in KEYS if row.name.startswith("zkconsumer.")]
     parts = [_INTRODUCTION, "## Overview\n", _overview(KEYS)]
     parts += ["## Keys of the legacy consumer\n", *map(_section, legacy)]
-    parts += ["## Keys of zkconsumer\n", *map(_section, own), "## Checks over several keys\n"]
-    parts.append("".join(f"- {'Fault' if r.fatal else 'Warning'}: {r.text}.\n" for r in RULES))
+    parts += ["## Keys of zkconsumer\n", *map(_section, own), _checks(RULES)]
     return "\n".join(parts)
 
 
@@ -89,6 +93,7 @@ def coordinator_markdown(note: str) -> str:
             *map(_section, new),
             "## Keys that mean something else\n",
             *map(_section, changed),
+            _checks(COORDINATOR_RULES),
             "## Other names\n",
             "| Given | Counts as |",
             "| --- | --- |",
@@ -109,6 +114,11 @@ def _overview(keys: Iterable[Row]) -> str:
             f"| {row.importance} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _checks(rules: Iterable[Rule]) -> str:
+    lines = [f"- {'Fault' if rule.fatal else 'Warning'}: {rule.text}.\n" for rule in rules]
+    return "## Checks over several keys\n\n" + "".join(lines)
 
 
 def _section(row: Row) -> str:

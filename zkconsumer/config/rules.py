@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
+
+from zkconsumer.config.parse import Parsed
 
 RENAMED: Final[Mapping[str, str]] = {
     "autocommit.enable": "auto.commit.enable",
@@ -27,14 +29,30 @@ RENAMED: Final[Mapping[str, str]] = {
 class Rule(NamedTuple):
     """A check over several keys: ``text`` for people, ``broken`` for a configuration.
 
-    ``broken`` says in one line what is wrong, or returns None. It gets the values by attribute and
-    the attributes that were set on purpose, and only runs when all of ``attrs`` are valid.
+    ``key`` is the key to change. ``broken`` returns one line that describes the fault, or None. It
+    gets the values by attribute and the attributes that were set on purpose, and only runs when all
+    of ``attrs`` are valid.
     """
 
+    key: str
     text: str
     attrs: tuple[str, ...]
     fatal: bool
     broken: Callable[[Mapping[str, Any], frozenset[str]], str | None]
+
+
+def check_rules(
+    rules: Iterable[Rule], parsed: Parsed, place: Callable[[str], str]
+) -> tuple[list[str], list[str]]:
+    """Return the faults and the warnings of all ``rules``; ``place`` is as in ``parse``."""
+    faults: list[str] = []
+    warnings: list[str] = []
+    for rule in rules:
+        if parsed.values.keys() >= set(rule.attrs):
+            broken = rule.broken(parsed.values, parsed.given)
+            if broken is not None:
+                (faults if rule.fatal else warnings).append(place(rule.key) + broken)
+    return faults, warnings
 
 
 def _fetch_wait(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
@@ -68,14 +86,18 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
     )
 
 
+FETCH_WAIT: Final = Rule(
+    "fetch.wait.max.ms",
+    "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
+    ("fetch_wait_max_ms", "socket_timeout_ms"),
+    True,
+    _fetch_wait,
+)
+
 RULES: Final[tuple[Rule, ...]] = (
+    FETCH_WAIT,
     Rule(
-        "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
-        ("fetch_wait_max_ms", "socket_timeout_ms"),
-        True,
-        _fetch_wait,
-    ),
-    Rule(
+        "rebalance.backoff.ms",
         "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "
         "exceed `zookeeper.session.timeout.ms`: the partitions of a member that crashed stay owned "
         "for as long as its session lasts",
@@ -89,6 +111,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _retries,
     ),
     Rule(
+        "zkconsumer.roundrobin.hash",
         "`zkconsumer.roundrobin.hash` has an effect only with "
         "`partition.assignment.strategy=roundrobin`",
         ("roundrobin_hash", "partition_assignment_strategy"),
@@ -96,4 +119,4 @@ RULES: Final[tuple[Rule, ...]] = (
         _hash_unused,
     ),
 )
-"""Checks over several keys."""
+"""Checks over several keys, for a member of a group in ZooKeeper."""

@@ -86,6 +86,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._journal = journal
         self._gate = gate
         self._listener: GroupListener | None = None
+        self._calls: ListenerCalls | None = None
         self._lock = threading.Lock()
         self._host = MemberThread(self.consumer_id)
         self._loop: MemberLoop[MachineT] | None = None
@@ -217,7 +218,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     def _listener_calls(self, newer: bool) -> ListenerCalls | None:
         if self._listener is None:
             return None
-        return ListenerCalls(self._listener, self.consumer_id, newer, self._host)
+        self._calls = ListenerCalls(self._listener, self.consumer_id, newer, self._host)
+        return self._calls
 
     def _check_unused(self) -> None:
         if self._closed:
@@ -363,6 +365,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     def shutdown(self, timeout: float | None = None) -> None:
         """Leave the group: stop, commit (with auto-commit), release, sign off. Idempotent.
 
+        The rebalance listener may call it; it is then not called again.
+
         A static member on the brokers does not sign off: it may be back within
         ``session.timeout.ms``.
 
@@ -391,7 +395,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             self._abandon(timeout)
             return
         plane.let_go_in_this_thread()
-        loop.post(events.CloseRequested())
+        in_listener = self._calls is not None and self._calls.thread == threading.get_ident()
+        loop.post(events.CloseRequested(in_listener))
         try:
             # The rest is for ending without an answer.
             faults = loop.closed.result(timeout - min(1.0, timeout / 4))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
@@ -23,7 +24,7 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
 
-_MEMBER: Final = (0, 27)
+_MEMBER: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 """Answers to a heartbeat by which the coordinator treats this member as live."""
 _AWAY: Final = ENDED | {State.OUTSIDE}
 
@@ -199,7 +200,7 @@ class BrokerCoordination:
             elif event.code in _MEMBER:
                 self.confirm(sent, event.code)
         elif isinstance(event, events.Synced):
-            self.confirm(sent, 0)
+            self.confirm(sent, ErrorCode.NONE)
         elif isinstance(event, events.CoordinatorFound):
             self._heartbeats.coordinator = self._requests.coordinator
         self._host.post(partial(self._take_answer, command, event, sent_us))
@@ -207,10 +208,10 @@ class BrokerCoordination:
     def confirm(self, sent: float, code: int) -> None:
         """The coordinator treated this member as live when it got the request sent at ``sent``.
 
-        While it waits for members to join again (code 27), it does so for the rebalance timeout
-        and then continues without those that have not.
+        While it waits for members to join again (REBALANCE_IN_PROGRESS), it does so for the
+        rebalance timeout and then continues without those that have not.
         """
-        if code == 0:
+        if code == ErrorCode.NONE:
             self._settled_at = max(self._settled_at, sent)
         until = sent + self._spec.session_timeout * LEASE
         self._gate.extend(min(until, self._settled_at + self._spec.rebalance_timeout))

@@ -59,6 +59,8 @@ class ListenerCalls:
         self._lock = threading.Lock()
         self.since: float | None = None
         """When the present call began; ``None`` between calls. Written by the calling thread."""
+        self.thread: int | None = None
+        """The thread that is in a call. Written by that thread."""
 
     def releasing(self, partitions: frozenset[TopicPartition], leaving: bool, done: Done) -> None:
         """See ``ListenerPort``. The legacy method is not called at shutdown, as in the JVM."""
@@ -94,7 +96,7 @@ class ListenerCalls:
     def _aside(self, call: Callable[[], None], done: Done) -> None:
         def work() -> None:
             with self._lock:
-                self.since = self._host.now()
+                self.since, self.thread = self._host.now(), threading.get_ident()
                 try:
                     call()
                 except BaseException as error:
@@ -104,7 +106,7 @@ class ListenerCalls:
                 else:
                     failed = None
                 finally:
-                    self.since = None
+                    self.since = self.thread = None
             done(failed)
 
         self._host.aside(work)

@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
@@ -22,13 +23,13 @@ from zkconsumer.sim.group_roster import Protocols, Reply, Roster, Seat
 from zkconsumer.sim.kernel import Kernel
 
 LOADING: Final = 14
-NOT_AVAILABLE: Final = 15
-ILLEGAL_GENERATION: Final = 22
-INCONSISTENT_PROTOCOL: Final = 23
-UNKNOWN_MEMBER: Final = 25
-REBALANCING: Final = 27
-ID_REQUIRED: Final = 79
-FENCED_INSTANCE: Final = 82
+NOT_AVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+ILLEGAL_GENERATION: Final = ErrorCode.ILLEGAL_GENERATION
+INCONSISTENT_PROTOCOL: Final = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+UNKNOWN_MEMBER: Final = ErrorCode.UNKNOWN_MEMBER_ID
+REBALANCING: Final = ErrorCode.REBALANCE_IN_PROGRESS
+ID_REQUIRED: Final = ErrorCode.MEMBER_ID_REQUIRED
+FENCED_INSTANCE: Final = ErrorCode.FENCED_INSTANCE_ID
 
 FIRST_JOIN_SECONDS: Final = 300.0
 """How long a new member may wait for its first generation."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.invariants import MemberAtRest, Observer
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event
@@ -24,7 +25,7 @@ from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import Habits, SimLog, SimProcess
 
-NOT_COORDINATOR: Final = 16
+NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 
 
 class Brokers:

@@ -1,10 +1,10 @@
 """Who gets which partition: the range and roundrobin assignors, bit for bit as the JVM's.
 
 Every member computes the whole group's result on its own, so a command that differs in one place
-makes two members claim the same partition for ever. Pure functions; any thread may call them.
+makes two members claim the same partition indefinitely. Pure functions; any thread may call them.
 
 Command of threads: Java ``String.compareTo`` on the joined text ``<consumer id>-<stream>``, which
-compares UTF-16 code units. Command of partitions in roundrobin: signed 32-bit Java string hash of
+compares UTF-16 code units. Order of partitions in roundrobin: signed 32-bit Java string hash of
 the partition's text; equal hashes in the order of the JVM's map of topics (``scala_maps``).
 """
 
@@ -81,13 +81,13 @@ def assign_roundrobin(
     hash_form: RoundRobinHash,
     subscriptions: Iterable[Sequence[str]] | None = None,
 ) -> dict[TopicPartition, ConsumerThreadId]:
-    """Deal all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
+    """Assign all partitions of all topics to a ring of all threads (Scala RoundRobinAssignor).
 
     The form of Kafka 0.10.2 and later: a thread that does not subscribe to a partition's topic is
     passed over and loses that turn. Arguments and result as in `assign_range`.
 
-    Partitions of one topic whose hashes are equal are dealt by number. Between topics equal hashes
-    are dealt in the order of the JVM's map of topics. ``subscriptions`` is what that order follows
+    Partitions of one topic whose hashes are equal are assigned by number, those of several topics
+    in the order of the JVM's map of topics. ``subscriptions`` is what that order follows
     from (see `topic_order`); where it is missing, it is taken from ``threads``: members and topics
     in the order in which they first appear. Nothing else depends on the order of the arguments.
     """

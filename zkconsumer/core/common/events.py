@@ -52,7 +52,7 @@ class FetchingStarted:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """Somebody wants ``positions`` committed; the answer goes to ``request`` (``None``: nobody).
+    """Commit ``positions``; the answer goes to ``request``. ``None``: an automatic commit.
 
     ``strict``: partitions that are not held are an error; otherwise they are passed over.
     """
@@ -64,7 +64,13 @@ class CommitRequested:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequested:
-    """The user wants the member to leave the group."""
+    """The user wants the member to leave the group.
+
+    ``in_listener``: the user's listener asks for it and waits until the member has left, so the
+    member neither waits for the call under way nor calls the listener again.
+    """
+
+    in_listener: bool = False
 
 
 CommonEvent = (

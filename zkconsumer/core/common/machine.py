@@ -1,4 +1,4 @@
-"""Machine: what every member's machine is made of: tokens, timers, dispatch. No rebalance logic.
+"""Machine: what every member's machine is made of: tokens, timers, dispatch, a commit queue.
 
 Events in, commands out. Rules that every machine keeps:
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from zkconsumer.core.common import commands
+from zkconsumer.core.common.commit_queue import CommitQueue
 
 StateT = TypeVar("StateT")
 EventT = TypeVar("EventT")
@@ -43,18 +44,23 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         self._token = 0
         self._awaited: int | None = None
         self._timers: dict[str, int] = {}
+        self._commits = CommitQueue()
 
     @abstractmethod
     def _ended(self, event: EventT) -> bool:
         """Whether the machine has ended; if it has, ``event`` is handled by that."""
 
     @abstractmethod
-    def _answered_beside(self, token: int, event: EventT) -> bool:
-        """Handle an answer to something that runs beside the state; whether it was one."""
+    def _commit_answered(self, event: EventT) -> None:
+        """Handle the answer to the commit that the queue has under way."""
 
     @abstractmethod
     def _stepped(self) -> None:
-        """Called after each event: carry out what waits for its turn."""
+        """Called after each event: send the next commit, if it may be sent now."""
+
+    def _answered_otherwise(self, token: int, event: EventT) -> bool:
+        """Handle an answer that the state does not wait for; whether it was one."""
+        return False
 
     def _unexpected(self, event: EventT) -> bool:
         """Handle the awaited answer where the state has no handler for it; whether it did."""
@@ -75,7 +81,10 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
         return self._commands
 
     def _answer(self, token: int, event: EventT) -> bool:
-        if self._answered_beside(token, event):
+        if token == self._commits.token:
+            self._commit_answered(event)
+            return True
+        if self._answered_otherwise(token, event):
             return True
         if token != self._awaited:
             return False
@@ -88,6 +97,14 @@ class Machine(ABC, Generic[StateT, EventT, CommandT]):
 
     def _emit(self, command: CommandT) -> None:
         self._commands.append(command)
+
+    def _refuse_commits(self, why: str) -> None:
+        self._commits.refuse(why)
+        self._answer_commits()
+
+    def _answer_commits(self) -> None:
+        answers = self._commits.answers()
+        self._commands += answers  # type: ignore[arg-type]  # every machine's commands include them
 
     def _next_token(self) -> int:
         self._token += 1

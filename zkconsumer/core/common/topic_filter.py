@@ -216,7 +216,7 @@ def _select(
         if exclude_internal and name in INTERNAL_TOPICS:
             continue
         try:
-            # DEVIATION-21: the JVM lets a regex run for ever.
+            # DEVIATION-21: the JVM lets a regex run indefinitely.
             matched = program.fullmatch(name, timeout=_QUICK_SECONDS)
         except TimeoutError:
             if not retries:

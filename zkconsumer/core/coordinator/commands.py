@@ -49,7 +49,7 @@ class LoadTopics:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Ask to be a member; ``protocols`` are strategies with metadata, the best liked first.
+    """Ask to be a member; ``protocols`` are strategies in order of preference, with metadata.
 
     Answer: ``Joined``, when all members have joined.
     """

@@ -1,22 +1,14 @@
-"""The data of a coordinator's member, and what is answered beside its state.
-
-No membership logic.
-"""
+"""What a coordinator's member keeps, grouped by what changes together. No membership logic."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
-from zkconsumer.core.common.machine import Machine
-from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
-from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.commands import Command
-from zkconsumer.core.coordinator.commits import CommitDesk
-from zkconsumer.core.coordinator.events import Event, GroupMember
-from zkconsumer.core.coordinator.spec import GroupSpec
-from zkconsumer.core.coordinator.states import ENDED, State
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.strategies import topics_of
 
 
 class Goal(Enum):
@@ -33,107 +25,65 @@ class Purpose(Enum):
     """Why partitions are released."""
 
     REJOIN = "before joining again"
-    SHRINK = "the assignment has them no more"
+    SHRINK = "they are not in the new assignment"
     CLOSE = "leaving"
 
 
-class MembershipData(Machine[State, Event, Command]):
-    """A member's data, and the commands that are answered beside what its state waits for."""
+@dataclass(slots=True)
+class Lookup:
+    """Whether the coordinator is ``known``, and the search during another state, if any.
 
-    @abstractmethod
-    def _pump_commits(self) -> None:
-        """Carry out commits that are waiting, as far as they may."""
+    ``token`` is that of the search; while ``paused`` none begins. ``unproved``: since the last
+    coordinator was lost, brokers have only named ones that do not coordinate the group.
+    """
 
-    @abstractmethod
-    def _desk_answered(self, event: Event) -> None:
-        """A commit that was asked for is answered."""
+    known: bool = False
+    unproved: bool = False
+    token: int | None = None
+    paused: bool = False
 
-    @abstractmethod
-    def _reread_done(self, event: events.TopicsLoaded) -> None:
-        """The topics were read again."""
+    def lost(self) -> bool:
+        """Note that there is no coordinator; whether the last one was none either.
 
-    @abstractmethod
-    def _find_beside(self) -> None:
-        """Look for a lost coordinator where nothing else does."""
+        Brokers name the former coordinator until they have heard of its end: so the second search
+        waits.
+        """
+        self.known = False
+        before, self.unproved = self.unproved, True
+        return before
 
-    @abstractmethod
-    def _search_done(self, event: Event) -> None:
-        """The coordinator was looked for beside something else."""
 
-    @abstractmethod
-    def _close(self) -> None:
-        """It is over."""
+@dataclass(slots=True)
+class Round:
+    """What the last JoinGroup brought.
 
-    def __init__(self, spec: GroupSpec) -> None:
-        super().__init__(State.NEW)
-        self.spec = spec
-        self.member_id = ""
-        self.generation = -1
-        self.leads = False
-        self.protocol = ""
-        self.held: dict[TopicPartition, ConsumerThreadId] = {}
-        """Partitions that are this member's, and the stream each belongs to."""
-        self.rejoins = 0
-        """How often JoinGroup was sent."""
-        self._goal = Goal.LOAD
-        self._purpose = Purpose.REJOIN
-        self._coordinator = False
-        self._unproved = False  # nothing but "not me" was heard since the last coordinator was lost
-        self.closing = False
-        self._answered_start = False
-        self._rejoin_wanted = False
-        self._outside = False
-        self._beat: tuple[int, str, int] | None = None
-        self._reread: int | None = None
-        self._search: int | None = None
-        self._search_paused = False
-        self._topics: dict[str, int] = {}
-        self._known: Mapping[str, int] = {}
-        self._members: tuple[GroupMember, ...] = ()
-        self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
-        self._group_topics: dict[str, int] = {}
-        self._wanted: frozenset[str] = frozenset()
-        self._assignments: Mapping[str, bytes] = {}
-        self._releasing: frozenset[TopicPartition] = frozenset()
-        self._positions: dict[TopicPartition, int] = {}
-        self._stopped_at: Mapping[TopicPartition, int] = {}
-        self._release_late = False  # the time for its commit is over
-        self._release_fault = ""
-        self._starting: dict[TopicPartition, ConsumerThreadId] = {}
-        self._offsets: Mapping[TopicPartition, int | None] = {}
-        self._faults: list[str] = []
-        self._desk = CommitDesk(spec.commit_attempts)
+    ``topics`` has the number of partitions of each topic that this member knows of. Only the leader
+    has ``members``, and works out the ``assignments``.
+    """
 
-    # -- see ``Machine``
+    leads: bool = False
+    protocol: str = ""
+    members: tuple[GroupMember, ...] = ()
+    topics: Mapping[str, int] = field(default_factory=dict)
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
 
-    def _ended(self, event: Event) -> bool:
-        if self.state not in ENDED:
-            return False
-        if isinstance(event, events.CommitRequested) and event.request is not None:
-            failed = self.state is State.FAILED
-            why = "the member has failed" if failed else "the connector is shut down"
-            self._emit(commands.AnswerCommit(event.request, (why,)))
-        elif isinstance(event, events.CloseRequested) and self.state is State.FAILED:
-            self._close()
-        return True
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Topics that the members subscribe to."""
+        return frozenset(topic for one in self.members for topic in topics_of(one))
 
-    def _answered_beside(self, token: int, event: Event) -> bool:
-        if token == self._desk.token:
-            self._desk_answered(event)
-        elif token == self._reread:
-            self._reread = None
-            if isinstance(event, events.TopicsLoaded):
-                self._reread_done(event)
-        elif token == self._search:
-            self._search = None
-            self._search_done(event)
-        else:
-            return False
-        return True
 
-    def _stepped(self) -> None:
-        self._find_beside()
-        self._pump_commits()
+@dataclass(slots=True)
+class Release:
+    """The release under way; without ``partitions`` there is none.
 
-    def _report(self, event: str, text: str) -> None:
-        self._emit(commands.Report(event, text))
+    ``stopped_at`` has their final positions and ``uncommitted`` those that are still to be stored.
+    ``late``: the time for that is over. ``fault`` is the last answer to a commit.
+    """
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    purpose: Purpose = Purpose.REJOIN
+    stopped_at: Mapping[TopicPartition, int] = field(default_factory=dict)
+    uncommitted: dict[TopicPartition, int] = field(default_factory=dict)
+    late: bool = False
+    fault: str = ""

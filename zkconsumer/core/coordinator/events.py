@@ -23,7 +23,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member as the leader is told of it; ``metadata`` is its subscription in bytes."""
+    """One member as the leader sees it; ``metadata`` is its subscription in bytes."""
 
     member_id: str
     instance_id: str | None
@@ -81,7 +81,7 @@ class OffsetsFetched:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """A commit was answered; 0 where it is stored, else the protocol's error code."""
+    """A commit was answered; ``NONE`` where it is stored, else another ``ErrorCode``."""
 
     token: int
     codes: Mapping[TopicPartition, int]
@@ -89,7 +89,7 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered with ``code``; ``UNREACHABLE`` (-1) when there was no answer."""
+    """A heartbeat was answered with ``code``; ``UNREACHABLE`` when there was no answer."""
 
     token: int
     code: int
@@ -104,9 +104,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A command to the brokers failed: ``code`` of the protocol, or -1 when there was no answer.
+    """A command to the brokers failed: an ``ErrorCode``, or ``UNREACHABLE``.
 
-    ``member_id`` comes with code 79 (MEMBER_ID_REQUIRED): the id to join with.
+    ``member_id`` is the id to join with, where the code is MEMBER_ID_REQUIRED.
     """
 
     token: int

@@ -7,29 +7,92 @@ dropped and counted, ``held`` is what may be delivered. The owner thread is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from zkconsumer.core.common.machine import Handler
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.machine import Handler, Machine
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.data import Goal, MembershipData, Purpose
+from zkconsumer.core.coordinator.commands import Command
+from zkconsumer.core.coordinator.data import Goal, Lookup, Purpose, Release, Round
 from zkconsumer.core.coordinator.events import Event
-from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, name_of, reaction
-from zkconsumer.core.coordinator.states import (
-    BETWEEN,
-    COMMIT_STATES,
-    WAITING,
-    State,
+from zkconsumer.core.coordinator.reactions import (
+    SENT_AGAIN,
+    UNREACHABLE,
+    Reaction,
+    Request,
+    codes_of,
+    name_of,
+    reaction,
+    worst,
 )
-from zkconsumer.core.coordinator.strategies import Standing, deal_to_streams, topics_of
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import BETWEEN, COMMIT_STATES, ENDED, WAITING, State
+from zkconsumer.core.coordinator.strategies import MemberState, assign_to_streams
 from zkconsumer.core.coordinator.wire import decode_assignment
 from zkconsumer.errors import ZnodeFormatError
 
 
-class MembershipMachine(MembershipData):
-    """One member. ``on`` takes in an event and returns the commands that follow from it."""
+class MembershipMachine(Machine[State, Event, Command]):
+    """One member. ``on`` takes in an event and returns the commands that follow from it.
+
+    ``held`` maps the member's partitions to the stream of each; ``rejoins`` counts JoinGroups.
+    """
+
+    def __init__(self, spec: GroupSpec) -> None:
+        super().__init__(State.NEW)
+        self.spec = spec
+        self.member_id = ""
+        self.generation = -1
+        self.held: dict[TopicPartition, ConsumerThreadId] = {}
+        self.rejoins = 0
+        self.closing = False
+        self._in_listener = False  # the listener has asked for that, and waits
+        self._faults: list[str] = []  # of what was to be stored while closing
+        self._goal = Goal.LOAD
+        self._lookup = Lookup()
+        self._round = Round()
+        self._releasing = Release()
+        self._starting: dict[TopicPartition, ConsumerThreadId] = {}
+        self._offsets: Mapping[TopicPartition, int | None] = {}  # of those
+        self._before: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
+        self._topics: dict[str, int] = {}  # streams of each topic that is subscribed to
+        self._known: Mapping[str, int] = {}  # partitions of each topic, when it joined
+        self._beat: tuple[int, str, int] | None = None
+        self._reread: int | None = None
+        self._answered_start = False
+        self._rejoin_wanted = False
+        self._outside = False
+
+    # -- see ``Machine``
+
+    def _ended(self, event: Event) -> bool:
+        if self.state not in ENDED:
+            return False
+        if isinstance(event, events.CommitRequested) and event.request is not None:
+            failed = self.state is State.FAILED
+            why = "the member has failed" if failed else "the connector is shut down"
+            self._emit(commands.AnswerCommit(event.request, (why,)))
+        elif isinstance(event, events.CloseRequested) and self.state is State.FAILED:
+            self._close()
+        return True
+
+    def _answered_otherwise(self, token: int, event: Event) -> bool:
+        if token == self._reread:
+            self._reread = None
+            if isinstance(event, events.TopicsLoaded):
+                self._reread_done(event)
+        elif token == self._lookup.token:
+            self._lookup.token = None
+            self._search_done(event)
+        else:
+            return False
+        return True
+
+    def _report(self, event: str, text: str) -> None:
+        self._emit(commands.Report(event, text))
 
     # -- finding the coordinator, pauses ---------------------------------------------------------
 
@@ -41,11 +104,12 @@ class MembershipMachine(MembershipData):
     def _go(self, goal: Goal) -> None:
         """Do ``goal`` next, after finding the coordinator when it is not known."""
         self._goal = goal
-        if not self._coordinator:
-            if self._search is None:
+        if not self._lookup.known:
+            if self._lookup.token is None:
                 self._emit(commands.FindCoordinator(self._await(State.FINDING)))
             else:
-                self.state, self._awaited, self._search = State.FINDING, self._search, None
+                self.state, self._awaited = State.FINDING, self._lookup.token
+                self._lookup.token = None
             return
         match goal:
             case Goal.LOAD:
@@ -60,7 +124,7 @@ class MembershipMachine(MembershipData):
                 self._rest()
 
     def _found(self, event: events.CoordinatorFound) -> None:
-        self._coordinator = True
+        self._lookup.known = True
         self._send_heartbeat()
         self._go(self._goal)
 
@@ -70,23 +134,23 @@ class MembershipMachine(MembershipData):
         else:
             self._back_off(self._goal)
 
-    def _find_beside(self) -> None:
-        """Look for a lost coordinator beside what is waited for here: a member that waits for its
-        listener has to show that it lives, and the listener may wait for a commit."""
-        lost = not self._coordinator and self.generation >= 0 and self.state in WAITING
-        if lost and self._search is None and not self._search_paused:
-            self._search = self._next_token()
-            self._emit(commands.FindCoordinator(self._search))
+    def _find_while_waiting(self) -> None:
+        """Look for a lost coordinator in a state that waits for something else: a member that waits
+        for its listener must send heartbeats, and the listener may wait for a commit."""
+        lost = not self._lookup.known and self.generation >= 0 and self.state in WAITING
+        if lost and self._lookup.token is None and not self._lookup.paused:
+            self._lookup.token = self._next_token()
+            self._emit(commands.FindCoordinator(self._lookup.token))
 
     def _search_done(self, event: Event) -> None:
         if isinstance(event, events.CoordinatorFound):
-            self._coordinator = True
+            self._lookup.known = True
             self._send_heartbeat()
         elif isinstance(event, events.RequestFailed):
             if reaction(Request.FIND, event.code) is Reaction.FATAL:
                 self._fail(event.code, event.detail)
             else:
-                self._search_paused = True
+                self._lookup.paused = True
                 self._timer("search", self.spec.backoff)
 
     def _back_off(self, goal: Goal) -> None:
@@ -96,32 +160,23 @@ class MembershipMachine(MembershipData):
         self._timer("backoff", self.spec.backoff)
 
     def _coordinator_lost(self) -> None:
-        """Whatever is under way with it will not be answered; join, or go on as a member.
+        """Requests under way will not be answered; join, or stay a member.
 
-        Elsewhere the failure of what is waited for leads to the next one, or ``_find_beside``.
+        Elsewhere the failure of what is waited for leads to the next one, or
+        ``_find_while_waiting``.
         """
         goal = Goal.LOAD if self.state in BETWEEN else Goal.REST
         if self.state in BETWEEN or self.state is State.STABLE:
             self._find_again(goal)
-        elif self._lost_again():
-            self._search_paused = True
+        elif self._lookup.lost():
+            self._lookup.paused = True
             self._timer("search", self.spec.backoff)
 
     def _find_again(self, goal: Goal) -> None:
-        if self._lost_again():
+        if self._lookup.lost():
             self._back_off(goal)
         else:
             self._go(goal)
-
-    def _lost_again(self) -> bool:
-        """Note that there is no coordinator; whether the last one was none either.
-
-        Brokers name the former coordinator until they have heard of its end: so the second search
-        waits.
-        """
-        self._coordinator = False
-        before, self._unproved = self._unproved, True
-        return before
 
     def _timer_fired(self, event: events.TimerFired) -> None:
         if self._timers.get(event.name) != event.token:
@@ -130,11 +185,11 @@ class MembershipMachine(MembershipData):
             if self._beat is None:
                 self._send_heartbeat()
         elif event.name == "commit":
-            self._desk.paused = False
+            self._commits.paused = False
         elif event.name == "search":
-            self._search_paused = False
+            self._lookup.paused = False
         elif event.name == "release":
-            self._release_late = True
+            self._releasing.late = True
             if self._goal is Goal.COMMIT and self.state in (State.BACKING_OFF, State.FINDING):
                 self._give_up_commit()
         elif event.name == "backoff" and self.state is State.BACKING_OFF:
@@ -161,17 +216,17 @@ class MembershipMachine(MembershipData):
             self._join()
 
     def _load_failed(self, event: events.RequestFailed) -> None:
-        self._coordinator = False  # whom we asked is gone: begin with the next broker
+        self._lookup.known = False  # whom we asked is gone: begin with the next broker
         self._back_off(Goal.LOAD)
 
     def _join(self) -> None:
         self._rejoin_wanted = False
         self.rejoins += 1
         owned = frozenset(self.held) if self.spec.cooperative else frozenset()
-        standing = Standing(
+        member = MemberState(
             self.spec.consumer_id, self._topics, owned, self.generation, self._before
         )
-        protocols = tuple((one.name, one.subscribe(standing)) for one in self.spec.strategies)
+        protocols = tuple((one.name, one.subscribe(member)) for one in self.spec.strategies)
         self._emit(commands.JoinGroup(self._await(State.JOINING), self.member_id, protocols))
 
     def _join_failed(self, event: events.RequestFailed) -> None:
@@ -183,38 +238,39 @@ class MembershipMachine(MembershipData):
             self._react(what, event, Goal.LOAD)
 
     def _joined(self, event: events.Joined) -> None:
-        self._unproved = False
+        self._lookup.unproved = False
         self.member_id, self.generation = event.member_id, event.generation
-        self.leads, self.protocol = event.leader == event.member_id, event.protocol
-        self._members, self._assignments = event.members, {}
+        self._round = Round(event.leader == event.member_id, event.protocol, event.members)
         if self.spec.strategy(event.protocol) is None:
-            self._fail(23, f"the group uses the strategy {event.protocol!r}, which is not offered")
+            text = f"the group uses the strategy {event.protocol!r}, which is not offered"
+            self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
             return
         if self._beat is None:
             self._timer("heartbeat", self.spec.heartbeat_interval)
-        self._group_topics = {t: self._known[t] for t in self._topics if t in self._known}
-        self._wanted = frozenset(topic for one in self._members for topic in topics_of(one))
-        if not self.leads:
+        self._round.topics = {t: self._known[t] for t in self._topics if t in self._known}
+        wanted = self._round.wanted
+        if not self._round.leads:
             self._go(Goal.SYNC)
-        elif self._wanted <= self._topics.keys():
+        elif wanted <= self._topics.keys():
             self._assign()
         else:
-            wanted = tuple(sorted(self._wanted))
-            self._emit(commands.LoadTopics(self._await(State.LEADING), wanted))
+            self._emit(commands.LoadTopics(self._await(State.LEADING), tuple(sorted(wanted))))
 
     def _group_loaded(self, event: events.TopicsLoaded) -> None:
-        self._group_topics = dict(event.partitions)
+        self._round.topics = dict(event.partitions)
         self._assign()
 
     def _assign(self) -> None:
-        strategy = self.spec.strategy(self.protocol)
+        strategy = self.spec.strategy(self._round.protocol)
         assert strategy is not None
-        self._assignments = strategy.assign(self._members, self._group_topics)
+        self._round.assignments = strategy.assign(self._round.members, self._round.topics)
         self._go(Goal.SYNC)
 
     def _send_sync(self) -> None:
         token = self._await(State.SYNCING)
-        self._emit(commands.SyncGroup(token, self.member_id, self.generation, self._assignments))
+        self._emit(
+            commands.SyncGroup(token, self.member_id, self.generation, self._round.assignments)
+        )
 
     def _sync_failed(self, event: events.RequestFailed) -> None:
         what = reaction(Request.SYNC, event.code)
@@ -243,7 +299,7 @@ class MembershipMachine(MembershipData):
             self._report("broken-assignment", f"the leader's assignment cannot be read: {error}")
             given = decode_assignment(b"")
         self._before = (given.partitions, self.generation)
-        self._starting = deal_to_streams(self.spec.consumer_id, self._topics, given, self.held)
+        self._starting = assign_to_streams(self.spec.consumer_id, self._topics, given, self.held)
         gone = frozenset(self.held) - given.partitions
         if gone:
             self._rejoin_wanted = True  # others wait for them
@@ -266,8 +322,8 @@ class MembershipMachine(MembershipData):
 
     def _offsets_fetched(self, event: events.OffsetsFetched) -> None:
         self._offsets = event.offsets
-        token = self._await(State.NOTIFYING_START)
-        self._emit(commands.NotifyStarting(token, dict(self._starting)))
+        assignment = dict(self._starting)
+        self._notify(State.NOTIFYING_START, lambda of: commands.NotifyStarting(of, assignment))
 
     def _start_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
@@ -294,7 +350,7 @@ class MembershipMachine(MembershipData):
     def _topics_to_reread(self) -> tuple[str, ...] | None:
         """Own topics, or all for a filter; the leader's also those of the other members."""
         own = self.spec.topics_to_load
-        return None if own is None else tuple(sorted({*own, *self._wanted}))
+        return None if own is None else tuple(sorted({*own, *self._round.wanted}))
 
     def _reread_done(self, event: events.TopicsLoaded) -> None:
         self._emit(commands.SetBrokers(event.brokers))
@@ -304,11 +360,11 @@ class MembershipMachine(MembershipData):
             topics = self.spec.topics(event.partitions)
         except ZnodeFormatError:
             return  # it was fine before: the processor is busy
-        wanted = self._wanted | topics.keys()
+        wanted = self._round.wanted | topics.keys()
         now = {topic: event.partitions[topic] for topic in wanted if topic in event.partitions}
-        # A static member that was restarted may lead without being told (mended by KIP-814).
-        may_lead = self.leads or self.spec.instance_id is not None
-        if topics != self._topics or (may_lead and now != self._group_topics):
+        # A static member that was restarted may lead without knowing (fixed by KIP-814).
+        may_lead = self._round.leads or self.spec.instance_id is not None
+        if topics != self._topics or (may_lead and now != self._round.topics):
             self._report("topics-changed", "topics or partitions have changed: joining again")
             self._rejoin()
 
@@ -321,8 +377,7 @@ class MembershipMachine(MembershipData):
             self._go(Goal.LOAD)
 
     def _release(self, partitions: frozenset[TopicPartition], purpose: Purpose) -> None:
-        self._purpose, self._releasing = purpose, partitions
-        self._release_late = False
+        self._releasing = Release(partitions, purpose)
         self._timers.pop("release", None)
         self._emit(commands.StopFetching(self._await(State.STOPPING), partitions))
 
@@ -330,45 +385,37 @@ class MembershipMachine(MembershipData):
         self._timer("release", self.spec.release_timeout(self.closing))
 
     def _stopped(self, event: events.FetchingStopped) -> None:
-        self._positions = {
-            tp: offset for tp, offset in event.positions.items() if tp in self._releasing
+        releasing = self._releasing
+        releasing.stopped_at = {
+            tp: offset for tp, offset in event.positions.items() if tp in releasing.partitions
         }
-        self._stopped_at = dict(self._positions)
-        if self.spec.auto_commit and self._positions:
-            self._desk.forget(self._releasing)
+        if self.spec.auto_commit and releasing.stopped_at:
+            releasing.uncommitted = dict(releasing.stopped_at)
+            self._commits.forget(releasing.partitions)
             self._go(Goal.COMMIT)
         else:
             self._announce_release()
 
     def _commit_release(self) -> None:
-        token = self._await(State.COMMITTING)
-        self._emit(
-            commands.CommitOffsets(token, self.member_id, self.generation, dict(self._positions))
-        )
+        token, positions = self._await(State.COMMITTING), dict(self._releasing.uncommitted)
+        self._emit(commands.CommitOffsets(token, self.member_id, self.generation, positions))
 
-    def _release_commit_failed(self, event: events.RequestFailed) -> None:
-        self._commit_answer(dict.fromkeys(self._positions, event.code), event.detail)
-
-    def _released_committed(self, event: events.OffsetsCommitted) -> None:
-        self._commit_answer(event.codes, "")
-
-    def _commit_answer(self, codes: Mapping[TopicPartition, int], detail: str) -> None:
-        left = {tp: codes.get(tp, 15) for tp in self._positions if codes.get(tp, 15)}
-        self._positions = {tp: self._positions[tp] for tp in left}
-        reactions = {reaction(Request.COMMIT, code): code for code in left.values()}
-        for lost in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
-            if lost in reactions:
-                code = reactions[lost]
-                text = f"offsets are not stored: {name_of(code)}"
-                self._note_fault(text)
-                self._react(lost, events.RequestFailed(0, code, text), Goal.LOAD)
-                return
-        if Reaction.FIND_AGAIN in reactions:
-            self._coordinator = False
+    def _release_committed(self, event: events.OffsetsCommitted | events.RequestFailed) -> None:
+        releasing = self._releasing
+        codes = codes_of(event, releasing.uncommitted)
+        left = {tp: code for tp, code in codes.items() if code}
+        releasing.uncommitted = {tp: releasing.uncommitted[tp] for tp in left}
+        what, code = worst(left.values())
+        if what in (Reaction.FATAL, Reaction.EXPELLED, Reaction.LOST):
+            text = f"offsets are not stored: {name_of(code)}"
+            self._note_fault(text)
+            self._react(what, events.RequestFailed(0, code, text), Goal.LOAD)
+            return
+        if what is Reaction.FIND_AGAIN:
+            self._lookup.known = False
         named = ", ".join(sorted(f"{tp}: {name_of(code)}" for tp, code in left.items()))
-        self._release_fault = detail or named
-        again = Reaction.FIND_AGAIN in reactions or Reaction.RETRY in reactions
-        if again and not self._release_late:
+        releasing.fault = getattr(event, "detail", "") or named
+        if what in SENT_AGAIN and not releasing.late:
             if "release" not in self._timers:
                 self._limit_release()
             self._back_off(Goal.COMMIT)
@@ -378,7 +425,7 @@ class MembershipMachine(MembershipData):
             self._announce_release()
 
     def _give_up_commit(self) -> None:
-        self._note_fault(f"offsets are not stored: {self._release_fault}")
+        self._note_fault(f"offsets are not stored: {self._releasing.fault}")
         self._announce_release()
 
     def _note_fault(self, text: str) -> None:
@@ -387,19 +434,30 @@ class MembershipMachine(MembershipData):
             self._faults.append(text)
 
     def _announce_release(self) -> None:
-        token = self._await(State.NOTIFYING_RELEASE)
-        self._emit(commands.NotifyReleasing(token, self._releasing, self.closing))
+        partitions, leaving = self._releasing.partitions, self.closing
+        self._notify(
+            State.NOTIFYING_RELEASE,
+            lambda token: commands.NotifyReleasing(token, partitions, leaving),
+        )
+
+    def _notify(self, state: State, call: Callable[[int], Command]) -> None:
+        """Call the listener and wait for it, unless it waits for this member to leave."""
+        token = self._await(state)
+        if self._in_listener:
+            self._answer(token, events.ListenerDone(token))
+        else:
+            self._emit(call(token))
 
     def _release_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
-        for tp in self._releasing:
+        released, self._releasing = self._releasing, Release()
+        for tp in released.partitions:
             self.held.pop(tp, None)
-        self._desk.forget(self._releasing)
-        self._emit(commands.Forget(self._releasing))
-        self._releasing, self._stopped_at = frozenset(), {}
+        self._commits.forget(released.partitions)
+        self._emit(commands.Forget(released.partitions))
         if self.closing:
             self._finish_closing()
-        elif self._purpose is Purpose.SHRINK:
+        elif released.purpose is Purpose.SHRINK:
             self._extend()
         else:
             self._go(Goal.LOAD)
@@ -408,28 +466,29 @@ class MembershipMachine(MembershipData):
         """The group went on without this member: nothing may be delivered or committed."""
         self.generation = -1
         self._beat = None
-        self._releasing = frozenset()
+        self._releasing = Release()
         if expelled:
             self.member_id = ""
         lost = self._drop_all()
-        self._desk.refuse("the group has given the partitions to other members")
+        self._commits.refuse("the group has given the partitions to other members")
         if not lost:
             self._after_loss()
             return
         self._report("lost", f"{len(lost)} partitions were taken away")
-        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:
-        """Drop what is held; return that and what the listener was told would be fetched."""
+        """Drop what is held; return that and what the listener expects to be fetched."""
         held = frozenset(self.held)
-        told = frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
+        announced = (
+            frozenset(self._starting) if self.state is State.NOTIFYING_START else frozenset()
+        )
         self.held.clear()
-        self._stopped_at = {}
-        self._desk.forget(held)
+        self._commits.forget(held)
         self._starting = {}
         if held:
             self._emit(commands.Drop(held))
-        return held | told
+        return held | announced
 
     def _loss_announced(self, event: events.ListenerDone) -> None:
         self._listener_error(event)
@@ -453,7 +512,7 @@ class MembershipMachine(MembershipData):
     # -- heartbeats ------------------------------------------------------------------------------
 
     def _send_heartbeat(self) -> None:
-        if self.generation >= 0 and self._coordinator:
+        if self.generation >= 0 and self._lookup.known:
             self._beat = (self._next_token(), self.member_id, self.generation)
             self._emit(commands.Heartbeat(*self._beat))
 
@@ -467,7 +526,7 @@ class MembershipMachine(MembershipData):
             return
         self._timer("heartbeat", self.spec.heartbeat_interval)
         what = reaction(Request.HEARTBEAT, event.code)
-        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
+        self._lookup.unproved = self._lookup.unproved and what is Reaction.FIND_AGAIN
         if what is Reaction.FIND_AGAIN:
             self._coordinator_lost()
         elif not current or self.state is State.JOINING:
@@ -489,8 +548,8 @@ class MembershipMachine(MembershipData):
         self._report("poll-expired", "max.poll.interval.ms is over: leaving the group")
         self.generation = -1
         self._beat = None
-        self._releasing = self._drop_all()
-        self._desk.refuse("the member has left the group: max.poll.interval.ms is over")
+        self._releasing = Release(self._drop_all())
+        self._commits.refuse("the member has left the group: max.poll.interval.ms is over")
         member_id = self.member_id
         if self.spec.instance_id is None:
             self.member_id = ""
@@ -499,8 +558,8 @@ class MembershipMachine(MembershipData):
             self._announce_loss()
 
     def _announce_loss(self) -> None:
-        lost, self._releasing = self._releasing, frozenset()
-        self._emit(commands.NotifyLost(self._await(State.NOTIFYING_LOST), lost))
+        lost, self._releasing = self._releasing.partitions, Release()
+        self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _poll_resumed(self, event: events.PollResumed) -> None:
         self._outside = False
@@ -511,37 +570,43 @@ class MembershipMachine(MembershipData):
 
     def _commit_requested(self, event: events.CommitRequested) -> None:
         if not event.strict:  # positions read before the partitions stopped are out of date
-            last = self._stopped_at
+            last = self._releasing.stopped_at
             event = replace(
                 event, positions={tp: max(n, last.get(tp, n)) for tp, n in event.positions.items()}
             )
-        self._desk.ask(event)
-        if self.generation < 0:  # whoever waits for the answer may be what keeps it from joining
-            self._desk.refuse("the member is not in the group at the moment")
+        self._commits.add(event)
+        if self.generation < 0:  # the caller that waits for the answer may keep it from joining
+            self._commits.refuse("the member is not in the group at the moment")
 
-    def _pump_commits(self) -> None:
-        ready = self.state in COMMIT_STATES and self.generation >= 0 and self._coordinator
-        positions = self._desk.next(self.held, ready)
-        if positions:
-            self._desk.token = self._next_token()
-            self._emit(
-                commands.CommitOffsets(self._desk.token, self.member_id, self.generation, positions)
-            )
-        self._commands.extend(self._desk.answers())
+    def _stepped(self) -> None:
+        self._find_while_waiting()
+        ready = self.state in COMMIT_STATES and self.generation >= 0 and self._lookup.known
+        if ready and self._commits.next(self._obstacle):
+            self._commits.token = token = self._next_token()
+            positions = self._commits.sent
+            self._emit(commands.CommitOffsets(token, self.member_id, self.generation, positions))
+        self._answer_commits()
 
-    def _desk_answered(self, event: Event) -> None:
-        if isinstance(event, events.OffsetsCommitted):
-            what, code = self._desk.answered(event.codes)
-        elif isinstance(event, events.RequestFailed):
-            what, code = self._desk.failed(event.code, event.detail)
-        else:
+    def _obstacle(self, tp: TopicPartition, _: int) -> str | None:
+        """See ``CommitQueue.next``."""
+        return None if tp in self.held else "not owned by this member"
+
+    def _commit_answered(self, event: Event) -> None:
+        if not isinstance(event, events.OffsetsCommitted | events.RequestFailed):
             self.stale_answers += 1
             return
-        self._unproved = self._unproved and what is Reaction.FIND_AGAIN
+        codes = codes_of(event, self._commits.left)
+        what, code = worst(codes.values())
+        again = set[TopicPartition]()
+        if self._commits.attempts < self.spec.commit_attempts:
+            again = {tp for tp, n in codes.items() if reaction(Request.COMMIT, n) in SENT_AGAIN}
+        faults = {tp: code for tp, code in codes.items() if code and tp not in again}
+        self._commits.settle([f"{tp}: {name_of(code)}" for tp, code in faults.items()], again)
+        self._lookup.unproved = self._lookup.unproved and what is Reaction.FIND_AGAIN
         if what is Reaction.FIND_AGAIN:
             self._coordinator_lost()
         elif what is Reaction.RETRY:
-            self._desk.paused = True
+            self._commits.paused = True
             self._timer("commit", self.spec.backoff)
         elif what in (Reaction.LOST, Reaction.EXPELLED):
             self._lose(what is Reaction.EXPELLED)
@@ -553,11 +618,15 @@ class MembershipMachine(MembershipData):
     def _close_requested(self, event: events.CloseRequested) -> None:
         if self.closing:
             return
-        self.closing = True
-        if self._releasing:
+        self.closing, self._in_listener = True, event.in_listener
+        in_call = self.state in (State.NOTIFYING_RELEASE, State.NOTIFYING_LOST)
+        if self._in_listener and in_call and self._awaited is not None:
+            self._answer(self._awaited, events.ListenerDone(self._awaited))
+            return
+        if self._releasing.partitions:
             if "release" in self._timers:
                 self._limit_release()
-            return  # it goes on when these partitions are released
+            return  # it continues when these partitions are released
         if self.state in (State.NOTIFYING_LOST, State.LEAVING):
             return
         self._finish_closing()
@@ -565,7 +634,7 @@ class MembershipMachine(MembershipData):
     def _finish_closing(self) -> None:
         if self.held:
             self._release(frozenset(self.held), Purpose.CLOSE)
-        elif self.member_id and self.spec.instance_id is None and self._coordinator:
+        elif self.member_id and self.spec.instance_id is None and self._lookup.known:
             member_id, self.member_id = self.member_id, ""
             self.generation = -1
             self._emit(commands.LeaveGroup(self._await(State.LEAVING), member_id))
@@ -573,22 +642,21 @@ class MembershipMachine(MembershipData):
             self._close()
 
     def _left(self, event: events.Left | events.RequestFailed) -> None:
-        if self._releasing:
+        if self._releasing.partitions:
             self._announce_loss()
         else:
             self._after_loss()
 
     def _close(self) -> None:
         self.state, self._awaited, self.generation = State.CLOSED, None, -1
-        self._desk.refuse("the connector is shut down")
-        self._commands.extend(self._desk.answers())
+        self._refuse_commits("the connector is shut down")
         self._emit(commands.Close(tuple(self._faults)))
 
     def _fail(self, code: int, text: str) -> None:
         self._drop_all()
-        self._releasing = frozenset()
+        self._releasing = Release()
         self.state, self._awaited, self.generation = State.FAILED, None, -1
-        self._desk.refuse(text)
+        self._commits.refuse(text)
         self._emit(commands.Fail(code, text))
         if self.closing:
             self._close()
@@ -609,8 +677,8 @@ class MembershipMachine(MembershipData):
         State.FINDING: {events.CoordinatorFound: _found, events.RequestFailed: _find_failed},
         State.STOPPING: {events.FetchingStopped: _stopped},
         State.COMMITTING: {
-            events.OffsetsCommitted: _released_committed,
-            events.RequestFailed: _release_commit_failed,
+            events.OffsetsCommitted: _release_committed,
+            events.RequestFailed: _release_committed,
         },
         State.NOTIFYING_RELEASE: {events.ListenerDone: _release_announced},
         State.LOADING: {events.TopicsLoaded: _loaded, events.RequestFailed: _load_failed},

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-UNREACHABLE: Final = -1
-"""Stands for a code where there is no answer at all."""
+from zkconsumer.core.common import error_codes
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import events
+
+UNREACHABLE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
+"""The code of a request that got no answer at all. A broker that answers with it failed, too."""
 
 
 class Request(Enum):
@@ -36,6 +41,16 @@ class Reaction(Enum):
     FATAL = "drop what is held, end the streams with the error"
 
 
+_WORST_FIRST: Final = (
+    Reaction.FATAL,
+    Reaction.EXPELLED,
+    Reaction.LOST,
+    Reaction.FIND_AGAIN,
+    Reaction.RETRY,
+    Reaction.REFUSE,
+    Reaction.PROCEED,
+)
+SENT_AGAIN: Final = frozenset({Reaction.FIND_AGAIN, Reaction.RETRY})
 _ALL: Final = tuple(Request)
 
 
@@ -45,7 +60,6 @@ class Row:
     and ``REFUSE`` for a commit."""
 
     code: int
-    name: str
     meaning: str
     reactions: Mapping[Request, Reaction]
 
@@ -57,32 +71,27 @@ def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
 TABLE: Final[tuple[Row, ...]] = (
     Row(
         UNREACHABLE,
-        "(no answer)",
         "The connection broke, or the coordinator did not answer in time",
         _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
     ),
     Row(
-        14,
-        "COORDINATOR_LOAD_IN_PROGRESS",
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         "The coordinator still reads the group from `__consumer_offsets`",
         _each(Reaction.RETRY),
     ),
     Row(
-        15,
-        "COORDINATOR_NOT_AVAILABLE",
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
         "The partition of `__consumer_offsets` has no leader, or does not exist yet",
         _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
     ),
     Row(
-        16,
-        "NOT_COORDINATOR",
+        ErrorCode.NOT_COORDINATOR,
         "The group has moved to another broker",
         _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
     ),
     Row(
-        22,
-        "ILLEGAL_GENERATION",
-        "The group has gone on to another generation without this member",
+        ErrorCode.ILLEGAL_GENERATION,
+        "The group is in another generation, without this member",
         {
             Request.JOIN: Reaction.LOST,
             Request.SYNC: Reaction.LOST,
@@ -91,9 +100,8 @@ TABLE: Final[tuple[Row, ...]] = (
         },
     ),
     Row(
-        25,
-        "UNKNOWN_MEMBER_ID",
-        "The coordinator has expelled this member, or never knew it",
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        "The coordinator has removed this member, or never knew it",
         {
             Request.JOIN: Reaction.EXPELLED,
             Request.SYNC: Reaction.EXPELLED,
@@ -102,8 +110,7 @@ TABLE: Final[tuple[Row, ...]] = (
         },
     ),
     Row(
-        27,
-        "REBALANCE_IN_PROGRESS",
+        ErrorCode.REBALANCE_IN_PROGRESS,
         "Members come or go; this one is still known",
         {
             Request.JOIN: Reaction.RETRY,
@@ -113,20 +120,17 @@ TABLE: Final[tuple[Row, ...]] = (
         },
     ),
     Row(
-        30,
-        "GROUP_AUTHORIZATION_FAILED",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
         "This principal may not use the group",
         _each(Reaction.FATAL, COMMIT=Reaction.REFUSE),
     ),
     Row(
-        79,
-        "MEMBER_ID_REQUIRED",
+        ErrorCode.MEMBER_ID_REQUIRED,
         "The coordinator hands out an id before it takes a new member in",
         {Request.JOIN: Reaction.TAKE_ID},
     ),
     Row(
-        82,
-        "FENCED_INSTANCE_ID",
+        ErrorCode.FENCED_INSTANCE_ID,
         "Another process has joined with the same `group.instance.id`",
         _each(Reaction.FATAL),
     ),
@@ -137,11 +141,27 @@ _BY_CODE: Final = {row.code: row for row in TABLE}
 
 def reaction(request: Request, code: int) -> Reaction:
     """What to do when ``request`` is answered with ``code``; defined for every integer."""
-    if code == 0:
+    if code == ErrorCode.NONE:
         return Reaction.PROCEED
     unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL
     row = _BY_CODE.get(code)
     return unexpected if row is None else row.reactions.get(request, unexpected)
+
+
+def codes_of(
+    answer: events.OffsetsCommitted | events.RequestFailed, sent: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The answer for each partition of a commit; one that the answer leaves out is not stored."""
+    if isinstance(answer, events.RequestFailed):
+        return dict.fromkeys(sent, answer.code)
+    return {tp: answer.codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in sent}
+
+
+def worst(codes: Iterable[int]) -> tuple[Reaction, int]:
+    """What follows from a commit whose partitions are answered differently, and from which code."""
+    found = {reaction(Request.COMMIT, code): code for code in codes}
+    what = next((one for one in _WORST_FIRST if one in found), Reaction.PROCEED)
+    return what, found.get(what, ErrorCode.NONE)
 
 
 def markdown() -> str:
@@ -155,12 +175,12 @@ def markdown() -> str:
             told = next(iter(found)).value
         else:
             told = "; ".join(f"{', '.join(names)}: {what.value}" for what, names in found.items())
-        code = "" if row.code == UNREACHABLE else str(row.code)
-        lines.append(f"| {code} | {row.name} | {row.meaning} | {told} |")
+        code, name = row.code, ErrorCode(row.code).name
+        number, name = ("", "(no answer)") if code == UNREACHABLE else (str(code), name)
+        lines.append(f"| {number} | {name} | {row.meaning} | {told} |")
     return "\n".join(lines) + "\n"
 
 
 def name_of(code: int) -> str:
-    """The code's name and number for people."""
-    row = _BY_CODE.get(code)
-    return f"error {code}" if row is None else f"{row.name} ({code})"
+    """The name and number of an answer's code for people."""
+    return "no answer" if code == UNREACHABLE else error_codes.name_of(code)

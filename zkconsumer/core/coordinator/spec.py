@@ -12,7 +12,7 @@ from zkconsumer.core.coordinator.strategies import Strategy
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Times are in seconds. ``strategies``: the best liked first.
+    """Times are in seconds. ``strategies``: in order of preference.
 
     ``commit_attempts``: how often a commit is sent when the coordinator moves or still loads; the
     one before a release is sent again for ``release_timeout``.

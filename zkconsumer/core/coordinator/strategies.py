@@ -1,9 +1,9 @@
-"""Assignment strategies: what a member tells the leader, and how the leader deals partitions out.
+"""Assignment strategies: what a member sends to the leader, and how the leader assigns partitions.
 
 ``range`` and ``roundrobin`` are those of the Java and Python consumers; ``legacy-range`` and
-``legacy-roundrobin`` deal by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
+``legacy-roundrobin`` assign by stream, exactly as ``zkconsumer.core.common.assign`` does for groups
 in ZooKeeper, so that a group that has moved keeps its split. Sticky ones are in
-``zkconsumer.broker.sticky``. Pure; any thread.
+``zkconsumer.core.coordinator.sticky``. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zkconsumer.core.coordinator.wire import (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberState:
     """What a member says of itself. ``topics`` maps topic to number of streams.
 
     ``owned`` is what it keeps while it joins; ``before`` the last assignment and its generation,
@@ -52,7 +52,7 @@ class Strategy(Protocol):
     def cooperative(self) -> bool:
         """Members keep what they have while they join."""
 
-    def subscribe(self, standing: Standing) -> bytes:
+    def subscribe(self, state: MemberState) -> bytes:
         """The metadata for JoinGroup."""
 
     def assign(
@@ -71,9 +71,9 @@ class RangeStrategy:
     name: str = "range"
     cooperative: bool = False
 
-    def subscribe(self, standing: Standing) -> bytes:
+    def subscribe(self, state: MemberState) -> bytes:
         """See ``Strategy``."""
-        return encode_subscription(SubscriptionData(tuple(sorted(standing.topics))))
+        return encode_subscription(SubscriptionData(tuple(sorted(state.topics))))
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
@@ -92,7 +92,7 @@ class RangeStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinStrategy:
-    """All partitions in order to a ring of all members; who lacks the topic is passed over.
+    """All partitions in order to a ring of all members; a member without the topic is skipped.
 
     Source: Kafka 3.9 RoundRobinAssignor.
     """
@@ -100,9 +100,9 @@ class RoundRobinStrategy:
     name: str = "roundrobin"
     cooperative: bool = False
 
-    def subscribe(self, standing: Standing) -> bytes:
+    def subscribe(self, state: MemberState) -> bytes:
         """See ``Strategy``."""
-        return encode_subscription(SubscriptionData(tuple(sorted(standing.topics))))
+        return encode_subscription(SubscriptionData(tuple(sorted(state.topics))))
 
     def assign(
         self, members: Sequence[GroupMember], partitions: Mapping[str, int]
@@ -123,7 +123,7 @@ class RoundRobinStrategy:
 
 @dataclass(frozen=True, slots=True)
 class LegacyStrategy:
-    """Deals by stream, as members in ZooKeeper do (Scala 1.1.1 PartitionAssignor).
+    """Assigns by stream, as members in ZooKeeper do (Scala 1.1.1 PartitionAssignor).
 
     Subscriptions and assignments carry consumer id and streams as JSON in the user data.
     """
@@ -132,11 +132,11 @@ class LegacyStrategy:
     hash_form: RoundRobinHash = RoundRobinHash.DASH
     cooperative: bool = False
 
-    def subscribe(self, standing: Standing) -> bytes:
+    def subscribe(self, state: MemberState) -> bytes:
         """See ``Strategy``."""
-        told = {"v": 1, "consumer": standing.consumer_id, "streams": dict(standing.topics)}
+        user_data = {"v": 1, "consumer": state.consumer_id, "streams": dict(state.topics)}
         return encode_subscription(
-            SubscriptionData(tuple(sorted(standing.topics)), json.dumps(told).encode())
+            SubscriptionData(tuple(sorted(state.topics)), json.dumps(user_data).encode())
         )
 
     def assign(
@@ -146,7 +146,7 @@ class LegacyStrategy:
         threads: dict[str, list[ConsumerThreadId]] = {}
         member_of: dict[str, str] = {}
         for member in members:
-            consumer, streams = _told(member)
+            consumer, streams = _streams_of(member)
             if consumer in member_of:  # two members with one consumer id: tell them apart
                 consumer = f"{consumer}-{member.member_id}"
             member_of[consumer] = member.member_id
@@ -173,7 +173,7 @@ class LegacyStrategy:
         }
 
 
-def deal_to_streams(
+def assign_to_streams(
     consumer_id: str,
     topics: Mapping[str, int],
     assignment: AssignmentData,
@@ -182,7 +182,7 @@ def deal_to_streams(
     """Which stream of this member gets each partition that it does not hold yet.
 
     As the user data of a legacy strategy says; otherwise consecutive runs of each topic's
-    partitions, or, beside what is held already, always the stream with the fewest of the topic.
+    partitions, or, where some are held already, always the stream with the fewest of the topic.
     Partitions of topics that are not subscribed are left out.
     """
     said = _said_streams(assignment.user_data)
@@ -240,17 +240,17 @@ _UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionE
 """What comes of user data of another making: infinite numbers and nesting without end, too."""
 
 
-def _told(member: GroupMember) -> tuple[str, dict[str, int]]:
+def _streams_of(member: GroupMember) -> tuple[str, dict[str, int]]:
     """Consumer id and streams of a member; one stream each where it says nothing of the kind."""
     try:
         data = decode_subscription(member.metadata)
     except ValueError:
         return member.member_id, {}
     try:
-        told = json.loads(data.user_data)
-        streams = {str(topic): int(n) for topic, n in told["streams"].items()}
+        user_data = json.loads(data.user_data)
+        streams = {str(topic): int(n) for topic, n in user_data["streams"].items()}
         if all(1 <= n <= 1000 for n in streams.values()):
-            return str(told["consumer"]), streams
+            return str(user_data["consumer"]), streams
     except (*_UNREADABLE, AttributeError):
         pass
     return member.member_id, dict.fromkeys(data.topics, 1)

@@ -108,7 +108,7 @@ def _string(text: str) -> bytes:
 
 
 def _bytes(raw: bytes) -> bytes:
-    """Nothing is told as null, as the Java consumer tells it."""
+    """Nothing is encoded as null, as the Java consumer does."""
     return _INT.pack(len(raw) or -1) + raw
 
 

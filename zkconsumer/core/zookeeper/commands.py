@@ -57,7 +57,7 @@ class Scope(Enum):
 class LoadView:
     """Read the group and arm the watches. Answer: ``ViewLoaded``.
 
-    ``epoch`` is the version the own registration has unless somebody else wrote to it. What is
+    ``epoch`` is the version the own registration has unless another process wrote to it. What is
     ``known`` is not read again.
     """
 

@@ -1,4 +1,4 @@
-"""Commits beside the rebalance: what a member holds, and what a commit's outcome does to that.
+"""Commits during a rebalance: what a member holds, and what a commit's outcome does to that.
 
 The part of the machine between ``Machine`` and ``RebalanceMachine``; run by the same thread.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zkconsumer.core.common.machine import Machine
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
-from zkconsumer.core.zookeeper.commit_lane import CommitLane
+from zkconsumer.core.zookeeper.data import Registration, Remembered
 from zkconsumer.core.zookeeper.events import Claim, Event
 from zkconsumer.core.zookeeper.states import CLOSING, COMMIT_STATES, State
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -22,31 +22,17 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 EPOCHS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """How far a partition got that was stopped or lost, and the claim it had then.
-
-    ``sent`` is the offset of a commit that was under way when the session was lost.
-    """
-
-    position: int
-    claim: Claim
-    sent: int | None = None
-
-
 class Committing(Machine[State, Event, Command]):
-    """A member's claims, the commit lane that works on them, and how far partitions got."""
+    """A member's claims, the commits of their positions, and how far partitions got."""
 
     def __init__(self, spec: MemberSpec) -> None:
         super().__init__(State.NEW)
         self.spec = spec
-        self._lane = CommitLane()
         self.held: dict[TopicPartition, Claim] = {}
         self.fetching: set[TopicPartition] = set()
-        self._session: int | None = None
-        self._sessions = 0
-        #: What goes on when the commit under way is answered.
-        self._after_lane: Callable[[], None] | None = None
+        self._registration = Registration()
+        #: How the rebalance continues when the commit under way is answered.
+        self._after_commit: Callable[[], None] | None = None
         self._reset_meanwhile: set[TopicPartition] = set()
         self._remembered: dict[TopicPartition, Remembered] = {}
 
@@ -67,15 +53,6 @@ class Committing(Machine[State, Event, Command]):
             self._emit(commands.AnswerCommit(event.request, ("the connector is shut down",)))
         return True
 
-    def _answered_beside(self, token: int, event: Event) -> bool:
-        if not self._lane.busy or token != self._lane.token:
-            return False
-        if isinstance(event, events.Committed | events.ScriptFailed):
-            self._lane_answered(event)
-        else:
-            self.stale_answers += 1
-        return True
-
     def _unexpected(self, event: Event) -> bool:
         if isinstance(event, events.ScriptFailed):
             self._awaited = None
@@ -83,16 +60,13 @@ class Committing(Machine[State, Event, Command]):
             return True
         return False
 
-    def _stepped(self) -> None:
-        self._pump_commits()
-
     @property
     def registered_epoch(self) -> int:
         """The data version of the own registration in this session."""
-        return 0 if self.spec.scala else (self._sessions - 1) % EPOCHS
+        return 0 if self.spec.scala else (self._registration.number - 1) % EPOCHS
 
     def _take_away(self, partitions: frozenset[TopicPartition], event: str, reason: str) -> None:
-        """Partitions that are not ours any more, though nobody told us."""
+        """Partitions that other members have taken without a release by this one."""
         if not partitions:
             return
         for tp in sorted(partitions):
@@ -104,16 +78,18 @@ class Committing(Machine[State, Event, Command]):
     def _remember(
         self, tp: TopicPartition, position: int, claim: Claim, sent: int | None = None
     ) -> None:
-        if claim.lacks(position):
+        if claim.is_behind(position):
             self._remembered[tp] = Remembered(position, claim, sent)
 
     def _resumed_at(self, tp: TopicPartition) -> int | None:
-        """How far a partition had got, unless somebody else has stored an offset since."""
+        """How far a partition had got, unless another process has stored an offset since."""
         remembered, claim = self._remembered.get(tp), self.held[tp]
         if remembered is None:
             return None
         if claim.committed == remembered.claim.committed:
-            self.held[tp] = replace(claim, void=claim.void or remembered.claim.void)
+            self.held[tp] = replace(
+                claim, invalidated=claim.invalidated or remembered.claim.invalidated
+            )
         elif claim.committed is None or claim.committed != remembered.sent:
             return None
         return remembered.position
@@ -126,51 +102,58 @@ class Committing(Machine[State, Event, Command]):
     def _offset_reset(self, event: events.OffsetReset) -> None:
         claim = self.held.get(event.partition)
         if claim is not None and event.old is not None:
-            self.held[event.partition] = replace(claim, void=True)
-            self._lane.reset(event.partition)
-            if self._lane.busy:  # its positions are from before the reset
+            self.held[event.partition] = replace(claim, invalidated=True)
+            self._commits.forget({event.partition})
+            if self._commits.token is not None:  # its positions are from before the reset
                 self._reset_meanwhile.add(event.partition)
 
     def _commit_requested(self, event: events.CommitRequested) -> None:
-        if self.state in CLOSING or self._session is None:
+        if self.state in CLOSING or self._registration.session is None:
             if event.request is not None:
                 reason = "there is no ZooKeeper session"
                 if self.state in CLOSING:
                     reason = "the connector is shutting down"
                 self._emit(commands.AnswerCommit(event.request, (reason,)))
             return
-        self._lane.add(event)
+        self._commits.add(event)
 
-    def _pump_commits(self) -> None:
-        while self.state in COMMIT_STATES and self._after_lane is None:
-            found = self._lane.next(
-                self.held, may_lower=self.spec.scala, resend=self.spec.kafka_storage
+    def _stepped(self) -> None:
+        may_commit = self.state in COMMIT_STATES and self._after_commit is None
+        if may_commit and self._commits.next(self._obstacle):
+            self._commits.token = token = self._next_token()
+            positions = self._commits.sent
+            claims = {tp: self.held[tp] for tp in positions}
+            self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
+        self._answer_commits()
+
+    def _obstacle(self, tp: TopicPartition, position: int) -> str | None:
+        """See ``CommitQueue.next``. The scala profile lowers offsets, as the JVM does."""
+        claim = self.held.get(tp)
+        if claim is None:
+            return "not owned by this member"
+        if claim.would_regress(position) and not self.spec.scala:
+            return (
+                f"{position} is below the committed offset {claim.committed}; commits never go "
+                "backwards"
             )
-            if found is None:
-                return
-            request, positions, faults = found
-            if positions:
-                token = self._next_token()
-                self._lane.begin(token, request, faults)
-                claims = {tp: self.held[tp] for tp in positions}
-                self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
-            elif request.request is not None:
-                self._emit(commands.AnswerCommit(request.request, faults))
+        return "" if position == claim.committed and not self.spec.kafka_storage else None
 
-    def _lane_answered(self, event: events.Committed | events.ScriptFailed) -> None:
+    def _commit_answered(self, event: Event) -> None:
         if isinstance(event, events.Committed):
             faults = self._note_committed(event)
             if event.unregistered:
                 faults.append("the own registration is missing; it is being made again")
-        else:
+        elif isinstance(event, events.ScriptFailed):
             faults = [event.text]
-        request, all_faults = self._lane.end(tuple(faults))
-        if request is not None:
-            self._emit(commands.AnswerCommit(request, all_faults))
-        elif all_faults:
-            self._emit(commands.Report("commit-failed", "; ".join(all_faults)))
-        if self._after_lane is not None:
-            proceed, self._after_lane = self._after_lane, None
+        else:
+            self.stale_answers += 1
+            return
+        if self._commits.automatic and faults:
+            self._emit(commands.Report("commit-failed", "; ".join(faults)))
+        self._commits.settle(faults)
+        self._answer_commits()
+        if self._after_commit is not None:
+            proceed, self._after_commit = self._after_commit, None
             proceed()
 
     def _note_committed(self, event: events.Committed) -> list[str]:
@@ -178,10 +161,10 @@ class Committing(Machine[State, Event, Command]):
         for tp, claim in event.claims.items():
             if tp in self.held:
                 reset = tp in self._reset_meanwhile
-                self.held[tp] = replace(claim, void=True) if reset else claim
+                self.held[tp] = replace(claim, invalidated=True) if reset else claim
         self._reset_meanwhile.clear()
         for tp in sorted(event.foreign):
-            self._emit(commands.Report("foreign-commit", f"{tp}: somebody else wrote its offset"))
+            self._emit(commands.Report("foreign-commit", f"{tp}: another process wrote its offset"))
         for reason in event.broken.values():
             self._emit(commands.Report("broken-offset", reason))
         faults = [f"{tp}: owned by another member now" for tp in sorted(event.fenced)]
@@ -191,9 +174,9 @@ class Committing(Machine[State, Event, Command]):
             self._pull_trigger()
         return faults
 
-    def _when_lane_idle(self, proceed: Callable[[], None]) -> None:
+    def _when_no_commit_runs(self, proceed: Callable[[], None]) -> None:
         """Run ``proceed`` now, or when the commit under way is answered."""
-        if self._lane.busy:
-            self._after_lane = proceed
-        else:
+        if self._commits.token is None:
             proceed()
+        else:
+            self._after_commit = proceed

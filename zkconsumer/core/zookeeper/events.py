@@ -31,21 +31,21 @@ class Claim:
 
     ``version`` is the fencing token: the version of the offset znode, or ``None`` while there is
     no offset znode. ``committed`` is the offset stored there, ``None`` when there is none; it is
-    ``void`` when ``auto.offset.reset`` has replaced it: then a lower one may take its place.
+    ``invalidated`` when ``auto.offset.reset`` has replaced it: then a lower one may take its place.
     """
 
     thread: ConsumerThreadId
     version: int | None
     committed: int | None
-    void: bool = False
+    invalidated: bool = False
 
-    def forbids(self, position: int) -> bool:
+    def would_regress(self, position: int) -> bool:
         """Whether a commit of ``position`` would go backwards."""
-        return self.committed is not None and not self.void and position < self.committed
+        return self.committed is not None and not self.invalidated and position < self.committed
 
-    def lacks(self, position: int) -> bool:
-        """Whether ``position`` is beyond what is stored, or what is stored does not count."""
-        return self.committed is None or self.void or position > self.committed
+    def is_behind(self, position: int) -> bool:
+        """Whether ``position`` is ahead of the stored offset, or the stored one does not count."""
+        return self.committed is None or self.invalidated or position > self.committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Committed:
 
     ``claims`` has the new claim of each partition that is stored now. ``fenced`` are partitions
     that another session owns, ``broken`` those whose offset znode cannot be used (with the
-    reason), ``foreign`` those where somebody else wrote an offset although this member owns them.
+    reason), ``foreign`` those where another process wrote an offset although this member owns them.
     ``unregistered`` means that the own registration was missing, so nothing more was written.
     """
 

@@ -1,7 +1,7 @@
 """What a member has read of its group and need not read again, and when it must. Pure.
 
 A change of the group makes every member look at it again. Most of what it would read is as it was,
-and this can be told without reading it:
+and the member can know that without reading it:
 
 - Registrations: the list of members is read each time, and its stat counts the creations and
   deletions of children. Each name that came or went takes at least one, a registration that was
@@ -11,8 +11,8 @@ and this can be told without reading it:
   connection that carries it lasts, they are as they were.
 
 A watch event that gets lost is made up for by the periodic reading. It also finds a registration
-whose data somebody rewrote in place, which nothing tells: the own one each time, the others in
-``TURNS`` turns, so that a large group at rest does not read all of itself over and over.
+whose data was rewritten in place, which no list shows: the own one each time, the others in
+rotation (``ROTATION``), so that a large group at rest does not read all of itself over and over.
 
 Owned by the machine's thread.
 """
@@ -27,7 +27,7 @@ from zkconsumer.core.zookeeper.znodes import BROKER_IDS, topic_path
 
 _COUNTER = 1 << 32
 #: Periodic readings in which each registration is read once.
-TURNS = 10
+ROTATION = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,55 +66,55 @@ class Knowledge:
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self._turn = 0
+        self._rotation = 0
         self._known = NOTHING
         #: Since the view under way, or the last one, was asked for.
-        self._fired: set[str] = set()
+        self._invalidated: set[str] = set()
         self._reconnected = False
-        self._doubted = False
+        self._refresh_forced = False
 
-    def fired(self, path: str) -> None:
+    def invalidate(self, path: str) -> None:
         """A watch on ``path`` fired."""
-        self._fired.add(path)
+        self._invalidated.add(path)
 
     def reconnected(self) -> None:
         """The session has a new connection: watches may be gone."""
         self._reconnected = True
 
-    def doubted(self) -> None:
+    def force_refresh(self) -> None:
         """It is time for the periodic reading."""
-        self._doubted = True
+        self._refresh_forced = True
 
     def forget(self) -> None:
         """The session is over."""
         self._known = NOTHING
-        self._fired.clear()
-        self._reconnected = self._doubted = False
+        self._invalidated.clear()
+        self._reconnected = self._refresh_forced = False
 
     def ask(self) -> Known:
         """What the view that is asked for now need not read."""
         known = self._known
-        if self._doubted:
-            self._turn = (self._turn + 1) % TURNS
+        if self._refresh_forced:
+            self._rotation = (self._rotation + 1) % ROTATION
             known = replace(known, registrations=self._untouched(known.registrations))
-        if self._reconnected or self._doubted:
+        if self._reconnected or self._refresh_forced:
             known = replace(known, brokers=None, topics={})
-        if BROKER_IDS in self._fired:
+        if BROKER_IDS in self._invalidated:
             known = replace(known, brokers=None)
-        if gone := {topic for topic in known.topics if topic_path(topic) in self._fired}:
+        if gone := {topic for topic in known.topics if topic_path(topic) in self._invalidated}:
             kept = {topic: node for topic, node in known.topics.items() if topic not in gone}
             known = replace(known, topics=kept)
         self._known = known
-        self._fired.clear()
-        self._reconnected = self._doubted = False
+        self._invalidated.clear()
+        self._reconnected = self._refresh_forced = False
         return known
 
     def _untouched(self, registrations: Mapping[str, Node]) -> dict[str, Node]:
-        """Those whose turn it is not."""
+        """Those that the rotation does not read this time."""
         return {
             name: node
             for name, node in registrations.items()
-            if name != self._own and (sum(name.encode()) + self._turn) % TURNS
+            if name != self._own and (sum(name.encode()) + self._rotation) % ROTATION
         }
 
     def learned(self, known: Known) -> None:
@@ -122,4 +122,4 @@ class Knowledge:
         self._known = known
 
 
-__all__ = ["NOTHING", "TURNS", "Knowledge", "Known"]
+__all__ = ["NOTHING", "ROTATION", "Knowledge", "Known"]

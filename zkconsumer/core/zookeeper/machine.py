@@ -5,8 +5,8 @@ events to that thread's mailbox. The rules of every ``Machine`` hold: because of
 ``FetchingStopped`` of an earlier session cannot answer the stop of the next one. Beyond them:
 
 1. ``SessionLost`` is legal everywhere; it takes all partitions away without a commit and remembers
-   how far each got, so that a claim which finds the stored offset unchanged goes on from there.
-   (The JVM only forgets what it owns: its fetchers and streams go on until the next attempt.)
+   how far each got, so that a claim which finds the stored offset unchanged continues from there.
+   (The JVM only forgets what it owns: its fetchers and streams continue until the next attempt.)
 2. Triggers coalesce to one flag and are never lost.
 
 Two ways to work. The default profile reads the group, then gives up only what it loses:
@@ -30,6 +30,7 @@ from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, Topic
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.committing import Committing
+from zkconsumer.core.zookeeper.data import Brokers, Closing, Release, Triggers
 from zkconsumer.core.zookeeper.events import Claim
 from zkconsumer.core.zookeeper.known import NOTHING, Knowledge
 from zkconsumer.core.zookeeper.ops import Code
@@ -57,55 +58,46 @@ class RebalanceMachine(Committing):
         self.decision = Decision({}, {})
         self.attempts = 0
         self.failed_attempts = 0
-        self._brokers: tuple[BrokerEndpoint, ...] | None = None
-        self._brokers_token: int | None = None
-        self._brokers_changed = False  # since the view under way was asked for
-        self._trigger = False
-        self._claim_trigger = False
-        self._verify = False
+        self._brokers = Brokers()
+        self._due = Triggers()
         self._attempt = 0
-        self._register_refusals = 0
-        self._is_registered = False  # as far as is known, by the present session
-        self._leaving: frozenset[TopicPartition] = frozenset()
-        self._positions: Mapping[TopicPartition, int] = {}
+        self._releasing = Release()
+        self._closing = Closing()
         #: What a lost session held, with the offset of a commit that was under way.
         self._lost: dict[TopicPartition, tuple[Claim, int | None]] = {}
-        #: Partitions that a claim asked for which has told no outcome: owner znodes may be there.
-        self._unsure: dict[TopicPartition, ConsumerThreadId] = {}
+        #: Claims with unknown outcome: there may be owner znodes.
+        self._unknown_claims: dict[TopicPartition, ConsumerThreadId] = {}
         self.quarantined: Mapping[str, str] = {}
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
-        self._close_wanted = False
-        self._closing_faults: list[str] = []
 
     # -- session -------------------------------------------------------------------------------
 
     def _session_opened(self, event: events.SessionOpened) -> None:
         if self.state not in (State.NEW, State.SESSIONLESS):
             return
-        self._session = event.session_id
-        self._sessions += 1
-        self._register_refusals = 0
+        self._registration.session = event.session_id
+        self._registration.number += 1
+        self._registration.refusals = 0
         self._register()
 
-    def _session_resumed(self, _fact: events.SessionResumed) -> None:
-        if self._session is not None:
+    def _session_resumed(self, _event: events.SessionResumed) -> None:
+        if self._registration.session is not None:
             self._knowledge.reconnected()
-            self._verify = True
+            self._due.owners = True
             self._pull_trigger()
 
-    def _session_lost(self, _fact: events.SessionLost) -> None:
-        if self._session is None:
+    def _session_lost(self, _event: events.SessionLost) -> None:
+        if self._registration.session is None:
             return
-        self._session = None
-        self._is_registered = False
+        self._registration.session = None
+        self._registration.confirmed = False
         self._awaited = None
-        self._after_lane = None
-        sent = self._lane.current.positions if self._lane.current is not None else {}
-        for request in self._lane.abandon():
-            self._emit(commands.AnswerCommit(request, ("the ZooKeeper session was lost",)))
-        if self.state in CLOSING or self._close_wanted:
-            self._closing_faults.append("the ZooKeeper session was lost before the last commit")
+        self._after_commit = None
+        sent = self._commits.sent
+        self._refuse_commits("the ZooKeeper session was lost")
+        if self.state in CLOSING or self._closing.wanted:
+            self._closing.faults.append("the ZooKeeper session was lost before the last commit")
             self._close()
             return
         # DEVIATION-10: the JVM forgets what it owned and read, and reads on meanwhile.
@@ -114,13 +106,13 @@ class RebalanceMachine(Committing):
             self._emit(commands.Drop(frozenset(self.held)))
             self.fetching.clear()
         self.held.clear()
-        self._unsure.clear()
+        self._unknown_claims.clear()
         self.blocked.clear()
-        self._leaving = frozenset()
+        self._releasing.partitions = frozenset()
         self._timers.clear()
         self._knowledge.forget()
-        self._brokers_token = None
-        self._trigger = self._claim_trigger = False
+        self._brokers.token = None
+        self._due.group = self._due.claims = False
         self.state = State.SESSIONLESS
 
     def _dropped(self, event: events.Dropped) -> None:
@@ -129,21 +121,21 @@ class RebalanceMachine(Committing):
                 self._remember(tp, position, *self._lost.pop(tp))
 
     def _register(self) -> None:
-        self._is_registered = False
+        self._registration.confirmed = False
         token = self._await(State.REGISTERING)
         self._emit(commands.Register(token, self.registered_epoch))
 
-    def _registered(self, _fact: events.Registered) -> None:
-        self._is_registered = True
+    def _registered(self, _event: events.Registered) -> None:
+        self._registration.confirmed = True
         if not self.spec.scala:
             # DEVIATION-14: the JVM trusts its watches alone.
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
         self._begin_attempts()
 
     def _registration_refused(self, event: events.RegistrationRefused) -> None:
-        self._register_refusals += 1
-        patience = 0.0 if self.spec.scala else 1.5 * self.spec.session_timeout + 1
-        if self._register_refusals * REGISTER_RETRY > patience:
+        self._registration.refusals += 1
+        timeout = 0.0 if self.spec.scala else 1.5 * self.spec.session_timeout + 1
+        if self._registration.refusals * REGISTER_RETRY > timeout:
             text = (
                 f"{self.spec.paths.member(self.spec.consumer_id)} is registered by another live "
                 f"session (0x{event.owner & 0xFFFFFFFFFFFFFFFF:x}); give each member its own "
@@ -151,17 +143,17 @@ class RebalanceMachine(Committing):
             )
             self._answer_start(Outcome.DUPLICATE_ID, text)
             self._emit(commands.Report("duplicate-id", text))
-            self._register_refusals = 0
+            self._registration.refusals = 0
         self._timer("register", REGISTER_RETRY)
 
     # -- triggers and timers -------------------------------------------------------------------
 
     def _changed(self, event: events.Changed) -> None:
-        if self._session is None or self.state in CLOSING:
+        if self._registration.session is None or self.state in CLOSING:
             return
-        self._knowledge.fired(event.path)
+        self._knowledge.invalidate(event.path)
         if event.path.startswith(self.spec.paths.owners + "/"):
-            self._claim_trigger = True
+            self._due.claims = True
             if self.state is State.RESTING:
                 self._claim_rest()
         elif event.path == BROKER_IDS:
@@ -171,27 +163,27 @@ class RebalanceMachine(Committing):
             self._pull_trigger()
 
     def _load_brokers(self) -> None:
-        self._brokers_changed = True
-        self._brokers_token = self._next_token()
-        self._emit(commands.LoadBrokers(self._brokers_token))
+        self._brokers.changed = True
+        self._brokers.token = self._next_token()
+        self._emit(commands.LoadBrokers(self._brokers.token))
 
     def _brokers_loaded(self, event: events.BrokersLoaded) -> None:
-        if event.token != self._brokers_token:
+        if event.token != self._brokers.token:
             self.stale_answers += 1
             return
-        self._brokers_token = None
-        had_none = not self._brokers
+        self._brokers.token = None
+        had_none = not self._brokers.known
         self._set_brokers(event.brokers)
         if had_none and event.brokers:
             self._pull_trigger()
 
     def _set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        if brokers != self._brokers:
-            self._brokers = brokers
+        if brokers != self._brokers.known:
+            self._brokers.known = brokers
             self._emit(commands.SetBrokers(brokers))
 
     def _pull_trigger(self) -> None:
-        self._trigger = True
+        self._due.group = True
         if self.state in IDLE:
             self._schedule_attempt()
 
@@ -206,13 +198,13 @@ class RebalanceMachine(Committing):
             return
         del self._timers[event.name]
         if event.name == "coalesce":
-            if self.state in IDLE and self._trigger:
+            if self.state in IDLE and self._due.group:
                 self._begin_attempts()
         elif event.name == "backoff":
             if self.state is State.BACKING_OFF:
                 self._view()
         elif event.name == "blocked":
-            self._claim_trigger = True
+            self._due.claims = True
             if self.state is State.RESTING:
                 self._claim_rest()
         elif event.name == "register":
@@ -220,8 +212,8 @@ class RebalanceMachine(Committing):
                 self._register()
         elif event.name == "reread":
             self._timer("reread", self.spec.reread, self.spec.reread / 10)
-            self._knowledge.doubted()
-            self._verify = True
+            self._knowledge.force_refresh()
+            self._due.owners = True
             self._pull_trigger()
 
     # -- one attempt ---------------------------------------------------------------------------
@@ -234,9 +226,9 @@ class RebalanceMachine(Committing):
         self._attempt += 1
         self.attempts += 1
         if not self.spec.scala or self._attempt == 1:
-            self._trigger = False  # the JVM forgets it when it begins, not when it tries again
-        self._claim_trigger = False
-        self._brokers_changed = False
+            self._due.group = False  # the JVM forgets it when it begins, not when it tries again
+        self._due.claims = False
+        self._brokers.changed = False
         token = self._await(State.VIEWING)
         scope = Scope.OWN if self.spec.scala else Scope.ALL
         # DEVIATION-30: the JVM reads everything at every change.
@@ -253,7 +245,7 @@ class RebalanceMachine(Committing):
                 self._emit(commands.Report("registration-gone", "the own registration is missing"))
                 self._register()
             return
-        if self._brokers_changed:
+        if self._brokers.changed:
             self._load_brokers()  # the view may have been read before the change
         else:
             self._set_brokers(view.brokers)
@@ -264,8 +256,8 @@ class RebalanceMachine(Committing):
             self._stop(frozenset(self.held) | self.fetching)
         else:
             self.decision = decide(view, self.spec.consumer_id, self.spec.assignor)
-            if self._verify and self.held:
-                self._verify = False
+            if self._due.owners and self.held:
+                self._due.owners = False
                 token = self._await(State.CHECKING)
                 self._emit(commands.CheckOwners(token, frozenset(self.held)))
             else:
@@ -278,7 +270,7 @@ class RebalanceMachine(Committing):
         self.quarantined = view.quarantined
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
-        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or somebody else's")
+        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or another member's")
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:
@@ -287,41 +279,43 @@ class RebalanceMachine(Committing):
         lost = {tp for tp, claim in self.held.items() if mine.get(tp) != claim.thread}
         if lost:
             self._stop(frozenset(lost))
-        elif self._strays(mine):
-            self._when_lane_idle(self._release)
+        elif self._unwanted_claims(mine):
+            self._when_no_commit_runs(self._release)
         else:
             self._claim()
 
-    def _strays(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
-        """What is not wanted, yet may have an owner znode of ours from a claim that failed."""
+    def _unwanted_claims(self, wanted: Container[TopicPartition]) -> dict[TopicPartition, Claim]:
+        """Those with unknown outcome that are not wanted, but may have an owner znode of ours."""
         return {
-            tp: Claim(thread, None, None) for tp, thread in self._unsure.items() if tp not in wanted
+            tp: Claim(thread, None, None)
+            for tp, thread in self._unknown_claims.items()
+            if tp not in wanted
         }
 
     def _stop(self, partitions: frozenset[TopicPartition]) -> None:
-        self._leaving = partitions
+        self._releasing.partitions = partitions
         token = self._await(State.STOPPING)
         self._emit(commands.StopFetching(token, partitions))
 
     def _fetching_stopped(self, event: events.FetchingStopped) -> None:
-        self.fetching -= self._leaving
+        self.fetching -= self._releasing.partitions
         positions = {tp: at for tp, at in event.positions.items() if tp in self.held}
-        if not self.spec.scala or self._close_wanted:
+        if not self.spec.scala or self._closing.wanted:
             for tp, position in positions.items():
                 self._remember(tp, position, self.held[tp])
         # Those stopped by an attempt that failed are not among the answer's.
-        self._positions = {**self._resumed(self._leaving), **positions}
-        if self._close_wanted:
+        self._releasing.positions = {**self._resumed(self._releasing.partitions), **positions}
+        if self._closing.wanted:
             self._close_requested(events.CloseRequested())
-        elif self.spec.auto_commit and self._positions:
-            self._when_lane_idle(self._commit_before_release)
+        elif self.spec.auto_commit and self._releasing.positions:
+            self._when_no_commit_runs(self._commit_before_release)
         else:
             self._announce_release()
 
     def _commit_before_release(self) -> None:
         token = self._await(State.COMMITTING)
-        claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
-        positions = {tp: self._positions[tp] for tp in claims}
+        claims = {tp: self.held[tp] for tp in self._releasing.positions if tp in self.held}
+        positions = {tp: self._releasing.positions[tp] for tp in claims}
         self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
 
     def _committed_before_release(self, event: events.Committed) -> None:
@@ -330,29 +324,29 @@ class RebalanceMachine(Committing):
 
     def _announce_release(self) -> None:
         token = self._await(State.NOTIFYING_RELEASE)
-        self._emit(commands.NotifyReleasing(token, self._leaving & self.held.keys()))
+        self._emit(commands.NotifyReleasing(token, self._releasing.partitions & self.held.keys()))
 
     def _release_announced(self, event: events.ListenerDone) -> None:
         if self._listener_failed(event):
             return
-        self._when_lane_idle(self._release)
+        self._when_no_commit_runs(self._release)
 
     def _release(self) -> None:
         token = self._await(State.RELEASING)
-        claims = {tp: self.held[tp] for tp in self._leaving if tp in self.held}
-        strays = self._strays(self.decision.mine)
-        self._emit(commands.Release(token, self.registered_epoch, strays | claims))
+        claims = {tp: self.held[tp] for tp in self._releasing.partitions if tp in self.held}
+        unwanted = self._unwanted_claims(self.decision.mine)
+        self._emit(commands.Release(token, self.registered_epoch, unwanted | claims))
 
     def _released(self, event: events.Released) -> None:
         if event.unregistered:
             self._register()
             return
-        for tp in self._leaving:
+        for tp in self._releasing.partitions:
             self.held.pop(tp, None)
             self._remembered.pop(tp, None)
-        for tp in self._strays(self.decision.mine):
-            del self._unsure[tp]
-        self._leaving = frozenset()
+        for tp in self._unwanted_claims(self.decision.mine):
+            del self._unknown_claims[tp]
+        self._releasing.partitions = frozenset()
         if self.spec.scala:
             token = self._await(State.REVIEWING)
             self._emit(commands.LoadView(token, Scope.GROUP, self.registered_epoch))
@@ -374,13 +368,13 @@ class RebalanceMachine(Committing):
             self._start()
             return
         if not self.spec.scala:
-            self._unsure.update(wanted)
+            self._unknown_claims.update(wanted)
         token = self._await(State.CLAIMING)
         self._emit(commands.ClaimPartitions(token, self.registered_epoch, wanted))
 
     def _claim_rest(self) -> None:
         """Claim again what others stood in the way of, without reading the group again."""
-        self._claim_trigger = False
+        self._due.claims = False
         if self.blocked:
             self._claim()
 
@@ -388,7 +382,7 @@ class RebalanceMachine(Committing):
         self.held.update(event.claims)
         self.blocked = dict(event.blocked)
         for tp in (*event.claims, *event.blocked):
-            self._unsure.pop(tp, None)
+            self._unknown_claims.pop(tp, None)
         for reason in event.broken.values():
             self._emit(commands.Report("broken-offset", reason))
         if event.unregistered:
@@ -431,7 +425,7 @@ class RebalanceMachine(Committing):
             self._attempt_failed()
         return self.spec.scala
 
-    def _started(self, _fact: events.FetchingStarted) -> None:
+    def _started(self, _event: events.FetchingStarted) -> None:
         self._finish()
 
     def _finish(self) -> None:
@@ -446,16 +440,16 @@ class RebalanceMachine(Committing):
 
     def _blockers_watched(self, event: events.BlockersWatched) -> None:
         self._timer("blocked", self.spec.backoff, self.spec.backoff / 2)
-        self._claim_trigger = self._claim_trigger or event.gone
+        self._due.claims = self._due.claims or event.gone
         self._settle()
 
     def _settle(self) -> None:
         self.state = State.RESTING
         self._attempt = 0
         self._answer_start(Outcome.SETTLED)
-        if self._trigger:
+        if self._due.group:
             self._schedule_attempt()
-        elif self._claim_trigger:
+        elif self._due.claims:
             self._claim_rest()
 
     # -- failure -------------------------------------------------------------------------------
@@ -465,7 +459,7 @@ class RebalanceMachine(Committing):
         if event.code is not Code.SESSION_EXPIRED:
             self._emit(commands.Report("refused", text))
         if self.state in CLOSING:
-            self._closing_faults.append(text)
+            self._closing.faults.append(text)
             self._close()
             return
         if not self.spec.scala and event.code is not Code.SESSION_EXPIRED:
@@ -483,7 +477,7 @@ class RebalanceMachine(Committing):
             text = f"{self.spec.consumer_id} can't rebalance after {self._attempt} attempts"
             self._emit(commands.Report("rebalance-failed", text))
             self._answer_start(Outcome.REBALANCE_FAILED, text)
-            if self._trigger:
+            if self._due.group:
                 self._schedule_attempt()
             return
         self.state = State.BACKING_OFF
@@ -496,16 +490,15 @@ class RebalanceMachine(Committing):
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def _close_requested(self, _fact: events.CloseRequested) -> None:
+    def _close_requested(self, _event: events.CloseRequested) -> None:
         if self.state in CLOSING:
             return
         if self.state is State.STOPPING and self._awaited is not None:
-            self._close_wanted = True  # the positions under way belong into the last commit
+            self._closing.wanted = True  # the positions under way belong into the last commit
             return
-        self._answer_start(Outcome.REFUSED, "the connector was shut down meanwhile")
         self._timers.clear()
-        self._after_lane = None
-        if self._session is None:
+        self._after_commit = None
+        if self._registration.session is None:
             self._close()
             return
         token = self._await(State.CLOSING_STOP)
@@ -513,23 +506,23 @@ class RebalanceMachine(Committing):
 
     def _closing_stopped(self, event: events.FetchingStopped) -> None:
         self.fetching.clear()
-        self._positions = {**self._resumed(self.held), **event.positions}
-        self._when_lane_idle(self._closing_commit)
+        self._releasing.positions = {**self._resumed(self.held), **event.positions}
+        self._when_no_commit_runs(self._closing_commit)
 
     def _closing_commit(self) -> None:
-        self._refuse_commits()
-        if self.spec.auto_commit and self._positions:
+        self._refuse_commits("the connector is shutting down")
+        if self.spec.auto_commit and self._releasing.positions:
             token = self._await(State.CLOSING_COMMIT)
-            claims = {tp: self.held[tp] for tp in self._positions if tp in self.held}
-            positions = {tp: self._positions[tp] for tp in claims}
+            claims = {tp: self.held[tp] for tp in self._releasing.positions if tp in self.held}
+            positions = {tp: self._releasing.positions[tp] for tp in claims}
             self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
         else:
             self._closing_release()
 
     def _closing_committed(self, event: events.Committed) -> None:
-        self._closing_faults += self._note_committed(event)
+        self._closing.faults += self._note_committed(event)
         if event.unregistered:
-            self._closing_faults.append("the own registration was missing at the last commit")
+            self._closing.faults.append("the own registration was missing at the last commit")
         self._closing_release()
 
     def _closing_release(self) -> None:
@@ -538,31 +531,29 @@ class RebalanceMachine(Committing):
             self._close()
             return
         token = self._await(State.CLOSING_RELEASE)
-        self._emit(commands.Release(token, self.registered_epoch, self._strays(()) | self.held))
+        self._emit(
+            commands.Release(token, self.registered_epoch, self._unwanted_claims(()) | self.held)
+        )
 
-    def _closing_released(self, _fact: events.Released) -> None:
+    def _closing_released(self, _event: events.Released) -> None:
         self.held.clear()
-        if not self._is_registered:
+        if not self._registration.confirmed:
             self._close()  # what is registered there may be another live member
             return
         token = self._await(State.CLOSING_DEREGISTER)
         self._emit(commands.Deregister(token, self.registered_epoch))
 
-    def _closing_deregistered(self, _fact: events.Deregistered) -> None:
+    def _closing_deregistered(self, _event: events.Deregistered) -> None:
         self._close()
 
-    def _refuse_commits(self) -> None:
-        for request in self._lane.abandon():
-            self._emit(commands.AnswerCommit(request, ("the connector is shutting down",)))
-
     def _close(self) -> None:
-        self._refuse_commits()
+        self._refuse_commits("the connector is shutting down")
         self.state = State.CLOSED
         self.blocked = {}
         self.quarantined = {}
         self.held.clear()
         self.fetching.clear()
-        self._emit(commands.Close(tuple(self._closing_faults)))
+        self._emit(commands.Close(tuple(self._closing.faults)))
 
     # -- which event is legal where --------------------------------------------------------------
 

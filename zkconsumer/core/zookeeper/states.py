@@ -34,7 +34,7 @@ class State(Enum):
 
 #: States in which a trigger may start the next attempt.
 IDLE = frozenset({State.RESTING, State.FAILED})
-#: States in which a commit that was asked for may run beside the rebalance.
+#: States in which a commit that was asked for may run during the rebalance.
 COMMIT_STATES = frozenset(State) - {
     State.NEW,
     State.SESSIONLESS,

@@ -7,7 +7,8 @@ the same time (a torn view). Owner znodes arbitrate; a decision is only a claim 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from zkconsumer.core.common.assign import RoundRobinHash, assign_range, assign_roundrobin
@@ -63,7 +64,7 @@ _Assignment = tuple[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupView:
     """The group as one pass of reads showed it.
 
@@ -81,8 +82,11 @@ class GroupView:
     members: Mapping[str, Mapping[str, int]]
     quarantined: Mapping[str, str]
     partitions: Mapping[str, tuple[int, ...]]
-    _assignments: dict[Any, _Assignment] = field(default_factory=dict, compare=False, repr=False)
-    """What was worked out from it so far: simulated members that read the same share a view."""
+
+    @cached_property
+    def _assignments(self) -> dict[Any, _Assignment]:
+        """What was worked out from it so far: simulated members that read the same share a view."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _store(
     for tp, position in sorted(command.positions.items()):
         if tp in settled.claims:
             stored = settled.claims[tp]
-            if stored.committed is not None and not stored.void:
+            if stored.committed is not None and not stored.invalidated:
                 position = max(position, stored.committed)
             positions.append((tp, position))
     if not positions:
@@ -105,10 +105,12 @@ def _store(
         if isinstance(fault, str):
             broken[tp] = fault
             before = command.claims[tp]
-            claims[tp] = replace(claims[tp], committed=before.committed, void=before.void)
+            claims[tp] = replace(
+                claims[tp], committed=before.committed, invalidated=before.invalidated
+            )
         else:
             ctx.stored.kafka += 1
-            claims[tp] = replace(claims[tp], committed=position, void=False)
+            claims[tp] = replace(claims[tp], committed=position, invalidated=False)
     return replace(settled, claims=claims, broken=broken)
 
 

@@ -217,7 +217,7 @@ def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Rele
     Only the session that made an ephemeral znode ends it, so looking at its owner first and
     deleting it then is sound, whatever others did to the partition meanwhile (a JVM member's claim
     leaves no trace in the offset). The offset's version in the same multi keeps a request that is
-    late from hitting the znode of whoever has claimed the partition since.
+    late from hitting the znode of a member that has claimed the partition since.
     """
     check = own_check(ctx, command.epoch)
     foreign: set[TopicPartition] = set()
@@ -252,7 +252,7 @@ def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Rele
 def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Committed]:
     """Store positions by compare-and-set; nothing is ever lowered.
 
-    A refused version means that somebody else wrote. While the owner znode is still ours that was
+    A refused version means that another process wrote. While the owner znode is still ours that was
     a foreign writer (a JVM member that lost the partition, or a tool): the larger offset stays.
     Otherwise we are the former owner: the partition is fenced. Where there is no offset znode yet
     no version can tell, so the owner znode is looked at before the first commit.
@@ -270,7 +270,7 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
         held = claims[tp]
         if held.version is None:
             suspects.append(tp)
-        elif held.lacks(position):
+        elif held.is_behind(position):
             todo.append(tp)
     if suspects:
         yield from ensure_path(
@@ -304,9 +304,11 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
         untouched = offset.stat.version == claimed.version
         if not untouched and stored != command.positions[tp]:
             foreign.add(tp)
-        found = Claim(claimed.thread, offset.stat.version, stored, claimed.void and untouched)
+        found = Claim(
+            claimed.thread, offset.stat.version, stored, claimed.invalidated and untouched
+        )
         claims[tp] = found
-        if found.lacks(command.positions[tp]):
+        if found.is_behind(command.positions[tp]):
             todo.append(tp)
 
     while (todo or suspects) and not unregistered:

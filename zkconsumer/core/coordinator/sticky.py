@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from zkconsumer.broker.messages import StickyAssignmentExecutor, StickyAssignorMemberMetadataV1
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.events import GroupMember
-from zkconsumer.core.coordinator.strategies import Standing
+from zkconsumer.core.coordinator.strategies import MemberState
 from zkconsumer.core.coordinator.wire import (
     AssignmentData,
     SubscriptionData,
@@ -28,7 +28,7 @@ from zkconsumer.core.coordinator.wire import (
 
 
 class _Name(str):
-    """A topic or member as the algorithm is told it.
+    """A topic or member as the algorithm gets it.
 
     It takes from sets whatever comes first, so the hash must be the same in every process.
     """
@@ -62,8 +62,8 @@ class _Cluster:
 class StickyStrategy:
     """Keeps partitions where they are as far as the shares stay even.
 
-    ``cooperative``: a partition that moves is given to nobody in the first round; its owner lets
-    go and joins again, and the second round gives it to the new one.
+    ``cooperative``: a partition that moves has no owner after the first round; its former owner
+    releases it and joins again, and the second round assigns it to the new one.
     """
 
     cooperative: bool
@@ -73,15 +73,15 @@ class StickyStrategy:
         """The protocol's name."""
         return "cooperative-sticky" if self.cooperative else "sticky"
 
-    def subscribe(self, standing: Standing) -> bytes:
+    def subscribe(self, state: MemberState) -> bytes:
         """See ``Strategy``."""
-        topics = tuple(sorted(standing.topics))
+        topics = tuple(sorted(state.topics))
         if self.cooperative:
-            generation = standing.generation
+            generation = state.generation
             user_data = generation.to_bytes(4, "big", signed=True)
-            data = SubscriptionData(topics, user_data, standing.owned, generation, 2)
+            data = SubscriptionData(topics, user_data, state.owned, generation, 2)
         else:
-            owned = encode_sticky(*standing.before) if standing.before[0] else b""
+            owned = encode_sticky(*state.before) if state.before[0] else b""
             data = SubscriptionData(topics, owned)
         return encode_subscription(data)
 
@@ -110,15 +110,15 @@ class StickyStrategy:
         return given
 
 
-def _wanted(told: StickyAssignorMemberMetadataV1) -> StickyAssignorMemberMetadataV1:
+def _wanted(member: StickyAssignorMemberMetadataV1) -> StickyAssignorMemberMetadataV1:
     """Without topics that the member had and subscribes to no more: over these the algorithm may
     fail with a KeyError."""
-    kept = [tp for tp in told.partitions if tp.topic in told.subscription]
-    return told._replace(partitions=kept)
+    kept = [tp for tp in member.partitions if tp.topic in member.subscription]
+    return member._replace(partitions=kept)
 
 
 def _before(member: GroupMember, cooperative: bool) -> StickyAssignorMemberMetadataV1:
-    """What a member had: for the eager strategy the user data tells, in any version."""
+    """What a member had: for the eager strategy it is in the user data, in any version."""
     owned: Iterable[TopicPartition] = ()
     generation, topics = -1, list[str]()
     try:

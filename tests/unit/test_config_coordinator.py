@@ -1,0 +1,92 @@
+"""The configuration of a member on the coordinator: what is refused, and what is odd.
+
+See ``tests/unit/test_config.py`` for the table and the values that both kinds of member share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.config.coordinator import KEYS, RULES, CoordinatorConfig
+from zkconsumer.errors import ConfigError
+
+NEEDED = {"group.id": "g", "bootstrap.servers": "h:1"}
+
+
+def faults(**given: object) -> tuple[str, ...]:
+    """What is wrong with these keys; ``_`` stands for ``.``."""
+    with pytest.raises(ConfigError) as caught:
+        CoordinatorConfig.parse(NEEDED | {key.replace("_", "."): v for key, v in given.items()})
+    return caught.value.faults
+
+
+def test_the_scala_profile_is_refused() -> None:
+    """It is a profile of groups in ZooKeeper; half of it would apply here."""
+    (fault,) = faults(zkconsumer_profile="scala")
+    assert fault.startswith("zkconsumer.profile=scala: ")
+    assert "leave the key out" in fault
+    config = CoordinatorConfig.parse(NEEDED | {"zkconsumer.profile": "default"})
+    assert config.profile == "default"
+
+
+def test_offsets_in_zookeeper_are_refused() -> None:
+    """The coordinator stores offsets itself: a group that says otherwise has to be moved first."""
+    (fault,) = faults(offsets_storage="zookeeper")
+    assert fault.startswith("offsets.storage=zookeeper: ")
+    assert "leave the key out" in fault
+    assert CoordinatorConfig.parse(NEEDED | {"offsets.storage": "KAFKA"}).warnings == ()
+
+
+def test_a_fetch_must_not_wait_longer_than_its_socket() -> None:
+    """As in ZooKeeper, whichever of its two names the key is given by."""
+    (fault,) = faults(fetch_wait_max_ms=101, socket_timeout_ms=100)
+    assert fault.startswith("fetch.wait.max.ms=101: must not exceed socket.timeout.ms=100")
+    assert faults(fetch_max_wait_ms=101, request_timeout_ms=100) == (fault,)
+    CoordinatorConfig.parse(NEEDED | {"fetch.wait.max.ms": 100, "socket.timeout.ms": 100})
+
+
+def test_heartbeats_must_fit_into_the_session() -> None:
+    """Also when only one of the two is given, by either name."""
+    (fault,) = faults(session_timeout_ms=3000)
+    assert fault.startswith("heartbeat.interval.ms=3000: must be smaller than session.timeout.ms")
+    assert faults(zookeeper_session_timeout_ms=3000) == (fault,)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "odd"),
+    [("roundrobin", True), ("range", True), ("range, legacy-roundrobin", False)],
+)
+def test_a_hash_without_the_strategy_that_uses_it(strategy: str, odd: bool) -> None:
+    """Only legacy-roundrobin sorts by the text's hash."""
+    config = CoordinatorConfig.parse(
+        NEEDED
+        | {
+            "zkconsumer.roundrobin.hash": "topic-partition",
+            "partition.assignment.strategy": strategy,
+        }
+    )
+    assert len(config.warnings) == odd
+    assert all("add legacy-roundrobin" in warning for warning in config.warnings)
+
+
+def test_faults_of_a_file_name_the_line(tmp_path: Path) -> None:
+    """Faults over several keys name the line of the key to change, as those of one key do."""
+    path = tmp_path / "consumer.properties"
+    path.write_text(
+        "group.id=g\nbootstrap.servers=h:1\nfetch.wait.max.ms=60000\nzkconsumer.profile=scala\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        CoordinatorConfig.parse(path)
+    assert sorted(fault.split(": ")[0] for fault in caught.value.faults) == [
+        f"{path}:3",
+        f"{path}:4",
+    ]
+
+
+def test_rules_read_the_table() -> None:
+    """A rule over an attribute that is not there would never run."""
+    attrs = {row.attr for row in KEYS}
+    assert all(set(rule.attrs) <= attrs for rule in RULES)
+    assert {rule.key for rule in RULES} <= {row.name for row in KEYS}

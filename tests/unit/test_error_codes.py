@@ -1,0 +1,31 @@
+"""Names of the protocol's error codes."""
+
+from __future__ import annotations
+
+from kafka.errors import for_code
+
+from zkconsumer.core.common.error_codes import ErrorCode, name_of
+
+#: What kafka-python calls otherwise than Kafka's ``Errors``.
+THEIRS = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "UNKNOWN",
+    ErrorCode.NONE: "NO_ERROR",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "NOT_LEADER_FOR_PARTITION",
+    ErrorCode.MESSAGE_TOO_LARGE: "MESSAGE_SIZE_TOO_LARGE",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "INVALID_TOPIC",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "INVALID_REPLICATION_ASSIGNMENT",
+}
+
+
+def test_names_are_kafkas() -> None:
+    """The numbers follow from the order of the names: kafka-python has the same ones, each with its
+    number."""
+    for code in ErrorCode:
+        assert for_code(code).message == THEIRS.get(code, code.name), code.value
+
+
+def test_any_code_has_a_name() -> None:
+    """Newer brokers may have more codes: a code that is not known names itself by its number."""
+    assert name_of(27) == "REBALANCE_IN_PROGRESS (27)"
+    assert name_of(max(ErrorCode) + 1) == f"error {max(ErrorCode) + 1}"
+    assert name_of(-7) == "error -7"

@@ -1,0 +1,74 @@
+"""What a ZooKeeper group's member keeps, grouped by what changes together. No rebalance logic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.events import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How far a partition got that was stopped or lost, and the claim it had then.
+
+    ``sent`` is the offset of a commit that was under way when the session was lost.
+    """
+
+    position: int
+    claim: Claim
+    sent: int | None = None
+
+
+@dataclass(slots=True)
+class Registration:
+    """The session and its registration.
+
+    ``session`` is ``None`` between sessions, ``number`` counts them. ``confirmed``: as far as is
+    known, the registration is this session's. ``refusals`` in a row, by another session's.
+    """
+
+    session: int | None = None
+    number: int = 0
+    confirmed: bool = False
+    refusals: int = 0
+
+
+@dataclass(slots=True)
+class Triggers:
+    """What has to be done as soon as the member rests: flags, so that triggers coalesce.
+
+    ``group``: look at the group again; ``claims``: claim again what other members owned;
+    ``owners``: compare the owner znodes at the next look.
+    """
+
+    group: bool = False
+    claims: bool = False
+    owners: bool = False
+
+
+@dataclass(slots=True)
+class Brokers:
+    """The ``known`` brokers, the ``token`` of a read under way, and whether their list has
+    ``changed`` since the view under way was asked for."""
+
+    known: tuple[BrokerEndpoint, ...] | None = None
+    token: int | None = None
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class Release:
+    """The partitions that were stopped to be released, and their final positions."""
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Closing:
+    """``wanted``: as soon as fetching has stopped. ``faults`` on the way out."""
+
+    wanted: bool = False
+    faults: list[str] = field(default_factory=list)
