@@ -580,7 +580,7 @@ def test_no_commit_is_sent_without_a_generation() -> None:
     generation -1 for one of a group without members."""
     machine = stable()
     machine.generation = -1
-    machine._desk.ask(events.CommitRequested(1, {A[0]: 7}))
+    machine._commits.add(events.CommitRequested(1, {A[0]: 7}))
     assert commands.CommitOffsets not in kinds(tell(machine, events.PollResumed()))
     machine.generation = 1
     assert commands.CommitOffsets in kinds(tell(machine, events.PollResumed()))

@@ -75,4 +75,8 @@ def test_subclasses_take_their_parents_code() -> None:
         pass
 
     assert code_of(Later()) is Code.NO_NODE
-    assert code_of(OSError()) is Code.OTHER
+
+
+def test_an_answer_that_kazoo_cannot_read_leaves_the_outcome_open() -> None:
+    """kazoo gives the decoding error itself; the operation may have been carried out."""
+    assert code_of(UnicodeDecodeError("utf-8", b"", 0, 1, "")) is Code.CONNECTION_LOSS
