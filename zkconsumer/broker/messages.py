@@ -16,11 +16,12 @@ SUPPORTED: Final = ">=3.0,<3.1"
 """As in ``pyproject.toml``."""
 
 try:
+    # Used by zkconsumer.core.coordinator.sticky, which knows nothing of this package.
     from kafka.coordinator.assignors.sticky.sticky_assignor import (
-        StickyAssignmentExecutor as StickyAssignmentExecutor,
-        StickyAssignorMemberMetadataV1 as StickyAssignorMemberMetadataV1,
+        StickyAssignmentExecutor as _StickyAssignmentExecutor,  # noqa: F401
+        StickyAssignorMemberMetadataV1 as _StickyAssignorMemberMetadataV1,  # noqa: F401
     )
-    from kafka.errors import KafkaError as KafkaError, for_code as for_code
+    from kafka.errors import KafkaError as KafkaError
     from kafka.protocol.admin import (
         DescribeConfigsRequest as DescribeConfigsRequest,
         DescribeConfigsResponse as DescribeConfigsResponse,

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyAssignmentExecutor,
+    StickyAssignorMemberMetadataV1,
+)
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from zkconsumer.broker.messages import StickyAssignmentExecutor, StickyAssignorMemberMetadataV1
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.events import GroupMember
 from zkconsumer.core.coordinator.strategies import MemberState
