@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.core.common.commands import Outcome
-from zkconsumer.core.common.invariants import no_orphan
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.sim.invariants import no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.process import Habits

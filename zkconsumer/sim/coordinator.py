@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -93,6 +93,7 @@ class GroupCoordinator:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
             waits for more members.
         lenient: differ from a broker as ``LENIENCIES`` says.
+        brokers: the brokers that run.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class GroupCoordinator:
         initial_delay: float = 3.0,
         watch: GroupWatch | None = None,
         lenient: bool = False,
+        brokers: Callable[[], tuple[BrokerEndpoint, ...]] = tuple,
     ) -> None:
         self.kernel = kernel
         self.lenient = lenient
@@ -114,6 +116,7 @@ class GroupCoordinator:
         self.offsets: dict[TopicPartition, int] = {}
         self.loading = False
         self._topics = topics
+        self._brokers = brokers
         self._initial_delay = initial_delay
         self._watch = watch
         self._protocol = ""
@@ -151,7 +154,8 @@ class GroupCoordinator:
             case commands.LoadTopics(token, wanted):
                 known = self._topics()
                 names = known if wanted is None else [name for name in wanted if name in known]
-                answer(events.TopicsLoaded(token, {name: known[name] for name in names}))
+                found = {name: known[name] for name in names}
+                answer(events.TopicsLoaded(token, found, self._brokers()))
             case commands.JoinGroup():
                 self._join(command, spec, answer)
             case commands.SyncGroup():

@@ -6,12 +6,12 @@ one for heartbeats. Everything runs inside kernel events.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from zkconsumer.core.common.invariants import MemberAtRest, Observer
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.machine import MembershipMachine
@@ -21,8 +21,10 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import Habits, SimLog, SimProcess
+from zkconsumer.sim.process import SimProcess, Source
 
 NOT_COORDINATOR: Final = 16
 
@@ -165,6 +167,7 @@ class Line:
         self._busy = None
         if isinstance(event, events.CoordinatorFound):
             self.coordinator = self._member.cluster.home
+        self._member.heard(command, event, sent_us / 1e6)
         self._on_answer(command, event, sent_us / 1e6, sent_us)
         self._next()
 
@@ -179,30 +182,31 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         self,
         cluster: Brokers,
         spec: GroupSpec,
-        log: SimLog | None = None,
+        data: Source | None = None,
         observer: Observer | None = None,
         habits: Habits = Habits(),  # noqa: B008
         note: Callable[[str], object] | None = None,
         watchers: Sequence[GroupObserver] = (),
         identify: Callable[[str, int], int] = lambda name, generation: 1,
     ) -> None:
-        super().__init__(cluster.kernel, spec.consumer_id, log, observer, habits, note)
+        super().__init__(
+            cluster.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
+        )
         self.spec = spec
         self.cluster = cluster
         self.trip_us = 1000
         self.identify = identify
-        self._log = log
         self._last_session = 0
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
         self._cut_until = -1.0
-        delivers = log is not None
+        self._proved = -math.inf
         self._coordination = BrokerCoordination(
             spec,
             self.host,
             self.gate,
             *self._lines,
-            (self.plane,) if delivers else (),
-            self.listener if delivers else None,
+            self.plane.progress,
+            self.listener if data is not None else None,
         )
         self._make_loop(MembershipMachine(spec), self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
@@ -237,6 +241,23 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         """Why it cannot continue."""
         return self.plane.failed
 
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self._proved
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """An answer has arrived: it may prove that the coordinator counts the member as live."""
+        beat = isinstance(event, events.HeartbeatAnswered) and event.code in (0, 27)
+        if beat or isinstance(event, events.Synced):
+            self._proved = max(self._proved, sent)
+        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
+            self._broken("commit_in_generation", f"{self.name}: {command}")
+
     def _leave(self) -> None:
         if self in self.cluster.members:
             self.cluster.members.remove(self)
@@ -268,7 +289,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
-        fetching = frozenset(self.machine.held) if self._log is None else self.fetching
+        fetching = self.fetching if self._delivers else frozenset(self.machine.held)
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
 
 
