@@ -65,6 +65,8 @@ class _Thread:
         self.worker = worker
         self.busy = False
         """A request is under way, or a step."""
+        self.alarm = 0
+        """Number of the step that is due next: one that was put off counts no more."""
         self.cancel: Callable[[], object] = lambda: None
         """Cancels the next step."""
 
@@ -152,10 +154,12 @@ class SimFetching:
 
     def _step_in(self, delay: float, key: WorkerKey, thread: _Thread) -> None:
         thread.cancel()
-        thread.cancel = self._host.after(delay, lambda: self._step(key, thread))
+        thread.alarm += 1
+        alarm = thread.alarm
+        thread.cancel = self._host.after(delay, lambda: self._step(key, thread, alarm))
 
-    def _step(self, key: WorkerKey, thread: _Thread) -> None:
-        if self._closed:
+    def _step(self, key: WorkerKey, thread: _Thread, alarm: int) -> None:
+        if self._closed or thread.busy or thread.alarm != alarm:
             return
         try:
             chosen = thread.worker.choose()

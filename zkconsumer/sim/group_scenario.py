@@ -26,14 +26,12 @@ from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.whole import undelivered
+from zkconsumer.sim.whole import deliver_all
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0
 #: Seconds for each trouble, where there are many.
 INTERVAL = 0.2
-#: Within this time an application that waits gets the records there are (seconds).
-BOUND = 5.0
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
 SETTLE = 10.0
 #: Longer than any run (seconds).
@@ -290,10 +288,15 @@ class World:
 
     # -- at rest
 
+    @property
+    def judged(self) -> list[SimGroupMember]:
+        """Live members, but for those that a coordinator took for their own predecessors."""
+        return [member for member in self.live if not self._misfenced(member)]
+
     def at_rest(self) -> list[Violation]:
         """Judge who owns and fetches what. Call it when everybody had the time to settle."""
         now = self.kernel.now
-        live = [member for member in self.live if not self._misfenced(member)]
+        live = self.judged
         found = [
             Violation("stable_at_rest", now, f"{m.name}: {m.machine.state.name} {m.failed}")
             for m in live
@@ -329,11 +332,6 @@ class World:
         """Whether it ended because a coordinator took it for its own predecessor."""
         failed = member.machine.state is State.FAILED
         return failed and member.spec.instance_id in self.group.misfenced
-
-    def lost(self) -> list[Violation]:
-        """Judge whether everything was delivered, in partitions that have an owner."""
-        live = [member for member in self.live if not self._misfenced(member)]
-        return undelivered(self.kernel.now, live)
 
 
 class _Seen:
@@ -381,8 +379,7 @@ def run(
     patience = 5.0 + world.session + world.rebalance + world.reread + SETTLE
     kernel.run(until=max(troubled, world.quiet_from) + patience)
     violations = world.at_rest()
-    kernel.run(until=kernel.now + BOUND)
-    violations += world.lost()
+    violations += deliver_all(kernel, lambda: world.judged)
     return Result(
         seed,
         world.observer.violations + violations,

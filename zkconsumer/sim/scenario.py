@@ -39,7 +39,7 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.offset_store import SimOffsets
-from zkconsumer.sim.whole import undelivered
+from zkconsumer.sim.whole import deliver_all
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"
@@ -51,8 +51,6 @@ NEVER = 1000.0
 TROUBLED = 25.0
 #: Seconds for each trouble, where there are many.
 INTERVAL = 0.2
-#: Within this time an application that waits gets the records there are (seconds).
-BOUND = 5.0
 #: Registrations that nobody should write: each is left out by all members alike, or harmless.
 HOSTILE = (
     b"",
@@ -247,10 +245,6 @@ class World:
             if m.unanswered
         ]
         return found
-
-    def lost(self) -> list[Violation]:
-        """Judge whether everything was delivered, in partitions that have an owner."""
-        return undelivered(self.kernel.now, self.live)
 
 
 @dataclass(slots=True)
@@ -567,8 +561,7 @@ def run(
         world.offsets.troubled = False
     kernel.run(until=max(troubled, trouble.quiet_from) + trouble.timeout + SETTLE)
     violations = world.at_rest()
-    kernel.run(until=kernel.now + BOUND)
-    violations += world.lost()
+    violations += deliver_all(kernel, lambda: world.live)
     return Result(
         seed,
         world.observer.violations + violations,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from zkconsumer.sim.cluster import SimCluster
     from zkconsumer.sim.process import SimProcess
 
+BOUND_S = 4.0
+"""Within this time an application that waits gets the next of the records there are."""
 _STOP_POLL = 0.05
 """Seconds between two looks whether a message is still in hand."""
 _INTERRUPTED = 0.02
@@ -270,6 +272,18 @@ class WholePlane:
             self.records.processed(claim.info.topic_partition, claim.in_hand, claim.generation)
             self.judge.processed(claim)
 
+    def undelivered(self) -> list[Violation]:
+        """What of the partitions that are being read was not delivered so far."""
+        found: list[Violation] = []
+        now = self._host.now()
+        for tp, claim in self.judge.claims.items():
+            if claim.behind:
+                text = f"{self.name}: {claim.info} expects {claim.expected} of {claim.log.end}"
+                found.append(Violation("no_silent_partition", now, text))
+            elif lost := self.records.undelivered(tp):
+                found.append(Violation("no_record_lost", now, f"{tp}: {lost} not delivered"))
+        return found
+
     @property
     def may_deliver(self) -> bool:
         """Whether the application would get a message now."""
@@ -372,11 +386,11 @@ class Application:
         try:
             message = stream.try_next()
         except StopIteration:
-            if not self._member.loop.ended and not self._member.closing:
+            if host.alive and not self._member.loop.ended and not self._member.closing:
                 plane.broken("goes_on", f"stream {number} has ended")
             return None
         except Exception as error:  # noqa: BLE001
-            if not plane.failed:
+            if host.alive and not plane.failed:
                 plane.broken("stream_works", f"stream {number}: {error!r}")
             return None
         if message is None or not host.alive:
@@ -416,19 +430,23 @@ class _Interrupted:
                 self._kernel.step()
 
 
-def undelivered(at: float, members: Iterable[SimProcess[Any]]) -> list[Violation]:
-    """What of the partitions that are being read was not delivered, though there was time."""
-    found: list[Violation] = []
-    for member in members:
-        plane = member.plane
-        assert isinstance(plane, WholePlane)
-        for tp, claim in plane.judge.claims.items():
-            if claim.behind:
-                text = f"{member.name}: {claim.info} expects {claim.expected} of {claim.log.end}"
-                found.append(Violation("no_silent_partition", at, text))
-            elif lost := plane.records.undelivered(tp):
-                found.append(Violation("no_record_lost", at, f"{tp}: {lost} not delivered"))
-    return found
+def deliver_all(
+    kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
+) -> list[Violation]:
+    """Run until the members' applications have got all records of what they read.
+
+    Silence is when nothing is delivered for ``BOUND_S`` although there is more.
+    """
+    heard, before = kernel.now, -1
+    while True:
+        planes = [m.plane for m in members() if isinstance(m.plane, WholePlane)]
+        found = [violation for plane in planes for violation in plane.undelivered()]
+        deliveries = sum(plane.judge.deliveries for plane in planes)
+        if deliveries != before:
+            heard, before = kernel.now, deliveries
+        if not found or kernel.now - heard >= BOUND_S:
+            return found
+        kernel.run(until=kernel.now + 0.5)
 
 
-__all__ = ["Application", "WholePlane", "undelivered"]
+__all__ = ["Application", "WholePlane", "deliver_all"]
