@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from zkconsumer.broker.sticky import StickyStrategy
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
@@ -26,12 +26,13 @@ from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.result import EVENTS, Result
 from zkconsumer.sim.whole import deliver_all
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0
 #: Seconds for each trouble, where there are many.
-INTERVAL = 0.2
+INTERVAL = 0.5
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
 SETTLE = 10.0
 #: Longer than any run (seconds).
@@ -41,21 +42,10 @@ STRATEGIES: tuple[Strategy, ...] = (
     RoundRobinStrategy(),
     LegacyStrategy("legacy-range"),
     LegacyStrategy("legacy-roundrobin"),
+    StickyStrategy(False),
+    StickyStrategy(True),
+    StickyStrategy(True),
 )
-
-
-@dataclass(slots=True)
-class Result:
-    """How a run ended. ``faults`` counts what was done to the group, by kind."""
-
-    seed: int
-    violations: list[Violation]
-    faults: dict[str, int]
-    deliveries: int
-    generations: int
-    strategy: str
-    history: list[str] | None
-    states: set[State]
 
 
 class World:
@@ -356,12 +346,11 @@ def run(
     *,
     strategies: Sequence[Strategy] = STRATEGIES,
     record: bool = False,
-    events: int | None = None,
-) -> Result:
+    events: int = EVENTS,
+) -> Result[World]:
     """One group, ``events`` troubles, lost and late answers, then rest.
 
-    A pure function of its arguments. One of ``strategies`` is drawn; the number of troubles where
-    it is ``None``.
+    A pure function of its arguments. One of ``strategies`` is drawn.
     """
     world = World(seed, strategies, record)
     kernel, rng = world.kernel, world.rng
@@ -369,9 +358,8 @@ def run(
         world.set_topic(topic, rng.randint(1, 5))
     for _ in range(rng.randint(2, 3)):
         kernel.schedule(3 * rng.random(), world.join)
-    count = rng.choice([4, 8, 16, 30]) if events is None else events
-    troubled = max(TROUBLED, count * INTERVAL)
-    for _ in range(count):
+    troubled = max(TROUBLED, events * INTERVAL)
+    for _ in range(events):
         kernel.schedule(troubled * rng.random(), world.strike)
     kernel.run(until=troubled)
     world.brokers.loss = world.brokers.delay = 0.0
@@ -381,15 +369,16 @@ def run(
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.judged)
     return Result(
+        "coordinator",
         seed,
+        events,
+        False,
         world.observer.violations + violations,
         world.counts,
         world.observer.deliveries,
-        world.group.generation,
-        world.offered[0].name,
         world.history,
-        world.states,
+        world,
     )
 
 
-__all__ = ["STRATEGIES", "Result", "World", "run"]
+__all__ = ["STRATEGIES", "World", "run"]

@@ -168,6 +168,8 @@ class Observer:
     _ended: set[int] = field(default_factory=set)
     _excused: set[tuple[TopicPartition, int]] = field(default_factory=set)
     _reading: dict[tuple[TopicPartition, int], _Delivery] = field(default_factory=dict)
+    #: Partitions whose stored offset a member wrote that had lost them, which nothing refused.
+    _foreign: set[TopicPartition] = field(default_factory=set)
     _names: dict[int, str] = field(default_factory=dict)
     #: Members that a reset has allowed to lower what is stored, once.
     _may_lower: set[tuple[TopicPartition, str]] = field(default_factory=set)
@@ -224,13 +226,14 @@ class Observer:
             member = self._names.get(by, "")
             if (tp, member) in self._may_lower:
                 self._may_lower.discard((tp, member))
-            elif fenced or owner == by:
+            elif fenced or (owner == by and tp not in self._foreign):
                 self.note("offsets_never_lowered", at, by, f"{tp}: {before} -> {after} by {by}")
         if after is None:
             self.committed.pop(tp, None)
             return
         if owner == by or not fenced:
             self._by_owner[tp] = after
+            (self._foreign.discard if owner == by else self._foreign.add)(tp)
         elif owner not in self.legacy_sessions:
             text = f"{tp}: {after} committed by {by}, owner is {owner}"
             self.note("commits_fenced", at, by, text)
