@@ -226,6 +226,10 @@ class SimGroupMember(SimProcess[MembershipMachine]):
             self._last_session = self.identify(machine.member_id, machine.generation)
         return self._last_session
 
+    def session_now(self, session: int) -> int:
+        """See ``SimProcess``: a cooperative member keeps what it reads while it joins."""
+        return self.session
+
     @property
     def home(self) -> int:
         """The broker that it takes for the coordinator."""

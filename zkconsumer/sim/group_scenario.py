@@ -26,6 +26,7 @@ from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
 from zkconsumer.sim.whole import deliver_all
 
@@ -295,9 +296,9 @@ class World:
             or not m.cluster.group.seats.get(m.machine.member_id)
         ]
         found += [
-            Violation("commits_answered", now, f"{m.name}: {m.unanswered} unanswered")
-            for m in live
-            if m.unanswered
+            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
+            for member in live
+            if (count := member.unanswered(ANSWER_S))
         ]
         if len(self.group.seats) != len(live):
             found.append(Violation("no_ghosts_at_rest", now, f"{list(self.group.seats)}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Final, Generic, Protocol
 
 from zkconsumer.core.common import events
 from zkconsumer.core.common.types import (
@@ -26,6 +26,9 @@ from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.light import SimPlane
 from zkconsumer.sim.whole import WholePlane
+
+ANSWER_S: Final = 4.0
+"""Within this time a commit is answered when nothing troubles the servers."""
 
 
 class Source(Protocol):
@@ -118,7 +121,8 @@ class SimProcess(Generic[MachineT]):
         self.listener = SimListener(self.host, habits, self.plane)
         self._kernel = kernel
         self._delivers = data is not None
-        self._asked: list[Future[tuple[str, ...]]] = []
+        self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
+        """Commits, and when they were asked for."""
         self._late = False
         if isinstance(self.plane, WholePlane):
             self.host.on_step = self._judge
@@ -128,6 +132,10 @@ class SimProcess(Generic[MachineT]):
     def session(self) -> int:
         """What the observer knows the member by; 0: it is no member."""
         raise NotImplementedError
+
+    def session_now(self, session: int) -> int:
+        """By what the observer knows a member now that began something in ``session``."""
+        return session
 
     @property
     def machine(self) -> MachineT:
@@ -188,14 +196,13 @@ class SimProcess(Generic[MachineT]):
         strict = positions is not None
         wanted = self.plane.positions() if positions is None else positions
         asked = self.loop.commit(wanted, strict)
-        self._asked.append(asked)
+        self._asked.append((self._kernel.now, asked))
         return asked
 
-    @property
-    def unanswered(self) -> int:
-        """Commit requests without an answer."""
-        self._asked = [future for future in self._asked if not future.done()]
-        return len(self._asked)
+    def unanswered(self, seconds: float = 0.0) -> int:
+        """Commit requests without an answer that were made at least ``seconds`` ago."""
+        self._asked = [(at, future) for at, future in self._asked if not future.done()]
+        return sum(at <= self._kernel.now - seconds for at, _ in self._asked)
 
     def close(self) -> None:
         """Leave the group in order."""
@@ -257,8 +264,8 @@ class SimProcess(Generic[MachineT]):
             self.plane.application.end()
             if self.gate.is_open and not self.gate.always_open:
                 self._broken("gate", f"{self.name}: it is open after the end")
-            if self.unanswered:
-                self._broken("commits_answered", f"{self.name}: {self.unanswered} at its end")
+            if self.unanswered():
+                self._broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
 
     # -- judging
 

@@ -39,6 +39,7 @@ from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.offset_store import SimOffsets
+from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
 from zkconsumer.sim.whole import deliver_all
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
@@ -241,9 +242,9 @@ class World:
         found += no_orphan(now, sorted(should), owners, resting)
         found += no_member_without_share(now, should, owners, resting)
         found += [
-            Violation("commits_answered", now, f"{m.spec.consumer_id}: {m.unanswered} unanswered")
-            for m in live
-            if m.unanswered
+            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
+            for member in live
+            if (count := member.unanswered(ANSWER_S))
         ]
         return found
 

@@ -230,7 +230,8 @@ class WholePlane:
         claim.open = False
         if self._stopping.get(tp) is claim:
             del self._stopping[tp]
-        self._observer.stopped(tp, claim.session)
+        for session in {claim.session, self.member.session_now(claim.session)}:
+            self._observer.stopped(tp, session)
 
     def _reported(self, event: FetchEvent) -> None:
         if self._host.recorded:
@@ -256,7 +257,8 @@ class WholePlane:
         tp = TopicPartition(message.topic, message.partition)
         generation = STAMP.unpack_from(message.value)[1]
         claim = self.judge.claims.get(tp)
-        session = self.member.session if claim is None else claim.session
+        member = self.member
+        session = member.session if claim is None else member.session_now(claim.session)
         if self._host.recorded:
             self._host.say(f"delivers {tp} {message.offset} in {session}")
         self.records.delivered(tp, message.offset, generation)
