@@ -18,7 +18,7 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play the run; 1 if a rule was broken, 2 (by ``argparse``) for arguments that make no sense."""
+    """Play the run; return 1 if a rule was broken. Exits with 2 for wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m zkconsumer.sim",
         description="Simulate a group of whole members under random troubles, and judge it.",
@@ -42,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         legacy=given.legacy,
         record=given.history,
     )
-    for line in result.history or ():
-        print(line)
-    print(result)
+    sys.stdout.writelines(f"{line}\n" for line in [*(result.history or ()), result])
     return 1 if result.violations else 0
 
 

@@ -20,7 +20,7 @@ from zkconsumer.sim.whole import WholePlane
 if TYPE_CHECKING:
     from zkconsumer.sim.process import SimProcess
 
-_PRODUCE: Final = 0.15
+_PRODUCE: Final = 0.25
 """Seconds between two batches of records, on average."""
 _TIMEOUT: Final = 2.0
 """``socket.timeout.ms`` in seconds."""

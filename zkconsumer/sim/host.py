@@ -60,6 +60,8 @@ class SimHost:
         self.paused = False
         self.on_fault: Callable[[BaseException], object] = lambda error: None
         """Called when an action has raised ``InjectedFault``."""
+        self.on_error: Callable[[Exception], object] | None = None
+        """Called when an action has raised anything else; by default the simulation ends."""
         self.on_step: Callable[[], object] = lambda: None
         """Called when all that was posted is done."""
         self._note = note
@@ -90,6 +92,10 @@ class SimHost:
                 self._inbox.popleft()()
             except InjectedFault as fault:
                 self.on_fault(fault)
+            except Exception as error:
+                if self.on_error is None:
+                    raise
+                self.on_error(error)
         self._busy = False
         if self.alive and not self.paused:
             self.on_step()

@@ -6,6 +6,7 @@ runs inside kernel events, in the thread that runs the kernel.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -127,6 +128,7 @@ class SimProcess(Generic[MachineT]):
         if isinstance(self.plane, WholePlane):
             self.host.on_step = self._judge
             self.host.on_fault = lambda error: self.loop.crashed(error)
+            self.host.on_error = self._raised
 
     @property
     def session(self) -> int:
@@ -268,6 +270,13 @@ class SimProcess(Generic[MachineT]):
                 self._broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
 
     # -- judging
+
+    def _raised(self, error: Exception) -> None:
+        """A step of the member has raised: that is a fault, and the end of its process."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        self._broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
+        self.crash()
 
     def _broken(self, rule: str, text: str) -> None:
         assert self.observer is not None
