@@ -186,12 +186,23 @@ class SimCluster:
         self.brokers.troubled = False
 
     def calm_down(self) -> None:
-        """Nothing is written any more, and all brokers run."""
-        self._writing = False
+        """All brokers run. Leaders move once more, without any broker's coming or going; then a
+        last record is written to each partition."""
         self._hurry()
         for number in self.brokers.endpoints:
             self._start_broker(number)
         self._elect()
+        self.kernel.schedule(2.0, self._move_all)
+        self.kernel.schedule(3.0, self._write_last)
+
+    def _move_all(self) -> None:
+        for tp in self.partitions:
+            self.brokers.lead(tp, self._rng.choice(sorted(self.brokers.up)))
+
+    def _write_last(self) -> None:
+        self._writing = False
+        for tp in self.partitions:
+            self.brokers.logs[tp].append(1, 12)
 
 
 __all__ = ["SimCluster"]

@@ -94,7 +94,7 @@ class Judge:
         self.broken = broken
         self.scala = scala
         self._brokers = brokers
-        self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=4)
+        self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=12)
 
     def reset(self, tp: TopicPartition, replaced: int | None) -> None:
         """``auto.offset.reset`` has chosen a position for ``tp``, as was reported."""

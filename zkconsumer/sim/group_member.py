@@ -197,6 +197,8 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         self.trip_us = 1000
         self.identify = identify
         self._last_session = 0
+        self._left = ""
+        """The last member id."""
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
         self._cut_until = -1.0
         self._proved = -math.inf
@@ -223,6 +225,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         """See ``SimProcess``."""
         machine = self.machine
         if machine.member_id:
+            self._left = machine.member_id
             self._last_session = self.identify(machine.member_id, machine.generation)
         return self._last_session
 
@@ -254,13 +257,25 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def _session_timeout(self) -> float:
         return self.spec.session_timeout
 
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit
+
+    def _check_left(self) -> None:
+        brokers = self.cluster
+        lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
+        dynamic = self.spec.instance_id is None
+        if dynamic and not lost and not self.is_cut and self._left in brokers.group.seats:
+            self.broken("leaves_in_order", f"{self._left} is still in the group")
+
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """An answer has arrived: it may prove that the coordinator counts the member as live."""
         beat = isinstance(event, events.HeartbeatAnswered) and event.code in (0, 27)
         if beat or isinstance(event, events.Synced):
             self._proved = max(self._proved, sent)
         if isinstance(command, commands.CommitOffsets) and command.generation < 0:
-            self._broken("commit_in_generation", f"{self.name}: {command}")
+            self.broken("commit_in_generation", f"{self.name}: {command}")
 
     def _leave(self) -> None:
         if self in self.cluster.members:

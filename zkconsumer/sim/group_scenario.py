@@ -28,7 +28,7 @@ from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.whole import deliver_all
+from zkconsumer.sim.whole import deliver_all, uncommitted
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0
@@ -369,6 +369,7 @@ def run(
     kernel.run(until=max(troubled, world.quiet_from) + patience)
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.judged)
+    violations += uncommitted(kernel, lambda: world.judged)
     return Result(
         "coordinator",
         seed,

@@ -7,6 +7,7 @@ group at rest. ``zkconsumer.sim.fetch_judge`` judges one member's delivery. Time
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,7 +49,7 @@ RULES: Final[Mapping[str, str]] = {
     "commits_answered": "every commit call is answered",
     "commit_stores": "a commit that is answered without a fault has stored what it was given",
     "commit_in_generation": "no commit is sent without a generation",
-    "timers_count_once": "a timer that was replaced does not fire",
+    "timers_count_once": "a timer that was replaced starts nothing",
     "leaves_in_order": "a member that has left in order is gone at the servers",
     # At rest.
     "no_orphan_at_rest": "every partition has one owner, and that member alone fetches it",
@@ -58,6 +59,7 @@ RULES: Final[Mapping[str, str]] = {
     "stable_at_rest": "every member is in the group's last generation",
     "no_ghosts_at_rest": "the group has no members but those that live",
     "holds_what_is_there": "a member holds partitions that exist, in streams that it has",
+    "committed_at_rest": "a member that commits by itself has stored how far it got",
     "no_silent_partition": "an application that waits gets the records there are, within a bound",
 }
 
@@ -163,6 +165,7 @@ class Observer:
     #: The first offset above all that were delivered.
     delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
     deliveries: int = 0
+    resets: Counter[TopicPartition] = field(default_factory=Counter)
     #: Offset last stored by a session while no other one was the owner.
     _by_owner: dict[TopicPartition, int] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
@@ -245,6 +248,7 @@ class Observer:
     def reset(self, tp: TopicPartition, member: str) -> None:
         """``auto.offset.reset`` chose a position in place of one that is out of range."""
         self._may_lower.add((tp, member))
+        self.resets[tp] += 1
 
     def started(
         self, at: float, tp: TopicPartition, session: int, position: int, member: str = ""

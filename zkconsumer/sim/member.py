@@ -162,6 +162,11 @@ class SimMember(SimProcess[RebalanceMachine]):
         return self._coordination.session_id
 
     @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit and not self.spec.scala
+
+    @property
     def proved(self) -> float:
         """See ``SimProcess``."""
         return self._zk.proved

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Generic, Protocol
 
-from zkconsumer.core.common import events
+from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import (
     ConsumerThreadId,
     Subscription,
@@ -76,7 +76,26 @@ class SimListener:
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
         """Commit what is about to be released, and return when that is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
-        self.commit(positions).add_done_callback(lambda _: self._end(done, None))
+        resets = self._resets()
+        asked = self.commit(positions)
+
+        def answered(future: Future[tuple[str, ...]]) -> None:
+            if not future.result() and self._resets() == resets:
+                self._check_stored(positions)
+            self._end(done, None)
+
+        asked.add_done_callback(answered)
+
+    def _resets(self) -> int:
+        plane = self._plane
+        return plane.observer.resets.total() if isinstance(plane, WholePlane) else 0
+
+    def _check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
+        if isinstance(self._plane, WholePlane):
+            for tp, position in positions.items():
+                stored = self._plane.observer.committed.get(tp, -1)
+                if stored < position:
+                    self._plane.broken("commit_stores", f"{tp}: {stored} in place of {position}")
 
     def _end(self, done: Done, error: str | None) -> None:
         self.since = None
@@ -248,7 +267,7 @@ class SimProcess(Generic[MachineT]):
             if not future.done() or not (
                 isinstance(future.exception(), ConnectorFailedError) or future is self.loop.started
             ):
-                self._broken("end_is_heard", f"{self.name}: a fault inside is not reported")
+                self.broken("end_is_heard", f"{self.name}: a fault inside is not reported")
         self._ended()
         self.host.alive = False
 
@@ -258,6 +277,8 @@ class SimProcess(Generic[MachineT]):
             return  # see ``fail``
         self.host.say(f"closed {closed.result()}")
         self._ended()
+        if isinstance(self.plane, WholePlane) and not closed.result():
+            self._check_left()
         self.host.alive = False
 
     def _ended(self) -> None:
@@ -265,9 +286,9 @@ class SimProcess(Generic[MachineT]):
         if isinstance(self.plane, WholePlane):
             self.plane.application.end()
             if self.gate.is_open and not self.gate.always_open:
-                self._broken("gate", f"{self.name}: it is open after the end")
+                self.broken("gate", f"{self.name}: it is open after the end")
             if self.unanswered():
-                self._broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
+                self.broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
 
     # -- judging
 
@@ -275,10 +296,11 @@ class SimProcess(Generic[MachineT]):
         """A step of the member has raised: that is a fault, and the end of its process."""
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-        self._broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
+        self.broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
         self.crash()
 
-    def _broken(self, rule: str, text: str) -> None:
+    def broken(self, rule: str, text: str) -> None:
+        """Rule ``rule`` is broken, as ``text`` says."""
         assert self.observer is not None
         self.observer.note(rule, self._kernel.now, self.session, text)
 
@@ -291,7 +313,15 @@ class SimProcess(Generic[MachineT]):
             until = self.proved + self._session_timeout
             if self.gate.valid_until > until + 1e-6:
                 text = f"{self.name}: open until {self.gate.valid_until}, the session {until}"
-                self._broken("lease", text)
+                self.broken("lease", text)
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether it commits every ``commit_interval``, and stores how far it got."""
+        raise NotImplementedError
+
+    def _check_left(self) -> None:
+        """The member has left in order: look whether the servers know."""
 
     @property
     def proved(self) -> float:
@@ -314,18 +344,29 @@ class _Watchers:
     def __init__(self, member: SimProcess[Any], watchers: Sequence[Any]) -> None:
         self._member = member
         self._watchers = watchers
+        self._timers: dict[str, int] = {}
+        """Token of the last timer of each name."""
+        self._stale = False
+        """Whether the machine takes in a timer that was replaced."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
-        host = self._member.host
+        member = self._member
+        host = member.host
         if host.recorded:
             host.say(f"{event}")
-        self._member.active_us = host.kernel.now_us
+        member.active_us = host.kernel.now_us
+        fired = isinstance(event, events.TimerFired)
+        self._stale = fired and self._timers.get(event.name) != event.token
         for watcher in self._watchers:
             watcher.event(event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
+        if self._stale and isinstance(self._member.plane, WholePlane):
+            self._member.broken("timers_count_once", f"{self._member.name}: {command}")
+        if isinstance(command, commands.SetTimer):
+            self._timers[command.name] = command.token
         for watcher in self._watchers:
             watcher.command(command, epoch, attempt)
 

@@ -41,7 +41,7 @@ from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.offset_store import SimOffsets
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.whole import deliver_all
+from zkconsumer.sim.whole import deliver_all, uncommitted
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"
@@ -473,6 +473,7 @@ class Trouble:
 
     def brokers_gone(self) -> None:
         """The registrations of all brokers vanish for a while."""
+        assert isinstance(self.world.data, SimCluster)
         for number in self.world.data.brokers.endpoints:
             self.world.set_broker(number, None)
         seconds = self.rng.choice([0.05, 3.0])
@@ -544,6 +545,7 @@ def run(
     kernel.run(until=max(troubled, trouble.quiet_from) + trouble.timeout + SETTLE)
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.live)
+    violations += uncommitted(kernel, lambda: world.live)
     return Result(
         "zookeeper",
         seed,

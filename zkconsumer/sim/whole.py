@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BOUND_S = 4.0
 """Within this time an application that waits gets the next of the records there are."""
+_COMMITTED_S = 4.0
+"""Within this time a member that commits by itself has stored how far it got."""
 _STOP_POLL = 0.05
 """Seconds between two looks whether a message is still in hand."""
 _INTERRUPTED = 0.02
@@ -54,7 +56,7 @@ class WholePlane:
         observer = member.observer
         assert observer is not None
         assert observer.records is not None
-        self._observer = observer
+        self.observer = observer
         self.records = observer.records
         scala = member.gate.always_open
         self.judge = Judge(cluster.brokers, self.broken, scala)
@@ -88,7 +90,7 @@ class WholePlane:
 
     def broken(self, rule: str, text: str) -> None:
         """Rule ``rule`` is broken, as ``text`` says."""
-        self._observer.note(rule, self._host.now(), self.member.session, f"{self.name}: {text}")
+        self.observer.note(rule, self._host.now(), self.member.session, f"{self.name}: {text}")
 
     @property
     def name(self) -> str:
@@ -134,7 +136,7 @@ class WholePlane:
             self._stopping.pop(tp, None)
             self._final.pop(tp, None)
             self.judge.claims[tp] = claim
-            self._observer.started(self._host.now(), tp, session, start or 0, self.name)
+            self.observer.started(self._host.now(), tp, session, start or 0, self.name)
 
     def stop(
         self,
@@ -231,7 +233,7 @@ class WholePlane:
         if self._stopping.get(tp) is claim:
             del self._stopping[tp]
         for session in {claim.session, self.member.session_now(claim.session)}:
-            self._observer.stopped(tp, session)
+            self.observer.stopped(tp, session)
 
     def _reported(self, event: FetchEvent) -> None:
         if self._host.recorded:
@@ -246,7 +248,7 @@ class WholePlane:
                     assert claim.info.fetched_offset is not None
                     self.records.excuse(tp, claim.info.fetched_offset)
                 if event.replaced is not None:
-                    self._observer.reset(tp, self.name)
+                    self.observer.reset(tp, self.name)
             self.judge.reset(tp, event.replaced)
             self.on_reset(tp, event.replaced)
 
@@ -264,7 +266,7 @@ class WholePlane:
         self.records.delivered(tp, message.offset, generation)
         if self.judge.scala:
             self.records.processed(tp, message.offset, generation)
-        self._observer.delivered(self._host.now(), tp, session, message.offset, message.offset)
+        self.observer.delivered(self._host.now(), tp, session, message.offset, message.offset)
         self.judge.delivered(number, message, gate_open=gate_open)
         return claim
 
@@ -451,4 +453,22 @@ def deliver_all(
         kernel.run(until=kernel.now + 0.5)
 
 
-__all__ = ["Application", "WholePlane", "deliver_all"]
+def uncommitted(
+    kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
+) -> list[Violation]:
+    """Wait for the next automatic commits; return what they have not stored."""
+    kernel.run(until=kernel.now + _COMMITTED_S)
+    found: list[Violation] = []
+    for member in members():
+        plane = member.plane
+        if not member.commits_by_itself or not isinstance(plane, WholePlane):
+            continue
+        for tp, claim in plane.judge.claims.items():
+            stored = plane.observer.committed.get(tp)
+            if claim.info.position is not None and stored != claim.info.position:
+                text = f"{member.name}: {claim.info}, stored is {stored}"
+                found.append(Violation("committed_at_rest", kernel.now, text))
+    return found
+
+
+__all__ = ["Application", "WholePlane", "deliver_all", "uncommitted"]

@@ -1,0 +1,28 @@
+"""The simulation of whole members finds planted bugs: each breaks a rule at a seed that is known.
+
+``.venv/bin/python -m tests.sim.plants`` searches for the seeds anew.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.plants import EVENTS, FOUND, UNSEEN, plants
+from zkconsumer.sim.runs import run
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each of these bugs, alone, breaks a rule in one of the first thousand runs."""
+    plant, _ = plants()[name]
+    plant(monkeypatch)
+    coordination, seed, rule = FOUND[name]
+    result = run(seed, coordination=coordination, events=EVENTS)
+    assert rule in {violation.rule for violation in result.violations}
+
+
+def test_every_bug_is_in_the_table() -> None:
+    """None is left out, and all seeds are low."""
+    assert FOUND.keys() | UNSEEN.keys() == plants().keys()
+    assert not FOUND.keys() & UNSEEN.keys()
+    assert all(found.seed < 1000 for found in FOUND.values())
