@@ -13,7 +13,6 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.commits import CommitDesk
 from zkconsumer.core.coordinator.machine import MembershipMachine
-from zkconsumer.core.zookeeper import commands as zk_commands
 from zkconsumer.core.zookeeper.commit_lane import CommitLane
 from zkconsumer.core.zookeeper.committing import Committing
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
@@ -60,11 +59,6 @@ def forgets_stopped_partitions(patch: Patch) -> None:
     patch.setattr(
         DataPlane, "_revoke", lambda self, partitions, keep: right(self, partitions, False)
     )
-
-
-def forgets_nothing(patch: Patch) -> None:
-    """Positions of partitions that are released are kept, and committed again later."""
-    patch.setattr(DataPlane, "forget", lambda self, partitions: None)
 
 
 def starts_at_the_next_record(patch: Patch) -> None:
@@ -288,21 +282,6 @@ def does_not_say_that_it_is_lost(patch: Patch) -> None:
     _session_event(patch, SessionEvent.LOST)
 
 
-def goes_on_with_old_scripts(patch: Patch) -> None:
-    """Scripts of a lost session continue in the next one."""
-    right = ZooKeeperCoordination._session_changed
-
-    def changed(self: ZooKeeperCoordination, event: SessionEvent, session_id: int) -> None:
-        running = dict(self._scripts)
-        if event is SessionEvent.LOST:
-            self._scripts.clear()
-        right(self, event, session_id)
-        if event is SessionEvent.LOST:
-            self._scripts.update(running)
-
-    patch.setattr(ZooKeeperCoordination, "_session_changed", changed)
-
-
 def hears_no_watch(patch: Patch) -> None:
     """Watches of owner znodes are not passed on."""
     right = ZooKeeperCoordination.on_watch
@@ -312,22 +291,6 @@ def hears_no_watch(patch: Patch) -> None:
             right(self, path)
 
     patch.setattr(ZooKeeperCoordination, "on_watch", on_watch)
-
-
-def releases_without_forgetting(patch: Patch) -> None:
-    """Positions of released partitions stay, and are committed for the next claim."""
-    right = ZooKeeperCoordination.carry_out
-
-    def carry_out(self: ZooKeeperCoordination, command: Any) -> None:
-        data = self._member.data
-        if isinstance(command, zk_commands.Release):
-            forget, data.forget = data.forget, lambda partitions: None  # type: ignore[method-assign]
-            right(self, command)
-            data.forget = forget  # type: ignore[method-assign]
-        else:
-            right(self, command)
-
-    patch.setattr(ZooKeeperCoordination, "carry_out", carry_out)
 
 
 def trusts_the_offset_store(patch: Patch) -> None:

@@ -356,7 +356,7 @@ class Trouble:
             kafka_storage=self.world.offsets is not None,
             dual_commit=self.world.dual,
         )
-        self.world.add_member(spec, self.habits).slow_pings(0.02)
+        self.world.add_member(spec, self.habits).slow_pings(0.05)
         self.lasts(1)
 
     def leave(self) -> None:
