@@ -265,8 +265,8 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def _check_left(self) -> None:
         brokers = self.cluster
         lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
-        dynamic = self.spec.instance_id is None
-        if dynamic and not lost and not self.is_cut and self._left in brokers.group.seats:
+        leaves = self.spec.instance_id is None and self.machine._coordinator  # else nobody to tell
+        if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
             self.broken("leaves_in_order", f"{self._left} is still in the group")
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
