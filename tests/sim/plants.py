@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from multiprocessing import Pool
 from typing import NamedTuple
@@ -33,6 +33,105 @@ class Found(NamedTuple):
     coordination: str
     seed: int
     rule: str
+
+
+FOUND: Mapping[str, Found] = {
+    "asks_for_commits_twice": Found("coordinator", 10, "offsets_never_lowered"),
+    "asks_for_the_last_record_again": Found("zookeeper", 0, "none_twice"),
+    "asks_no_second_time": Found("coordinator", 6, "stable_at_rest"),
+    "asks_with_a_backlog": Found("zookeeper", 11, "queue_bound"),
+    "assigns_without_waking": Found("zookeeper", 0, "no_silent_partition"),
+    "begins_where_zookeeper_says": Found("zookeeper", 11, "starts_at_committed"),
+    "believes_a_refused_heartbeat": Found("coordinator", 29, "stable_at_rest"),
+    "believes_any_registration": Found("zookeeper", 7, "registered_at_rest"),
+    "believes_errors": Found("coordinator", 2, "lease"),
+    "closes_no_stream": Found("zookeeper", 0, "end_is_heard"),
+    "commits_no_more": Found("zookeeper", 0, "no_orphan_at_rest"),
+    "commits_out_of_date": Found("coordinator", 6, "offsets_never_lowered"),
+    "commits_without_a_generation": Found("coordinator", 21, "commit_in_generation"),
+    "commits_without_condition": Found("zookeeper", 4, "offsets_never_lowered"),
+    "consumes_early": Found("zookeeper", 1, "committed_is_processed"),
+    "counts_the_coordinators_lease_from_the_answer": Found("coordinator", 20, "lease"),
+    "counts_the_lease_from_the_answer": Found("zookeeper", 5, "lease"),
+    "counts_the_torn_batch": Found("coordinator", 0, "committed_is_processed"),
+    "crashes_as_a_member": Found("zookeeper", 0, "no_orphan_at_rest"),
+    "crashes_silently": Found("zookeeper", 0, "end_is_heard"),
+    "crashes_without_answers": Found("coordinator", 44, "commits_answered"),
+    "decodes_past_a_revoke": Found("zookeeper", 23, "owned_before_fetch"),
+    "delivers_below_the_position": Found("zookeeper", 0, "none_twice"),
+    "discards_everything": Found("zookeeper", 1, "none_lost"),
+    "does_not_say_that_it_is_back": Found("zookeeper", 33, "no_lost_trigger"),
+    "does_not_say_that_it_is_lost": Found("zookeeper", 0, "single_delivery"),
+    "doubts_nothing": Found("zookeeper", 41, "no_lost_trigger"),
+    "drops_late": Found("zookeeper", 0, "none_twice"),
+    "drops_the_backlog": Found("zookeeper", 34, "none_lost"),
+    "drops_triggers_while_busy": Found("zookeeper", 33, "no_lost_trigger"),
+    "ends_without_answers": Found("coordinator", 44, "commits_answered"),
+    "enqueues_what_was_stopped": Found("zookeeper", 0, "none_twice"),
+    "fetches_on_after_a_stop": Found("zookeeper", 0, "none_lost"),
+    "forgets_blocked_partitions": Found("zookeeper", 2, "no_orphan_at_rest"),
+    "forgets_commits_of_a_lost_session": Found("zookeeper", 3, "commits_answered"),
+    "forgets_failed_partitions": Found("zookeeper", 0, "no_silent_partition"),
+    "forgets_stopped_partitions": Found("zookeeper", 0, "stopped_is_known"),
+    "forgets_the_deadline": Found("coordinator", 30, "final_is_final"),
+    "forgets_to_drop": Found("coordinator", 6, "committed_is_processed"),
+    "forgets_what_was_dropped": Found("zookeeper", 0, "no_record_lost"),
+    "has_no_fence": Found("coordinator", 0, "lease"),
+    "has_no_lease": Found("zookeeper", 0, "lease"),
+    "has_room_without_waking": Found("zookeeper", 0, "no_silent_partition"),
+    "hears_no_coordinator": Found("coordinator", 1, "stable_at_rest"),
+    "hears_no_watch": Found("zookeeper", 2, "no_lost_trigger"),
+    "ignores_full_queues": Found("coordinator", 0, "queue_bound"),
+    "ignores_resets": Found("zookeeper", 41, "committed_at_rest"),
+    "joins_without_stopping": Found("coordinator", 0, "stopped_before_release"),
+    "keeps_an_unknown_id": Found("coordinator", 0, "stable_at_rest"),
+    "keeps_failed_partitions": Found("zookeeper", 0, "asked_by_one_worker"),
+    "keeps_old_addresses": Found("coordinator", 13, "no_silent_partition"),
+    "keeps_old_brokers": Found("zookeeper", 0, "no_lost_trigger"),
+    "keeps_old_timers": Found("zookeeper", 0, "timers_count_once"),
+    "keeps_partitions_of_a_lost_session": Found("zookeeper", 0, "none_twice"),
+    "keeps_what_an_old_session_read": Found("zookeeper", 5, "no_lost_trigger"),
+    "keeps_what_was_taken": Found("coordinator", 6, "stopped_before_release"),
+    "leads_with_its_own_topics": Found("coordinator", 5, "stable_at_rest"),
+    "learns_brokers_without_waking": Found("zookeeper", 3, "no_silent_partition"),
+    "leaves_without_a_word": Found("coordinator", 28, "leaves_in_order"),
+    "lets_go_and_tells_nobody": Found("coordinator", 8, "no_orphan_at_rest"),
+    "loses_leaders_without_waking": Found("zookeeper", 0, "no_silent_partition"),
+    "loses_timers": Found("zookeeper", 0, "no_lost_trigger"),
+    "never_answers": Found("zookeeper", 0, "no_orphan_at_rest"),
+    "never_comes_back": Found("coordinator", 13, "stable_at_rest"),
+    "never_reads_again": Found("zookeeper", 23, "no_lost_trigger"),
+    "never_resets": Found("coordinator", 0, "no_silent_partition"),
+    "never_tells_of_room": Found("zookeeper", 0, "no_silent_partition"),
+    "passes_the_gate": Found("coordinator", 1, "gate"),
+    "reads_no_topic_twice": Found("zookeeper", 26, "no_lost_trigger"),
+    "releases_by_path": Found("zookeeper", 3, "no_foreign_release"),
+    "releases_what_is_in_hand": Found("coordinator", 5, "release_waits"),
+    "releases_while_fetching": Found("zookeeper", 0, "stopped_before_release"),
+    "remembers_leaders": Found("zookeeper", 0, "no_silent_partition"),
+    "removes_from_the_list_only": Found("zookeeper", 0, "stopped_is_not_asked_for"),
+    "resets_again_and_again": Found("zookeeper", 0, "reset_with_reason"),
+    "resets_what_was_stopped": Found("zookeeper", 40, "committed_is_processed"),
+    "retries_never": Found("zookeeper", 4, "no_silent_partition"),
+    "revokes_queued_chunks_only": Found("zookeeper", 1, "nothing_after_revoke"),
+    "revokes_the_current_chunk_only": Found("coordinator", 0, "nothing_after_revoke"),
+    "skips_a_record": Found("zookeeper", 0, "committed_is_processed"),
+    "starts_at_the_next_record": Found("zookeeper", 0, "committed_is_processed"),
+    "starts_at_zero": Found("coordinator", 0, "starts_at_committed"),
+    "stays_open": Found("zookeeper", 0, "gate"),
+    "stays_with_a_failed_broker": Found("zookeeper", 0, "no_silent_partition"),
+    "stops_without_waiting": Found("zookeeper", 5, "release_waits"),
+    "swallows_listener_errors": Found("coordinator", 0, "stable_at_rest"),
+    "takes_any_answer": Found("coordinator", 6, "stable_at_rest"),
+    "takes_equal_names_for_equal_members": Found("zookeeper", 16, "no_lost_trigger"),
+    "takes_the_newest": Found("zookeeper", 0, "none_lost"),
+    "trusts_remembered_positions": Found("zookeeper", 3, "starts_at_committed"),
+    "waits_for_the_answer_under_way": Found("coordinator", 6, "stable_at_rest"),
+    "wakes_nobody": Found("zookeeper", 2, "no_silent_partition"),
+}
+"""Each bug, and the first run that finds it."""
+UNSEEN: Mapping[str, str] = {}
+"""Bugs that no run of a whole member finds, and why."""
 
 
 def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:

@@ -25,8 +25,11 @@ from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import SimProcess, Source
+from zkconsumer.sim.whole import WholePlane
 
 NOT_COORDINATOR: Final = 16
+_EXPIRES_S: Final = 3.0
+"""Within this time after ``max.poll.interval.ms`` a member has left the group."""
 
 
 class Brokers:
@@ -305,6 +308,19 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)
+            due = self.spec.rebalance_timeout + _EXPIRES_S
+            if isinstance(self.plane, WholePlane) and seconds > due:
+                held = [stream.in_hand for stream in self.plane.streams]
+                self._kernel.schedule(due, partial(self._check_expired, held, self.pauses))
+
+    def _check_expired(self, held: Sequence[object], pauses: int) -> None:
+        """The application has worked on these records for longer than it may."""
+        assert isinstance(self.plane, WholePlane)
+        still = [stream.in_hand for stream in self.plane.streams]
+        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
+        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
+        if same and ran and self.machine.generation >= 0:
+            self.broken("poll_expires", f"{self.name} is in the group")
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""

@@ -50,6 +50,7 @@ RULES: Final[Mapping[str, str]] = {
     "commit_stores": "a commit that is answered without a fault has stored what it was given",
     "commit_in_generation": "no commit is sent without a generation",
     "timers_count_once": "a timer that was replaced starts nothing",
+    "poll_expires": "a member whose application takes longer than it may leaves the group",
     "leaves_in_order": "a member that has left in order is gone at the servers",
     # At rest.
     "no_orphan_at_rest": "every partition has one owner, and that member alone fetches it",
@@ -184,6 +185,10 @@ class Observer:
             self.allowed.append(violation)
         else:
             self.violations.append(violation)
+
+    def session_begins(self, session: int, member: str) -> None:
+        """The session is ``member``'s."""
+        self._names[session] = member
 
     def session_ended(self, session: int) -> None:
         """The server ended a session (call it before the owner znodes it takes away)."""

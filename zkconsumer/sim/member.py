@@ -147,8 +147,10 @@ class SimMember(SimProcess[RebalanceMachine]):
         self.plane.begin()
 
     def _on_session(self, event: SessionEvent, session_id: int) -> None:
-        if event is SessionEvent.OPENED and self.observer is not None and self.spec.scala:
-            self.observer.legacy_sessions.add(session_id)
+        if event is SessionEvent.OPENED and self.observer is not None:
+            self.observer.session_begins(session_id, self.name)
+            if self.spec.scala:
+                self.observer.legacy_sessions.add(session_id)
         self._coordination.on_session(event, session_id)
 
     @property

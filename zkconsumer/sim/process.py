@@ -144,6 +144,8 @@ class SimProcess(Generic[MachineT]):
         self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
         """Commits, and when they were asked for."""
         self._late = False
+        self.pauses = 0
+        """How often the process stood still."""
         if isinstance(self.plane, WholePlane):
             self.host.on_step = self._judge
             self.host.on_fault = lambda error: self.loop.crashed(error)
@@ -243,6 +245,7 @@ class SimProcess(Generic[MachineT]):
             return
         self.host.say(f"pause {seconds:.3f}")
         self.host.paused = True
+        self.pauses += 1
         # The application may have passed the lease's check before, and deliver one message after.
         self._late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
         if self._late and isinstance(self.plane, WholePlane):
