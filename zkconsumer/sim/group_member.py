@@ -298,6 +298,29 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         for line in self._lines:
             line.interrupt()
 
+    def stalls(self, seconds: float) -> None:
+        """See ``SimProcess``."""
+        due = self.spec.rebalance_timeout + _EXPIRES_S
+        if isinstance(self.plane, WholePlane) and seconds > due + _EXPIRES_S:
+            held = [stream.in_hand for stream in self.plane.streams]
+            self._kernel.schedule(due, partial(self._check_expired, held, self.pauses, 0))
+
+    def _check_expired(self, held: Sequence[object], pauses: int, generation: int) -> None:
+        """The application has worked on these records for longer than it may. A member that joins
+        meanwhile leaves again: so the same ``generation`` must be seen twice."""
+        assert isinstance(self.plane, WholePlane)
+        still = [stream.in_hand for stream in self.plane.streams]
+        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
+        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
+        now = self.machine.generation
+        if not (same and ran and now >= 0):
+            return
+        if generation == now:
+            self.broken("poll_expires", f"{self.name} is in the group")
+        elif generation == 0:
+            again = partial(self._check_expired, held, pauses, now)
+            self._kernel.schedule(_EXPIRES_S, again)
+
     @property
     def is_cut(self) -> bool:
         """Whether no connection can be made now."""
@@ -312,15 +335,6 @@ class SimGroupMember(SimProcess[MembershipMachine]):
             if isinstance(self.plane, WholePlane) and seconds > due:
                 held = [stream.in_hand for stream in self.plane.streams]
                 self._kernel.schedule(due, partial(self._check_expired, held, self.pauses))
-
-    def _check_expired(self, held: Sequence[object], pauses: int) -> None:
-        """The application has worked on these records for longer than it may."""
-        assert isinstance(self.plane, WholePlane)
-        still = [stream.in_hand for stream in self.plane.streams]
-        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
-        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
-        if same and ran and self.machine.generation >= 0:
-            self.broken("poll_expires", f"{self.name} is in the group")
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""

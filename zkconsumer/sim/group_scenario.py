@@ -28,7 +28,7 @@ from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.whole import deliver_all, uncommitted
+from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 
 #: How long a group is troubled at least (seconds).
 TROUBLED = 40.0
@@ -366,7 +366,7 @@ def run(
     world.brokers.loss = world.brokers.delay = 0.0
     world.cluster.calm_down()
     patience = 5.0 + world.session + world.rebalance + world.reread + SETTLE
-    kernel.run(until=max(troubled, world.quiet_from) + patience)
+    kernel.run(until=max(troubled, world.quiet_from, hurry(world.members)) + patience)
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.judged)
     violations += uncommitted(kernel, lambda: world.judged)

@@ -232,6 +232,9 @@ class SimProcess(Generic[MachineT]):
         self.closing = True
         self.loop.post(events.CloseRequested())
 
+    def stalls(self, seconds: float) -> None:
+        """The application begins to work on a message for so long."""
+
     def crash(self) -> None:
         """The process dies; the servers find out by their timeouts."""
         if self.alive:

@@ -41,7 +41,7 @@ from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.offset_store import SimOffsets
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
-from zkconsumer.sim.whole import deliver_all, uncommitted
+from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"
@@ -542,7 +542,9 @@ def run(
     cluster.calm_down()
     if world.offsets is not None:
         world.offsets.troubled = False
-    kernel.run(until=max(troubled, trouble.quiet_from) + trouble.timeout + SETTLE)
+    kernel.run(
+        until=max(troubled, trouble.quiet_from, hurry(world.members)) + trouble.timeout + SETTLE
+    )
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.live)
     violations += uncommitted(kernel, lambda: world.live)

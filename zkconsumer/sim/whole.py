@@ -316,6 +316,8 @@ class Application:
         self._claims: list[Claim | None] = [None for _ in plane.streams]
         """Of the message of each stream that is in hand."""
         self._busy_until = -1.0
+        self._stall = 0.0
+        """For how long to work on the next message."""
         self._asked: Future[tuple[str, ...]] | None = None
         """A commit whose answer the application waits for."""
         self._looking = False
@@ -328,7 +330,12 @@ class Application:
 
     def stall(self, seconds: float) -> None:
         """See ``WholePlane``."""
-        self._busy_until = max(self._busy_until, self._host.now() + seconds)
+        self._stall = max(self._stall, seconds)
+
+    def hurry(self) -> float:
+        """Be slow no more; return until when it works on the message in hand."""
+        self._stall = 0.0
+        return self._busy_until
 
     def hold_late(self) -> None:
         """See ``WholePlane``."""
@@ -374,6 +381,13 @@ class Application:
                 for _ in range(self._member.habits.burst):
                     if self._take(number) is None or host.paused or not host.alive:
                         break
+                    if self._stall:
+                        self._busy_until = host.now() + self._stall
+                        self._member.stalls(self._stall)
+                        self._stall = 0.0
+                        break
+                if not self._is_free:
+                    break
             self._looking = False
             if host.alive and not host.paused:
                 host.on_step()
@@ -434,6 +448,12 @@ class _Interrupted:
                 self._kernel.step()
 
 
+def hurry(members: Iterable[SimProcess[Any]]) -> float:
+    """Applications are slow no more; return when the last of them is done with what it has."""
+    planes = [m.plane for m in members if isinstance(m.plane, WholePlane)]
+    return max((plane.application.hurry() for plane in planes), default=0.0)
+
+
 def deliver_all(
     kernel: Kernel, members: Callable[[], Iterable[SimProcess[Any]]]
 ) -> list[Violation]:
@@ -471,4 +491,4 @@ def uncommitted(
     return found
 
 
-__all__ = ["Application", "WholePlane", "deliver_all", "uncommitted"]
+__all__ = ["Application", "WholePlane", "deliver_all", "hurry", "uncommitted"]
