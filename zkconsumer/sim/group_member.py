@@ -331,10 +331,6 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         if self.alive:
             self.host.say(f"stall {seconds:.3f}")
             self.plane.stall(seconds)
-            due = self.spec.rebalance_timeout + _EXPIRES_S
-            if isinstance(self.plane, WholePlane) and seconds > due:
-                held = [stream.in_hand for stream in self.plane.streams]
-                self._kernel.schedule(due, partial(self._check_expired, held, self.pauses))
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
