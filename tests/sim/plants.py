@@ -143,9 +143,9 @@ ALONE: Mapping[str, tuple[int, str]] = {
 """Bugs that ``zkconsumer.sim.fetch_scenario`` finds more easily: seed and rule there."""
 UNSEEN: Mapping[str, str] = {
     "beats_on_the_line_of_requests": "a coordinator does not expel who waits for its JoinGroup",
-    "forgets_topics_that_are_not_there": "takes a leader with other topics; not in 400 seeds",
+    "forgets_topics_that_are_not_there": "needs a leader with other topics: not in 50 seeds",
     "opens_for_an_old_session": "nothing is held between two sessions",
-    "trusts_the_offset_store": "takes a refusal just before a release; not in 150 seeds",
+    "trusts_the_offset_store": "needs a refusal just before a release: not in 50 seeds",
 }
 """Bugs that no run has found, and why."""
 
