@@ -91,7 +91,7 @@ class SimListener:
         return plane.observer.resets.total() if isinstance(plane, WholePlane) else 0
 
     def _check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
-        if isinstance(self._plane, WholePlane):
+        if isinstance(self._plane, WholePlane) and not self._plane.observer.legacy_sessions:
             for tp, position in positions.items():
                 stored = self._plane.observer.committed.get(tp, -1)
                 if stored < position:
