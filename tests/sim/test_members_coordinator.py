@@ -134,7 +134,7 @@ def test_a_moving_coordinator_costs_no_delivery(seed: int, dies: bool) -> None:
         caught += bool(states & {State.STOPPING, State.COMMITTING, State.NOTIFYING_RELEASE})
         world.kernel.run(until=40.0)
         world.cluster.calm_down()
-        world.kernel.run(until=45.0)
+        world.kernel.run(until=50.0)
         replay = f"seed {seed}, moment {moment}, {[member.loop.reports for member in members]}"
         assert {member.machine.state for member in members} == {State.STABLE}, replay
         assert not any("commit-failed" in member.loop.reports for member in members), replay
