@@ -8,14 +8,14 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.core.common.commands import Outcome
-from zkconsumer.core.common.invariants import no_orphan
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.process import Habits
 from zkconsumer.sim.scenario import World
 
 BOTH = pytest.mark.parametrize("scala", [True, False], ids=["scala", "default"])
@@ -77,7 +77,9 @@ def test_a_commit_of_a_former_owner_lowers_the_offset(scala: bool) -> None:
     world = world_with(1)
     tp = TopicPartition("t", 0)
     former = join(world, "g_a", scala, Habits(commit_interval=2.0))
-    world.kernel.run(until=10)
+    world.kernel.run(until=10.5)
+    while former.plane.positions()[tp] == world.observer.committed[tp]:
+        world.kernel.step()  # until it has read on since its last commit
     former.pause(5.0)
     assert world.do(Delete(world.paths.owner(tp)))
     # Between the former owner's commits the new one gets further than it.

@@ -18,8 +18,9 @@ from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import Habits, SimHost, SimPlane
+from zkconsumer.sim.light import SimPlane
 from zkconsumer.testing import wait_until
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}

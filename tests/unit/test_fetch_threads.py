@@ -22,7 +22,7 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
-from zkconsumer.sim.fetch_scenario import SimConfig
+from zkconsumer.sim.fetching import SimConfig
 from zkconsumer.testing import wait_until
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 1)

@@ -18,7 +18,7 @@ from zkconsumer.runtime.fetch.requests import FetchRequest, OffsetsRequest, Reti
 from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
 from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
-from zkconsumer.sim.fetch_scenario import SimConfig
+from zkconsumer.sim.fetching import SimConfig
 
 HERE = BrokerEndpoint(7, "127.0.0.1", 9092)
 KEY = WorkerKey(7, 0)

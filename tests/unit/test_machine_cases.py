@@ -306,6 +306,19 @@ def test_brokers_read_before_a_change_do_not_replace_newer_ones() -> None:
     assert member.on(events.BrokersLoaded(again.token, (B0, B1))) == []
 
 
+def test_brokers_that_are_back_before_they_were_missed_pull_a_trigger() -> None:
+    """A new session reads the group while no broker is registered. They are back, the same as
+    before, when the list is read once more: then the group is read again and claimed."""
+    member = settled()
+    member.on(events.SessionLost())
+    register = only(commands.Register, member.on(events.SessionOpened(2)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    member.on(events.Changed(BROKER_IDS))
+    again = only(commands.LoadBrokers, member.on(events.ViewLoaded(load.token, view(brokers=()))))
+    assert member.state is State.RESTING
+    look_again(member, events.BrokersLoaded(again.token, (B0,)))
+
+
 def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() -> None:
     """1.5 session timeouts and a second, as the old session may still live; then it goes on."""
     member = machine()

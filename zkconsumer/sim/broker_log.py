@@ -134,13 +134,20 @@ class SimBrokers:
         ids: broker ids.
         partitions: what they hold; the leaders are chosen at random.
         old: brokers before 0.10.1, which cut the first batch as well.
+        timeout: seconds after which a request that is not answered fails.
     """
 
     def __init__(
-        self, kernel: Kernel, ids: Sequence[int], partitions: Sequence[TopicPartition], old: bool
+        self,
+        kernel: Kernel,
+        ids: Sequence[int],
+        partitions: Sequence[TopicPartition],
+        old: bool,
+        timeout: float = _TIMEOUT_S,
     ) -> None:
         self._kernel = kernel
         self._old = old
+        self._timeout = timeout
         self.logs = {tp: PartitionLog() for tp in partitions}
         self.leaders: dict[TopicPartition, int | None] = {
             tp: kernel.rng.choice(ids) for tp in partitions
@@ -154,6 +161,13 @@ class SimBrokers:
         """Offsets that were answered to be out of range."""
         self._views = {number: dict(self.leaders) for number in ids}
         """The leaders as each broker knows them."""
+
+    def add(self, partition: TopicPartition) -> None:
+        """A new partition, empty; one that was there before keeps its records."""
+        self.logs.setdefault(partition, PartitionLog())
+        self.leaders.setdefault(partition, None)
+        if self.leaders[partition] is None and self.up:
+            self.lead(partition, self._kernel.rng.choice(sorted(self.up)))
 
     # Troubles.
 
@@ -209,9 +223,9 @@ class SimBrokers:
                     self._kernel.schedule(wait, lambda: self._arrive(request, done, True))
                     return
             if self.troubled and rng.random() < 0.06:
-                answer, back = BrokerUnavailableError("did not answer in time"), _TIMEOUT_S
+                answer, back = BrokerUnavailableError("did not answer in time"), self._timeout
             elif self.troubled and rng.random() < 0.1:
-                back = rng.random() * _TIMEOUT_S
+                back = rng.random() * self._timeout
         self._kernel.schedule(back, lambda: done(answer))
 
     def fetch(self, request: FetchRequest) -> list[Got]:

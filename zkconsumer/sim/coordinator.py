@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -94,6 +94,7 @@ class GroupCoordinator:
         initial_delay: ``group.initial.rebalance.delay.ms`` in seconds: how long an empty group
             waits for more members.
         lenient: differ from a broker as ``LENIENCIES`` says.
+        brokers: the brokers that run.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class GroupCoordinator:
         initial_delay: float = 3.0,
         watch: GroupWatch | None = None,
         lenient: bool = False,
+        brokers: Callable[[], tuple[BrokerEndpoint, ...]] = tuple,
     ) -> None:
         self.kernel = kernel
         self.lenient = lenient
@@ -115,6 +117,7 @@ class GroupCoordinator:
         self.offsets: dict[TopicPartition, int] = {}
         self.loading = False
         self._topics = topics
+        self._brokers = brokers
         self._initial_delay = initial_delay
         self._watch = watch
         self._protocol = ""
@@ -152,7 +155,8 @@ class GroupCoordinator:
             case commands.LoadTopics(token, wanted):
                 known = self._topics()
                 names = known if wanted is None else [name for name in wanted if name in known]
-                answer(events.TopicsLoaded(token, {name: known[name] for name in names}))
+                found = {name: known[name] for name in names}
+                answer(events.TopicsLoaded(token, found, self._brokers()))
             case commands.JoinGroup():
                 self._join(command, spec, answer)
             case commands.SyncGroup():

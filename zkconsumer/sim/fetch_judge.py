@@ -1,4 +1,4 @@
-"""What must be true of delivery, whatever happens to brokers, logs and claims.
+"""What must be true of one member's delivery, whatever happens to brokers, logs and claims.
 
 The judge sees what an application and a group see: messages, positions, reports; and the logs,
 which the simulation owns. It knows nothing of queues, chunks or workers.
@@ -8,24 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.sim.broker_log import STAMP, PartitionLog, SimBrokers
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule."""
-
-    rule: str
-    at: float
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.at:.6f} {self.rule}: {self.detail}"
 
 
 class Claim:
@@ -38,8 +25,13 @@ class Claim:
         start: int | None,
         log: PartitionLog,
         scala: bool,
+        session: int = 0,
     ) -> None:
         self.info = info
+        self.session = session
+        """In which the member claimed it."""
+        self.open = True
+        """Neither dropped nor released: a message in hand may still be processed."""
         self._scala = scala
         self.stream = stream
         self.log = log
@@ -89,23 +81,20 @@ class Judge:
 
     Args:
         brokers: with the logs.
-        now: the present time, for the notes.
+        broken: called with the name of a broken rule and a line about it.
         scala: a message counts as consumed when it is returned.
     """
 
-    def __init__(self, brokers: SimBrokers, now: Callable[[], float], scala: bool) -> None:
-        self.violations: list[Violation] = []
+    def __init__(
+        self, brokers: SimBrokers, broken: Callable[[str, str], object], scala: bool
+    ) -> None:
         self.claims: dict[TopicPartition, Claim] = {}
         """Those that are started and not stopped."""
         self.deliveries = 0
+        self.broken = broken
+        self.scala = scala
         self._brokers = brokers
-        self._now = now
-        self._scala = scala
-        self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=4)
-
-    def broken(self, rule: str, detail: str) -> None:
-        """Note a broken rule."""
-        self.violations.append(Violation(rule, self._now(), detail))
+        self._final: deque[tuple[PartitionTopicInfo, int | None]] = deque(maxlen=12)
 
     def reset(self, tp: TopicPartition, replaced: int | None) -> None:
         """``auto.offset.reset`` has chosen a position for ``tp``, as was reported."""
@@ -153,7 +142,7 @@ class Judge:
         claim.expected = offset + 1
         claim.generation = generation
         claim.in_hand = offset
-        if self._scala:
+        if self.scala:
             self.processed(claim)
 
     def processed(self, claim: Claim) -> None:

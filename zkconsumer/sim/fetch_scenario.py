@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
@@ -21,8 +22,9 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.broker_log import SimBrokers
-from zkconsumer.sim.fetch_judge import Claim, Judge, Violation
-from zkconsumer.sim.fetching import SimFetching
+from zkconsumer.sim.fetch_judge import Claim, Judge
+from zkconsumer.sim.fetching import SimConfig, SimFetching
+from zkconsumer.sim.invariants import Violation
 from zkconsumer.sim.kernel import Kernel
 
 BOUND_S = 3.0
@@ -30,22 +32,7 @@ BOUND_S = 3.0
 _TROUBLED_S = 0.7
 _ROUNDS = 2
 _RELEASE_WAIT_S = 0.2
-
-
-@dataclass
-class SimConfig:
-    """The keys that fetching uses (``FetchConfig``)."""
-
-    fetch_message_max_bytes: int
-    fetch_max_bytes: int
-    num_consumer_fetchers: int
-    refresh_leader_backoff_ms: int
-    auto_offset_reset: str
-    profile: str
-    fetch_min_bytes: int = 1
-    fetch_wait_max_ms: int = 100
-    socket_timeout_ms: int = 600
-    socket_receive_buffer_bytes: int = 0
+_IDLE_S = 0.1
 
 
 @dataclass
@@ -88,7 +75,8 @@ class _Run:
         self.scala = self.config.profile == "scala"
         self.capacity = rng.choice((1, 2, 4))
         self.streams = rng.choice((1, 2))
-        self.judge = Judge(self.brokers, lambda: kernel.now, self.scala)
+        self.violations: list[Violation] = []
+        self.judge = Judge(self.brokers, self._broken, self.scala)
         self.committed: dict[TopicPartition, int] = {}
         self.stopping: dict[TopicPartition, tuple[Stopping, Claim, float]] = {}
         self.troubles: Counter[str] = Counter()
@@ -129,18 +117,21 @@ class _Run:
             self._until(self.kernel.now + _TROUBLED_S, lambda: False)
             self._calm_down()
             deadline = self.kernel.now + BOUND_S
-            if not self._until(deadline, self._all_delivered) and not self.judge.violations:
+            if not self._until(deadline, self._all_delivered) and not self.violations:
                 for claim in filter(lambda claim: claim.behind, self.judge.claims.values()):
                     detail = f"{claim.info} expects {claim.expected} of {claim.log.end}"
                     self.judge.broken("no_silent_partition", detail)
         return FetchRun(
             self.kernel.seed,
-            self.judge.violations,
+            self.violations,
             self.troubles,
             self.judge.deliveries,
             self.kinds,
             self.history or [],
         )
+
+    def _broken(self, rule: str, text: str) -> None:
+        self.violations.append(Violation(rule, self.kernel.now, text))
 
     def note(self, line: str) -> None:
         """Write a line of history."""
@@ -165,7 +156,7 @@ class _Run:
 
     def _until(self, deadline: float, done: Callable[[], bool]) -> bool:
         """Run events until ``done`` or ``deadline``; judge after each; return ``done``'s word."""
-        while self.kernel.now < deadline and not self.judge.violations:
+        while self.kernel.now < deadline and not self.violations:
             for _ in range(10):
                 self.kernel.step()
                 self._check()
@@ -347,6 +338,26 @@ class _Run:
             self.committed[tp] = position
 
 
+class _Threads:
+    """Runs each step when it is due, also within another one, as threads beside each other do."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.random = kernel.rng
+        self._kernel = kernel
+
+    def post(self, action: Callable[[], object]) -> None:
+        """See ``Host``."""
+        action()
+
+    def after(self, seconds: float, action: Callable[[], object]) -> Callable[[], object]:
+        """See ``Host``."""
+        return partial(self._kernel.cancel, self._kernel.schedule(seconds, action))
+
+    def now(self) -> float:
+        """See ``Host``."""
+        return self._kernel.now
+
+
 class _Member:
     """One life of a member: a data plane, its fetching, and applications that iterate streams."""
 
@@ -365,7 +376,12 @@ class _Member:
             for _ in range(run.streams)
         ]
         self.fetching = SimFetching(
-            run.kernel, run.brokers, run.config, self._reported, run.judge.broken
+            _Threads(run.kernel),
+            run.brokers,
+            run.config,
+            self._reported,
+            run.judge.broken,
+            idle=_IDLE_S,
         )
         self.plane = DataPlane(
             self.fetching, {None: self.streams}, _RELEASE_WAIT_S, lambda stopping, done: None

@@ -7,7 +7,9 @@ stepped while its request is under way, nor inside a step of its own; others may
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
 
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import BrokerError
@@ -20,11 +22,40 @@ from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.sim.broker_log import Answer, Request, SimBrokers
-from zkconsumer.sim.kernel import Handle, Kernel
 
-_IDLE_S = 0.1
 _SWITCH_S = 0.0005
 """At most this long after its alarm a thread runs."""
+
+
+@dataclass
+class SimConfig:
+    """The keys that fetching uses (``FetchConfig``)."""
+
+    fetch_message_max_bytes: int
+    fetch_max_bytes: int
+    num_consumer_fetchers: int
+    refresh_leader_backoff_ms: int
+    auto_offset_reset: str
+    profile: str
+    fetch_min_bytes: int = 1
+    fetch_wait_max_ms: int = 100
+    socket_timeout_ms: int = 600
+    socket_receive_buffer_bytes: int = 0
+
+
+class Host(Protocol):
+    """What runs the steps (``zkconsumer.sim.host.SimHost``)."""
+
+    random: Random
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Run ``action`` soon."""
+
+    def after(self, seconds: float, action: Callable[[], object]) -> Callable[[], object]:
+        """Run ``action`` in ``seconds``; call the result to cancel."""
+
+    def now(self) -> float:
+        """The present time in seconds."""
 
 
 class _Thread:
@@ -34,30 +65,37 @@ class _Thread:
         self.worker = worker
         self.busy = False
         """A request is under way, or a step."""
-        self.next: Handle | None = None
+        self.alarm = 0
+        """Number of the step that is due next: one that was put off counts no more."""
+        self.cancel: Callable[[], object] = lambda: None
+        """Cancels the next step."""
 
 
 class SimFetching:
     """``ConsumerFetcherManager`` without threads.
 
     Args:
-        kernel: time and chance.
+        host: time, chance, and what runs the steps.
         brokers: what is asked.
         config: the keys in ``FetchConfig``.
         on_event: called with every ``FetchEvent``.
         on_rule: called with the name of a broken rule and a line about it.
+        idle: seconds after which a worker without partitions retires.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
+        host: Host,
         brokers: SimBrokers,
         config: FetchConfig,
         on_event: Callable[[FetchEvent], None],
-        on_rule: Callable[[str, str], None],
+        on_rule: Callable[[str, str], object],
+        *,
+        idle: float,
     ) -> None:
         self.counts = FetchCounts()
-        self._kernel = kernel
+        self._host = host
+        self._idle = idle
         self._brokers = brokers
         self._config = config
         self._on_event = on_event
@@ -103,24 +141,25 @@ class SimFetching:
             if thread is None:
                 self._threads[key] = thread = _Thread(self._make(key))
             if not thread.busy:
-                self._step_in(self._kernel.rng.random() * _SWITCH_S, key, thread)
+                self._step_in(self._host.random.random() * _SWITCH_S, key, thread)
 
     def _make(self, key: WorkerKey) -> FetchWorker | LeaderFinder:
-        def clock() -> float:
-            return self._kernel.now
-
+        clock = self._host.now
         if key != LEADER_FINDER:
-            return FetchWorker(self._table, key, self._config, self._on_event, clock, idle=_IDLE_S)
+            return FetchWorker(
+                self._table, key, self._config, self._on_event, clock, idle=self._idle
+            )
         backoff = self._config.refresh_leader_backoff_ms / 1000
-        return LeaderFinder(self._table, backoff, self._on_event, clock, self._kernel.rng)
+        return LeaderFinder(self._table, backoff, self._on_event, clock, self._host.random)
 
     def _step_in(self, delay: float, key: WorkerKey, thread: _Thread) -> None:
-        if thread.next is not None:
-            self._kernel.cancel(thread.next)
-        thread.next = self._kernel.schedule(delay, lambda: self._step(key, thread))
+        thread.cancel()
+        thread.alarm += 1
+        alarm = thread.alarm
+        thread.cancel = self._host.after(delay, lambda: self._step(key, thread, alarm))
 
-    def _step(self, key: WorkerKey, thread: _Thread) -> None:
-        if self._closed:
+    def _step(self, key: WorkerKey, thread: _Thread, alarm: int) -> None:
+        if self._closed or thread.busy or thread.alarm != alarm:
             return
         try:
             chosen = thread.worker.choose()
@@ -138,7 +177,10 @@ class SimFetching:
         else:
             thread.busy = True
             asked = self._check(chosen)
-            self._brokers.ask(chosen, lambda answer: self._answered(key, thread, chosen, answer))
+            self._brokers.ask(
+                chosen,
+                lambda answer: self._host.post(lambda: self._answered(key, thread, chosen, answer)),
+            )
             self._asked |= asked
 
     def _check(self, request: Request) -> set[PartitionTopicInfo]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import count
 
-from zkconsumer.core.common.invariants import Observer
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
 
 

@@ -6,13 +6,13 @@ one for heartbeats. Everything runs inside kernel events.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.invariants import MemberAtRest, Observer
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.machine import MembershipMachine
@@ -22,10 +22,15 @@ from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import Habits, SimLog, SimProcess
+from zkconsumer.sim.process import SimProcess, Source
+from zkconsumer.sim.whole import WholePlane
 
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
+_EXPIRES_S: Final = 3.0
+"""Within this time after ``max.poll.interval.ms`` a member has left the group."""
 
 
 class Brokers:
@@ -166,6 +171,7 @@ class Line:
         self._busy = None
         if isinstance(event, events.CoordinatorFound):
             self.coordinator = self._member.cluster.home
+        self._member.heard(command, event, sent_us / 1e6)
         self._on_answer(command, event, sent_us / 1e6, sent_us)
         self._next()
 
@@ -180,30 +186,33 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         self,
         cluster: Brokers,
         spec: GroupSpec,
-        log: SimLog | None = None,
+        data: Source | None = None,
         observer: Observer | None = None,
         habits: Habits = Habits(),  # noqa: B008
         note: Callable[[str], object] | None = None,
         watchers: Sequence[GroupObserver] = (),
         identify: Callable[[str, int], int] = lambda name, generation: 1,
     ) -> None:
-        super().__init__(cluster.kernel, spec.consumer_id, log, observer, habits, note)
+        super().__init__(
+            cluster.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
+        )
         self.spec = spec
         self.cluster = cluster
         self.trip_us = 1000
         self.identify = identify
-        self._log = log
         self._last_session = 0
+        self._left = ""
+        """The last member id."""
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
         self._cut_until = -1.0
-        delivers = log is not None
+        self._proved = -math.inf
         self._coordination = BrokerCoordination(
             spec,
             self.host,
             self.gate,
             *self._lines,
-            (self.plane,) if delivers else (),
-            self.listener if delivers else None,
+            self.plane.progress,
+            self.listener if data is not None else None,
         )
         self._make_loop(MembershipMachine(spec), self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
@@ -220,8 +229,13 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         """See ``SimProcess``."""
         machine = self.machine
         if machine.member_id:
+            self._left = machine.member_id
             self._last_session = self.identify(machine.member_id, machine.generation)
         return self._last_session
+
+    def session_now(self, session: int) -> int:
+        """See ``SimProcess``: a cooperative member keeps what it reads while it joins."""
+        return self.session
 
     @property
     def home(self) -> int:
@@ -237,6 +251,35 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def failed(self) -> str:
         """Why it cannot continue."""
         return self.plane.failed
+
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self._proved
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit
+
+    def _check_left(self) -> None:
+        brokers = self.cluster
+        lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
+        leaves = self.spec.instance_id is None and self.machine._lookup.known  # else nobody to tell
+        if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
+            self.broken("leaves_in_order", f"{self._left} is still in the group")
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """An answer has arrived: it may prove that the coordinator counts the member as live."""
+        beat = isinstance(event, events.HeartbeatAnswered) and event.code in (0, 27)
+        if beat or isinstance(event, events.Synced):
+            self._proved = max(self._proved, sent)
+        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
+            self.broken("commit_in_generation", f"{self.name}: {command}")
 
     def _leave(self) -> None:
         if self in self.cluster.members:
@@ -256,6 +299,29 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         for line in self._lines:
             line.interrupt()
 
+    def stalls(self, seconds: float) -> None:
+        """See ``SimProcess``."""
+        due = self.spec.rebalance_timeout + _EXPIRES_S
+        if isinstance(self.plane, WholePlane) and seconds > due + _EXPIRES_S:
+            held = [stream.in_hand for stream in self.plane.streams]
+            self._kernel.schedule(due, partial(self._check_expired, held, self.pauses, 0))
+
+    def _check_expired(self, held: Sequence[object], pauses: int, generation: int) -> None:
+        """The application has worked on these records for longer than it may. A member that joins
+        meanwhile leaves again: so the same ``generation`` must be seen twice."""
+        assert isinstance(self.plane, WholePlane)
+        still = [stream.in_hand for stream in self.plane.streams]
+        same = any(a is b and a is not None for a, b in zip(held, still, strict=True))
+        ran = self.alive and not self.paused and self.pauses == pauses and not self.closing
+        now = self.machine.generation
+        if not (same and ran and now >= 0):
+            return
+        if generation == now:
+            self.broken("poll_expires", f"{self.name} is in the group")
+        elif generation == 0:
+            again = partial(self._check_expired, held, pauses, now)
+            self._kernel.schedule(_EXPIRES_S, again)
+
     @property
     def is_cut(self) -> bool:
         """Whether no connection can be made now."""
@@ -269,7 +335,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
-        fetching = frozenset(self.machine.held) if self._log is None else self.fetching
+        fetching = self.fetching if self._delivers else frozenset(self.machine.held)
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
 
 

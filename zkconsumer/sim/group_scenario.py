@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from zkconsumer.core.common.invariants import Observer, Violation, no_loss, no_orphan
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import (
     LegacyStrategy,
     RangeStrategy,
     RoundRobinStrategy,
     Strategy,
 )
+from zkconsumer.sim.cluster import SimCluster
 from zkconsumer.sim.coordinator import GroupCoordinator
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import Habits, SimLog
+from zkconsumer.sim.process import ANSWER_S
+from zkconsumer.sim.result import EVENTS, Result
+from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 
-#: How long a group is troubled (seconds).
+#: How long a group is troubled at least (seconds).
 TROUBLED = 40.0
+#: Seconds for each trouble, where there are many.
+INTERVAL = 0.5
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
 SETTLE = 10.0
 #: Longer than any run (seconds).
@@ -37,21 +43,10 @@ STRATEGIES: tuple[Strategy, ...] = (
     RoundRobinStrategy(),
     LegacyStrategy("legacy-range"),
     LegacyStrategy("legacy-roundrobin"),
+    StickyStrategy(False),
+    StickyStrategy(True),
+    StickyStrategy(True),
 )
-
-
-@dataclass(slots=True)
-class Result:
-    """How a run ended. ``faults`` counts what was done to the group, by kind."""
-
-    seed: int
-    violations: list[Violation]
-    faults: dict[str, int]
-    deliveries: int
-    generations: int
-    strategy: str
-    history: list[str] | None
-    states: set[State]
 
 
 class World:
@@ -60,12 +55,17 @@ class World:
     def __init__(self, seed: int, strategies: Sequence[Strategy], record: bool) -> None:
         self.kernel = Kernel(seed)
         self.rng = rng = random.Random(seed)
-        self.log = SimLog(self.kernel, 4.0)
-        self.observer = Observer()
+        self.cluster = SimCluster(self.kernel, rng, 2, old=False)
+        self.observer = Observer(records=self.cluster.records)
         self.judge = GroupJudge(self.kernel, self.observer)
-        self.topics: dict[str, int] = {}
+        self.topics = self.cluster.topics
         self.group = GroupCoordinator(
-            self.kernel, lambda: self.topics, 1.0, self.judge, lenient=True
+            self.kernel,
+            lambda: self.topics,
+            1.0,
+            self.judge,
+            lenient=True,
+            brokers=lambda: self.cluster.endpoints,
         )
         self.brokers = Brokers(self.kernel, self.group, 0.0005)
         self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
@@ -82,15 +82,18 @@ class World:
         others = [one for one in strategies if one.cooperative == own.cooperative and one != own]
         self.offered = (own, *rng.sample(others, min(len(others), rng.choice([0, 0, 1]))))
         self.habits = Habits(
-            stop=(0.0, rng.choice([0.1, 0.1, 1.5])),
+            burst=40,
+            stop=(0.0, rng.choice([0.01, 0.1])),
+            release_wait=rng.choice([0.5, 2.0]),
             listener=(0.0, rng.choice([0.01, 0.3, 3.0])),
             listener_error=rng.choice([0.0, 0.0, 0.1]),
-            listener_commits=seed % 3 == 0,
+            listener_commits=rng.random() < 0.3,
+            commits=rng.choice([0.0, 0.1]),
         )
         self.statics = 0
         self.changed_at = self.static_until = -NEVER
         moves = rng.random() < 0.5  # a coordinator that dies forgets who took over an instance id
-        self.kinds: list[tuple[int, str, Callable[[], None]]] = [
+        self.kinds: list[tuple[int, str, Callable[[], object]]] = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
@@ -104,6 +107,8 @@ class World:
             (2, "create topic", self.create_topic),
             (2, "delete topic", self.delete_topic),
             (4, "commit asked for", self.commit),
+            (2, "fault inside", self.fault),
+            *self.cluster.troubles(),
         ]
 
     @property
@@ -120,8 +125,7 @@ class World:
         if self.kernel.now < self.static_until:
             return
         self.changed_at = self.kernel.now
-        self.topics[topic] = partitions
-        self.log.add(TopicPartition(topic, number) for number in range(partitions))
+        self.cluster.add_partitions(topic, partitions)
 
     def strike(self) -> None:
         """One trouble, drawn at random."""
@@ -169,7 +173,7 @@ class World:
         )
         note = None if self.history is None else self.history.append
         member = SimGroupMember(
-            self.brokers, spec, self.log, self.observer, self.habits, note, (_Seen(self),)
+            self.brokers, spec, self.cluster, self.observer, self.habits, note, (_Seen(self),)
         )
         member.identify = self.judge.session
         member.home = rng.choice([0, 1])
@@ -218,6 +222,7 @@ class World:
     def kill_coordinator(self) -> None:
         """The coordinator's broker dies; the other one takes over."""
         seconds = self.rng.choice([0.5, 4.0])
+        self.cluster.stop_broker(self.brokers.home, seconds)
         self.brokers.fail_over(seconds, self.rng.choice([0.05, 2.0]))
         self.lasts(seconds + 2.0)
 
@@ -258,7 +263,7 @@ class World:
         topic = self.rng.choice(["t1", "t2", "u0"])
         if self.kernel.now >= self.static_until:
             self.changed_at = self.kernel.now
-            self.topics.pop(topic, None)
+            self.cluster.delete_topic(topic)
 
     def commit(self) -> None:
         """An application commits what it has consumed."""
@@ -266,12 +271,23 @@ class World:
         if member is not None and not member.paused:
             member.commit()
 
+    def fault(self) -> None:
+        """A fault in a member's own code: it leaves, and its program ends."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.fail()
+
     # -- at rest
+
+    @property
+    def judged(self) -> list[SimGroupMember]:
+        """Live members, but for those that a coordinator took for their own predecessors."""
+        return [member for member in self.live if not self._misfenced(member)]
 
     def at_rest(self) -> list[Violation]:
         """Judge who owns and fetches what. Call it when everybody had the time to settle."""
         now = self.kernel.now
-        live = [member for member in self.live if not self._misfenced(member)]
+        live = self.judged
         found = [
             Violation("stable_at_rest", now, f"{m.name}: {m.machine.state.name} {m.failed}")
             for m in live
@@ -280,9 +296,9 @@ class World:
             or not m.cluster.group.seats.get(m.machine.member_id)
         ]
         found += [
-            Violation("commits_answered", now, f"{m.name}: {m.unanswered} unanswered")
-            for m in live
-            if m.unanswered
+            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
+            for member in live
+            if (count := member.unanswered(ANSWER_S))
         ]
         if len(self.group.seats) != len(live):
             found.append(Violation("no_ghosts_at_rest", now, f"{list(self.group.seats)}"))
@@ -308,12 +324,6 @@ class World:
         failed = member.machine.state is State.FAILED
         return failed and member.spec.instance_id in self.group.misfenced
 
-    def lost(self) -> list[Violation]:
-        """Judge whether everything was delivered, in partitions that have an owner."""
-        owned = {tp for member in self.live for tp in member.fetching}
-        ends = {tp: self.log.end(tp) for tp in owned}
-        return no_loss(self.kernel.now, ends, self.observer.delivered_below)
-
 
 class _Seen:
     """Notes which states the members came through."""
@@ -337,12 +347,11 @@ def run(
     *,
     strategies: Sequence[Strategy] = STRATEGIES,
     record: bool = False,
-    troubles: int | None = None,
-) -> Result:
-    """One group, ``troubles`` troubles within 40 seconds, lost and late answers, then rest.
+    events: int = EVENTS,
+) -> Result[World]:
+    """One group, ``events`` troubles, lost and late answers, then rest.
 
-    A pure function of its arguments. One of ``strategies`` is drawn; the number of troubles where
-    it is ``None``.
+    A pure function of its arguments. One of ``strategies`` is drawn.
     """
     world = World(seed, strategies, record)
     kernel, rng = world.kernel, world.rng
@@ -350,26 +359,28 @@ def run(
         world.set_topic(topic, rng.randint(1, 5))
     for _ in range(rng.randint(2, 3)):
         kernel.schedule(3 * rng.random(), world.join)
-    for _ in range(rng.choice([4, 8, 16, 30]) if troubles is None else troubles):
-        kernel.schedule(TROUBLED * rng.random(), world.strike)
-    kernel.run(until=TROUBLED)
+    troubled = max(TROUBLED, events * INTERVAL)
+    for _ in range(events):
+        kernel.schedule(troubled * rng.random(), world.strike)
+    kernel.run(until=troubled)
     world.brokers.loss = world.brokers.delay = 0.0
-    world.log.stop()
+    world.cluster.calm_down()
     patience = 5.0 + world.session + world.rebalance + world.reread + SETTLE
-    kernel.run(until=max(TROUBLED, world.quiet_from) + patience)
+    kernel.run(until=max(troubled, world.quiet_from, hurry(world.members)) + patience)
     violations = world.at_rest()
-    kernel.run(until=kernel.now + 10.0)
-    violations += world.lost()
+    violations += deliver_all(kernel, lambda: world.judged)
+    violations += uncommitted(kernel, lambda: world.judged)
     return Result(
+        "coordinator",
         seed,
+        events,
+        False,
         world.observer.violations + violations,
         world.counts,
         world.observer.deliveries,
-        world.group.generation,
-        world.offered[0].name,
         world.history,
-        world.states,
+        world,
     )
 
 
-__all__ = ["STRATEGIES", "Result", "World", "run"]
+__all__ = ["STRATEGIES", "World", "run"]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from zkconsumer.core.common.invariants import Observer
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import Create, Delete
 from zkconsumer.core.zookeeper.states import State
@@ -29,9 +28,11 @@ from zkconsumer.journal.measures import Measures, measure
 from zkconsumer.journal.recorder import MemberObserver, MemberRecorder, Sink, event_entry
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
 from zkconsumer.sim.bulk import BulkViews
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.process import Habits, SimLog
 from zkconsumer.sim.zk import FakeZk, Txn
 
 EVENTS = ("join", "leave", "crash", "rolling-restart", "broker-bounce", "topic-create")

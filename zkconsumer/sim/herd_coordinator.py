@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from zkconsumer.core.common.invariants import Observer
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
@@ -31,8 +30,10 @@ from zkconsumer.sim.herd import (
     repeated,
     simulate,
 )
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.process import Habits, SimLog
+from zkconsumer.sim.light import SimLog
 
 #: Defaults of the connector's configuration, in seconds.
 HEARTBEAT = 3.0

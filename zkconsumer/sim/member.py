@@ -6,13 +6,13 @@ inside kernel events, in the thread that runs the kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from zkconsumer.core.common.invariants import MemberAtRest, Observer
-from zkconsumer.core.zookeeper import commands
+from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
@@ -24,7 +24,11 @@ from zkconsumer.journal.wire import Cost
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
 from zkconsumer.sim.bulk import BulkViews, read_now
-from zkconsumer.sim.process import Habits, SimHost, SimLog, SimProcess
+from zkconsumer.sim.host import Habits, SimHost
+from zkconsumer.sim.invariants import MemberAtRest, Observer
+from zkconsumer.sim.offset_store import SimOffsets
+from zkconsumer.sim.process import SimProcess, Source
+from zkconsumer.sim.whole import WholePlane
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
 
 
@@ -33,6 +37,10 @@ class SimZk:
 
     def __init__(self, zk: FakeZk, host: SimHost, session_timeout: float) -> None:
         self.session_timeout = session_timeout
+        self.proved = -math.inf
+        """When the last ping of this session that was answered had been sent."""
+        self.late_pings = 0.0
+        """Probability that the client library hands over the answer to a ping late."""
         self._zk = zk
         self._host = host
         self._known = 0
@@ -53,6 +61,7 @@ class SimZk:
                 self._host.post(partial(on_session, event, session_id))
             elif state is SessionState.LOST:
                 self._known = 0
+                self.proved = -math.inf
                 self._host.post(partial(on_session, SessionEvent.LOST, session_id))
 
         def fired(event: WatchEvent) -> None:
@@ -66,7 +75,17 @@ class SimZk:
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """See ``ZkPort``."""
-        self.client.ping(partial(self._host.post, on_answer))
+        host, sent, session = self._host, self._host.now(), self._known
+
+        def answered() -> None:
+            if session == self._known:
+                self.proved = max(self.proved, sent)
+            if self.late_pings and host.random.random() < self.late_pings:
+                host.within((0.0, self.session_timeout), on_answer)
+            else:
+                host.post(on_answer)
+
+        self.client.ping(answered)
 
     def close(self, timeout: float) -> None:
         """See ``ZkPort``."""
@@ -83,21 +102,26 @@ class SimMember(SimProcess[RebalanceMachine]):
         self,
         zk: FakeZk,
         spec: MemberSpec,
-        log: SimLog | None = None,
+        data: Source | None = None,
         observer: Observer | None = None,
         habits: Habits = Habits(),  # noqa: B008
         note: Callable[[str], object] | None = None,
         watchers: Sequence[MemberObserver] = (),
         bulk: BulkViews | None = None,
+        offsets: SimOffsets | None = None,
     ) -> None:
-        always_open = spec.scala or log is None
         super().__init__(
-            zk.kernel, spec.consumer_id, log, observer, habits, note, always_open=always_open
+            zk.kernel,
+            spec.consumer_id,
+            spec.subscription,
+            data,
+            observer,
+            habits,
+            note,
+            always_open=spec.scala or data is None,
         )
         self.spec = spec
-        self._log = log
         self._bulk = bulk
-        self._observer = observer
         self._zk = SimZk(zk, self.host, spec.session_timeout)
         self._coordination = (
             ZooKeeperCoordination(self.host, self.gate, spec.session_timeout)
@@ -107,6 +131,14 @@ class SimMember(SimProcess[RebalanceMachine]):
         self._coordination.zk = self._zk
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
+        if offsets is not None:
+            self._coordination.offsets = offsets.port(lambda: self.session)
+        if isinstance(self.plane, WholePlane):
+            self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+
+    def slow_pings(self, probability: float) -> None:
+        """Hand over the answers to pings late at times."""
+        self._zk.late_pings = probability
 
     def start(self) -> None:
         """Connect; everything else follows from that."""
@@ -115,8 +147,10 @@ class SimMember(SimProcess[RebalanceMachine]):
         self.plane.begin()
 
     def _on_session(self, event: SessionEvent, session_id: int) -> None:
-        if event is SessionEvent.OPENED and self._observer is not None and self.spec.scala:
-            self._observer.legacy_sessions.add(session_id)
+        if event is SessionEvent.OPENED and self.observer is not None:
+            self.observer.session_begins(session_id, self.name)
+            if self.spec.scala:
+                self.observer.legacy_sessions.add(session_id)
         self._coordination.on_session(event, session_id)
 
     @property
@@ -129,6 +163,20 @@ class SimMember(SimProcess[RebalanceMachine]):
         """See ``SimProcess``."""
         return self._coordination.session_id
 
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit and not self.spec.scala
+
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self._zk.proved
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
     # -- what a fault does
 
     def crash(self) -> None:
@@ -137,6 +185,8 @@ class SimMember(SimProcess[RebalanceMachine]):
             super().crash()
             if self._bulk is not None:
                 self._bulk.abandon(self)
+            if self._coordination.offsets is not None:
+                self._coordination.offsets.close()
             self.client.kill()
 
     def pause(self, seconds: float) -> None:
@@ -158,7 +208,7 @@ class SimMember(SimProcess[RebalanceMachine]):
             self.spec.consumer_id,
             self.session,
             self.spec.scala,
-            frozenset(machine.fetching) if self._log is None else self.fetching,
+            self.fetching if self._delivers else frozenset(machine.fetching),
             machine.view and replace(machine.view, brokers=self.plane.brokers),
             machine.decision.mine,
         )
@@ -208,7 +258,7 @@ class BulkCoordination(ZooKeeperCoordination):
         self._expected: MemberScript[Event] | None = None
 
     def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
-        assert not isinstance(op, OffsetOp), "the simulator has no offsets in Kafka"
+        assert not isinstance(op, OffsetOp), "herds have no offsets in Kafka"
         member, command, script = self._owner, running.command, running.script
         if isinstance(command, commands.LoadView) and self._expected is not script:
             self._expected = script

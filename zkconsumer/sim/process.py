@@ -1,331 +1,48 @@
 """A member's process on virtual time: the real loop, and what it runs on in a simulation.
 
-Owns the mailbox, the simulated application and the faults of a process (pause, crash). Everything
+Owns the simulated listener and the faults of a process (pause, crash, a fault inside). Everything
 runs inside kernel events, in the thread that runs the kernel.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Protocol
 
-from zkconsumer.core.common import events
-from zkconsumer.core.common.invariants import Observer
-from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
+from zkconsumer.core.common import commands, events
+from zkconsumer.core.common.types import (
+    ConsumerThreadId,
+    Subscription,
+    TopicPartition,
+)
+from zkconsumer.errors import ConnectorFailedError
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.loop import Coordination, Done, MachineT, MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
+from zkconsumer.sim.host import Habits, InjectedFault, SimHost
+from zkconsumer.sim.invariants import Observer
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.light import SimPlane
+from zkconsumer.sim.whole import WholePlane
 
-#: When simulations begin, in milliseconds since 1970: timestamps are as long as real ones.
-EPOCH_MS: Final = 1_500_000_000_000
-
-
-class SimLog:
-    """The partitions' messages: each partition grows by ``rate`` messages a second until ``stop``.
-
-    Messages are their offsets. A partition keeps its messages when its topic is deleted.
-    """
-
-    def __init__(self, kernel: Kernel, rate: float) -> None:
-        self._kernel = kernel
-        self._rate = rate
-        self._created: dict[TopicPartition, float] = {}
-        self._stopped: float | None = None
-
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """New partitions, empty; those that are there already stay as they are."""
-        for tp in partitions:
-            self._created.setdefault(tp, self._kernel.now)
-
-    def stop(self) -> None:
-        """Nothing is written any more."""
-        self._stopped = self._kernel.now
-
-    def end(self, tp: TopicPartition) -> int:
-        """The log-end offset now."""
-        now = self._kernel.now if self._stopped is None else self._stopped
-        return int(max(0.0, now - self._created[tp]) * self._rate)
+ANSWER_S: Final = 4.0
+"""Within this time a commit is answered when nothing troubles the servers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """How a member's process behaves. Pairs are ranges; times are seconds.
+class Source(Protocol):
+    """Where records come from: a ``SimCluster``, or a ``SimLog`` for members without fetching."""
 
-    ``poll``: between two looks for messages, up to ``burst`` of each partition being taken.
-    ``stop``: until fetchers have stopped. ``listener``: in the user's listener, which raises with
-    probability ``listener_error``. ``listener_commits``: it commits what is about to be released,
-    and waits for the answer; only of members on the coordinator.
-    """
-
-    poll: tuple[float, float] = (0.3, 0.7)
-    burst: int = 8
-    stop: tuple[float, float] = (0.0, 0.1)
-    listener: tuple[float, float] = (0.0, 0.05)
-    listener_error: float = 0.0
-    listener_commits: bool = False
-    commit_interval: float = 2.0
-
-
-@dataclass(slots=True)
-class Reading:
-    """A partition being delivered: ``position`` is consumed up to; one message may be in hand.
-
-    ``stopping`` is the token of the ``StopFetching`` that ended delivery.
-    """
-
-    session: int
-    position: int
-    in_hand: bool = False
-    stopping: int | None = None
-
-
-class SimHost:
-    """A process on virtual time: the ``Host`` of ``zkconsumer.runtime.loop``.
-
-    Actions are run one after the other, never within one another. ``alive``: neither crashed nor
-    left. ``paused``: it stands still, and so do its actions; its timers run out meanwhile.
-    """
-
-    def __init__(self, kernel: Kernel, name: str, note: Callable[[str], object] | None) -> None:
-        self.kernel = kernel
-        self.random = kernel.rng
-        self.name = name
-        self.alive = True
-        self.paused = False
-        self._note = note
-        self._inbox: deque[Callable[[], object]] = deque()
-        self._busy = False
-
-    @property
-    def recorded(self) -> bool:
-        """Whether ``say`` goes anywhere."""
-        return self._note is not None
-
-    def say(self, text: str) -> None:
-        """Note what happens, for the history of the run."""
-        if self._note is not None:
-            self._note(f"{self.kernel.now_us} {self.name} {text}")
-
-    def post(self, action: Callable[[], object]) -> None:
-        """See ``Host``."""
-        self._inbox.append(action)
-        if not self._busy:
-            self.work()
-
-    def work(self) -> None:
-        """Run what was posted, unless the process stands still."""
-        self._busy = True
-        while self._inbox and self.alive and not self.paused:
-            self._inbox.popleft()()
-        self._busy = False
-
-    def after(self, seconds: float, action: Callable[[], object]) -> Callable[[], object]:
-        """See ``Host``."""
-        handle = self.kernel.schedule(seconds, partial(self.post, action))
-        return partial(self.kernel.cancel, handle)
-
-    def within(self, bounds: tuple[float, float], action: Callable[[], object]) -> None:
-        """Post ``action`` after a random time between ``bounds``, in seconds."""
-        low, high = bounds
-        self.after(low + (high - low) * self.random.random(), action)
-
-    def now(self) -> float:
-        """See ``Host``."""
-        return self.kernel.now
-
-    def lease_now(self) -> float:
-        """See ``Host``."""
-        return self.kernel.now
-
-    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """See ``Host``: part of the run's history."""
-        self.say(text)
-        if error is not None:
-            raise error
-
-    def wall_us(self) -> int:
-        """See ``Host``."""
-        return self.kernel.now_us
-
-    def wall_ms(self) -> int:
-        """See ``Host``."""
-        return EPOCH_MS + self.kernel.now_us // 1000
-
-
-class SimPlane:
-    """Fetchers, streams and the application of one member: the ``DataPort`` of its loop.
-
-    Without ``log`` nothing is delivered. ``session``: what the observer knows the member by.
-    """
-
-    def __init__(
-        self,
-        host: SimHost,
-        gate: DeliveryGate,
-        log: SimLog | None,
-        observer: Observer | None,
-        habits: Habits,
-        session: Callable[[], int],
-    ) -> None:
-        self.brokers: tuple[BrokerEndpoint, ...] = ()
-        self.failed = ""
-        """Why the streams have failed."""
-        self._host = host
-        self._gate = gate
-        self._log = log
-        self._observer = observer
-        self._habits = habits
-        self._session = session
-        self._reading: dict[TopicPartition, Reading] = {}
-        self._stopped: dict[TopicPartition, int] = {}
-        self._stops = 0
-        self._stalled_until = -1.0
-
-    def begin(self) -> None:
-        """The application looks for messages from now on."""
-        if self._log is not None:
-            self._poll_later()
-
-    # -- DataPort
-
-    def set_brokers(self, brokers: tuple[BrokerEndpoint, ...]) -> None:
-        """See ``DataPort``."""
-        self.brokers = brokers
-
-    def start(
-        self, partitions: Mapping[TopicPartition, tuple[ConsumerThreadId, int | None]]
-    ) -> None:
-        """See ``DataPort``."""
-        session = self._session()
-        for tp, (_, start) in partitions.items():
-            self._stopped.pop(tp, None)
-            self._reading[tp] = Reading(session, start or 0)
-            if self._observer is not None:
-                self._observer.started(self._host.now(), tp, session, start or 0)
-
-    def stop(
-        self,
-        partitions: Iterable[TopicPartition],
-        done: Callable[[dict[TopicPartition, int]], object],
-    ) -> None:
-        """See ``DataPort``."""
-        self._stops += 1
-        for tp in self._reading.keys() & set(partitions):
-            self._reading[tp].stopping = self._stops
-        self._host.within(self._habits.stop, partial(self._halt, self._stops, done))
-
-    def drop(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """See ``DataPort``."""
-        dropped = frozenset(partitions)
-        positions = {tp: reading.position for tp, reading in self._take(dropped).items()}
-        self.forget(dropped)
-        return positions
-
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """See ``DataPort``."""
-        for tp in partitions:
-            self._stopped.pop(tp, None)
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """See ``DataPort``."""
-        held = {tp: reading.position for tp, reading in self._reading.items()}
-        return held | self._stopped
-
-    def fail(self, error: Exception) -> None:
-        """See ``DataPort``."""
-        self.failed = str(error)
-
-    def close(self, timeout: float = 0.0) -> None:
-        """See ``DataPort``; also what the end of the process does."""
-        self._take(self._reading)
-
-    # -- the application
-
-    @property
-    def fetching(self) -> frozenset[TopicPartition]:
-        """Partitions that are being delivered and not about to be released."""
-        return frozenset(tp for tp, r in self._reading.items() if r.stopping is None)
-
-    @property
-    def in_hand(self) -> object | None:
-        """The record that the application has worked on for suspiciously long (``Progress``)."""
-        return self if self._host.now() < self._stalled_until else None
-
-    @property
-    def may_deliver(self) -> bool:
-        """Whether the application would get a message now."""
-        return self._log is not None and self._gate.is_open and self.in_hand is None
-
-    def stall(self, seconds: float) -> None:
-        """The application works on one message for so long."""
-        self._stalled_until = max(self._stalled_until, self._host.now() + seconds)
-
-    def deliver_late(self) -> None:
-        """The application passed the lease's check before the process stood still."""
-        for tp, reading in list(self._reading.items())[:1]:
-            if reading.stopping is None:
-                self._deliver(tp, reading, 1)
-
-    def _take(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Reading]:
-        """End the reading of these; returns where it stood."""
-        taken = {tp: self._reading.pop(tp) for tp in sorted(partitions) if tp in self._reading}
-        if self._observer is not None:
-            for tp, reading in taken.items():
-                self._observer.stopped(tp, reading.session)
-        return taken
-
-    def _halt(self, number: int, done: Callable[[dict[TopicPartition, int]], object]) -> None:
-        """The fetchers have stopped; a message in hand was finished meanwhile, or was not."""
-        stopped = [tp for tp, r in self._reading.items() if r.stopping == number]
-        positions: dict[TopicPartition, int] = {}
-        for tp, reading in self._take(stopped).items():
-            finished = reading.in_hand and self._host.random.random() < 0.8
-            positions[tp] = reading.position + finished
-        self._stopped |= positions
-        done(positions)
-
-    def _poll_later(self) -> None:
-        low, high = self._habits.poll
-        delay = low + (high - low) * self._host.random.random()
-        self._host.kernel.schedule(delay, self._poll)
-
-    def _poll(self) -> None:
-        if not self._host.alive:
-            return
-        if not self._host.paused and self.may_deliver:
-            for tp, reading in self._reading.items():
-                if reading.stopping is None:
-                    self._deliver(tp, reading, self._habits.burst)
-        self._poll_later()
-
-    def _deliver(self, tp: TopicPartition, reading: Reading, most: int) -> None:
-        """Ask for messages: asking for the next one makes the one in hand consumed."""
-        assert self._log is not None
-        if reading.in_hand:
-            reading.position += 1
-            reading.in_hand = False
-        count = min(self._log.end(tp) - reading.position, most)
-        if count <= 0:
-            return
-        first = reading.position
-        reading.position += count - 1
-        reading.in_hand = True
-        if self._host.recorded:
-            self._host.say(f"delivers {tp} {first}..{reading.position} in {reading.session}")
-        if self._observer is not None:
-            now = self._host.now()
-            self._observer.delivered(now, tp, reading.session, first, reading.position)
+    def plane(self, member: SimProcess[Any]) -> SimPlane | WholePlane:
+        """What ``member`` delivers with."""
 
 
 class SimListener:
     """The user's listener: the ``ListenerPort`` of a simulated member."""
 
-    def __init__(self, host: SimHost, habits: Habits, plane: SimPlane) -> None:
+    def __init__(self, host: SimHost, habits: Habits, plane: SimPlane | WholePlane) -> None:
         self.since: float | None = None
         self.commit: Callable[[Mapping[TopicPartition, int]], Future[tuple[str, ...]]]
         """Asks the member for a commit; set before it begins."""
@@ -359,7 +76,26 @@ class SimListener:
     def _commit(self, partitions: frozenset[TopicPartition], done: Done) -> None:
         """Commit what is about to be released, and return when that is answered."""
         positions = {tp: n for tp, n in self._plane.positions().items() if tp in partitions}
-        self.commit(positions).add_done_callback(lambda _: self._end(done, None))
+        resets = self._resets()
+        asked = self.commit(positions)
+
+        def answered(future: Future[tuple[str, ...]]) -> None:
+            if not future.result() and self._resets() == resets:
+                self._check_stored(positions)
+            self._end(done, None)
+
+        asked.add_done_callback(answered)
+
+    def _resets(self) -> int:
+        plane = self._plane
+        return plane.observer.resets.total() if isinstance(plane, WholePlane) else 0
+
+    def _check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
+        if isinstance(self._plane, WholePlane) and not self._plane.observer.legacy_sessions:
+            for tp, position in positions.items():
+                stored = self._plane.observer.committed.get(tp, -1)
+                if stored < position:
+                    self._plane.broken("commit_stores", f"{tp}: {stored} in place of {position}")
 
     def _end(self, done: Done, error: str | None) -> None:
         self.since = None
@@ -367,9 +103,10 @@ class SimListener:
 
 
 class SimProcess(Generic[MachineT]):
-    """One member's process; ``observer`` and ``log`` switch delivery on.
+    """One member's process; ``observer`` and ``data`` switch delivery on.
 
-    ``loop`` is the real one; so is what carries out its commands.
+    ``loop`` is the real one; so is what carries out its commands, and with a ``SimCluster`` for
+    ``data`` all that delivers.
     """
 
     loop: MemberLoop[MachineT]
@@ -378,7 +115,8 @@ class SimProcess(Generic[MachineT]):
         self,
         kernel: Kernel,
         name: str,
-        log: SimLog | None,
+        subscription: Subscription,
+        data: Source | None,
         observer: Observer | None,
         habits: Habits,
         note: Callable[[str], object] | None,
@@ -386,21 +124,41 @@ class SimProcess(Generic[MachineT]):
         always_open: bool = False,
     ) -> None:
         self.name = name
+        self.subscription = subscription
+        self.observer = observer
+        self.habits = habits
         self.active_us = 0
         """When the machine took in its last event."""
+        self.closing = False
+        """Whether it was asked to leave."""
         self.host = SimHost(kernel, name, note)
         self.gate = DeliveryGate(always_open=always_open, now=self.host.lease_now)
-        self.plane = SimPlane(self.host, self.gate, log, observer, habits, lambda: self.session)
+        self.plane: SimPlane | WholePlane = (
+            SimPlane(self.host, self.gate, None, observer, habits, lambda: self.session)
+            if data is None
+            else data.plane(self)
+        )
         self.listener = SimListener(self.host, habits, self.plane)
         self._kernel = kernel
-        self._delivers = log is not None
-        self._habits = habits
-        self._asked: list[Future[tuple[str, ...]]] = []
+        self._delivers = data is not None
+        self._asked: list[tuple[float, Future[tuple[str, ...]]]] = []
+        """Commits, and when they were asked for."""
+        self._late = False
+        self.pauses = 0
+        """How often the process stood still."""
+        if isinstance(self.plane, WholePlane):
+            self.host.on_step = self._judge
+            self.host.on_fault = lambda error: self.loop.crashed(error)
+            self.host.on_error = self._raised
 
     @property
     def session(self) -> int:
         """What the observer knows the member by; 0: it is no member."""
         raise NotImplementedError
+
+    def session_now(self, session: int) -> int:
+        """By what the observer knows a member now that began something in ``session``."""
+        return session
 
     @property
     def machine(self) -> MachineT:
@@ -440,7 +198,7 @@ class SimProcess(Generic[MachineT]):
             self.host,
             self.listener,
             auto_commit_interval=(
-                self._habits.commit_interval if auto_commit and self._delivers else None
+                self.habits.commit_interval if auto_commit and self._delivers else None
             ),
             rebalances=RebalanceCounts((), (), (), self.host.now),
             observer=self.watchers,
@@ -454,20 +212,28 @@ class SimProcess(Generic[MachineT]):
         """Hand the machine an event."""
         self.loop.post(event)
 
-    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
+    def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None
+    ) -> Future[tuple[str, ...]]:
         """Ask for a commit of ``positions``, or of all consumed ones."""
         strict = positions is not None
         wanted = self.plane.positions() if positions is None else positions
-        self._asked.append(self.loop.commit(wanted, strict))
+        asked = self.loop.commit(wanted, strict)
+        self._asked.append((self._kernel.now, asked))
+        return asked
 
-    @property
-    def unanswered(self) -> int:
-        """Commit requests without an answer."""
-        return sum(not future.done() for future in self._asked)
+    def unanswered(self, seconds: float = 0.0) -> int:
+        """Commit requests without an answer that were made at least ``seconds`` ago."""
+        self._asked = [(at, future) for at, future in self._asked if not future.done()]
+        return sum(at <= self._kernel.now - seconds for at, _ in self._asked)
 
     def close(self) -> None:
         """Leave the group in order."""
+        self.closing = True
         self.loop.post(events.CloseRequested())
+
+    def stalls(self, seconds: float) -> None:
+        """The application begins to work on a message for so long."""
 
     def crash(self) -> None:
         """The process dies; the servers find out by their timeouts."""
@@ -482,23 +248,100 @@ class SimProcess(Generic[MachineT]):
             return
         self.host.say(f"pause {seconds:.3f}")
         self.host.paused = True
+        self.pauses += 1
         # The application may have passed the lease's check before, and deliver one message after.
-        late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
-        self._kernel.schedule(seconds, partial(self._resume, late))
+        self._late = self.plane.may_deliver and self._kernel.rng.random() < 0.5
+        if self._late and isinstance(self.plane, WholePlane):
+            self.plane.hold_late()
+        self._kernel.schedule(seconds, self._resume)
 
-    def _resume(self, late: bool) -> None:
+    def _resume(self) -> None:
         if not self.alive:
             return
         self.host.paused = False
         self.host.say("resume")
-        if late:
+        if self._late or isinstance(self.plane, WholePlane):
             self.plane.deliver_late()
         self.host.work()
 
+    def fail(self) -> None:
+        """A fault inside the member; the application hears of it and ends the process."""
+        if not self.alive or self.paused or self.loop.ended:
+            return
+        self.host.post(_fault)
+        for future in (self.loop.started, self.loop.closed):
+            if not future.done() or not (
+                isinstance(future.exception(), ConnectorFailedError) or future is self.loop.started
+            ):
+                self.broken("end_is_heard", f"{self.name}: a fault inside is not reported")
+        self._ended()
+        self.host.alive = False
+
     def _closed(self, closed: Future[tuple[str, ...]]) -> None:
         """The machine has left the group: the process ends."""
+        if closed.exception() is not None:
+            return  # see ``fail``
         self.host.say(f"closed {closed.result()}")
+        self._ended()
+        if isinstance(self.plane, WholePlane) and not closed.result():
+            self._check_left()
         self.host.alive = False
+
+    def _ended(self) -> None:
+        """The member has ended: so have its streams, its gate and its calls."""
+        if isinstance(self.plane, WholePlane):
+            self.plane.application.end()
+            if self.gate.is_open and not self.gate.always_open:
+                self.broken("gate", f"{self.name}: it is open after the end")
+            if self.unanswered():
+                self.broken("commits_answered", f"{self.name}: {self.unanswered()} at its end")
+
+    # -- judging
+
+    def _raised(self, error: Exception) -> None:
+        """A step of the member has raised: that is a fault, and the end of its process."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        self.broken("no_error_of_its_own", f"{self.name}: {error!r} at {where}")
+        self.crash()
+
+    def broken(self, rule: str, text: str) -> None:
+        """Rule ``rule`` is broken, as ``text`` says."""
+        assert self.observer is not None
+        self.observer.note(rule, self._kernel.now, self.session, text)
+
+    def _judge(self) -> None:
+        """Look at what must be true whenever the process rests."""
+        assert isinstance(self.plane, WholePlane)
+        self.plane.judge.check()
+        self.plane.check_queues()
+        if not self.gate.always_open and self.gate.is_open:
+            until = self.proved + self._session_timeout
+            if self.gate.valid_until > until + 1e-6:
+                text = f"{self.name}: open until {self.gate.valid_until}, the session {until}"
+                self.broken("lease", text)
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether it commits every ``commit_interval``, and stores how far it got."""
+        raise NotImplementedError
+
+    def _check_left(self) -> None:
+        """The member has left in order: look whether the servers know."""
+
+    @property
+    def proved(self) -> float:
+        """When the last request of this session that was answered had been sent."""
+        raise NotImplementedError
+
+    @property
+    def _session_timeout(self) -> float:
+        """Seconds after which the servers give a silent member up."""
+        raise NotImplementedError
+
+
+def _fault() -> None:
+    raise InjectedFault("an injected fault")
 
 
 class _Watchers:
@@ -507,18 +350,29 @@ class _Watchers:
     def __init__(self, member: SimProcess[Any], watchers: Sequence[Any]) -> None:
         self._member = member
         self._watchers = watchers
+        self._timers: dict[str, int] = {}
+        """Token of the last timer of each name."""
+        self._stale = False
+        """Whether the machine takes in a timer that was replaced."""
 
     def event(self, event: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
-        host = self._member.host
+        member = self._member
+        host = member.host
         if host.recorded:
             host.say(f"{event}")
-        self._member.active_us = host.kernel.now_us
+        member.active_us = host.kernel.now_us
+        fired = isinstance(event, events.TimerFired)
+        self._stale = fired and self._timers.get(event.name) != event.token
         for watcher in self._watchers:
             watcher.event(event, epoch, attempt)
 
     def command(self, command: Any, epoch: int, attempt: int) -> None:
         """See ``Observer``."""
+        if self._stale and isinstance(self._member.plane, WholePlane):
+            self._member.broken("timers_count_once", f"{self._member.name}: {command}")
+        if isinstance(command, commands.SetTimer):
+            self._timers[command.name] = command.token
         for watcher in self._watchers:
             watcher.command(command, epoch, attempt)
 

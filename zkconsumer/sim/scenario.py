@@ -13,16 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from zkconsumer.core.common.assign import RoundRobinHash
-from zkconsumer.core.common.invariants import (
-    MemberAtRest,
-    Observer,
-    Violation,
-    no_loss,
-    no_lost_trigger,
-    no_member_without_share,
-    no_orphan,
-)
-from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, MultiOp, Ok, SetData
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext
@@ -34,9 +25,23 @@ from zkconsumer.core.zookeeper.znodes import (
     broker_path,
     topic_path,
 )
+from zkconsumer.sim.cluster import SimCluster
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import (
+    MemberAtRest,
+    Observer,
+    Violation,
+    no_lost_trigger,
+    no_member_without_share,
+    no_orphan,
+)
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember, run_now
-from zkconsumer.sim.process import Habits, SimLog
+from zkconsumer.sim.offset_store import SimOffsets
+from zkconsumer.sim.process import ANSWER_S
+from zkconsumer.sim.result import EVENTS, Result
+from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 from zkconsumer.sim.zk import FakeZk, SessionState, Txn
 
 GROUP = "g"
@@ -44,8 +49,10 @@ GROUP = "g"
 SETTLE = 5.0
 #: A time between two periodic readings that no run lasts.
 NEVER = 1000.0
-#: How long a group is troubled (seconds).
+#: How long a group is troubled at least (seconds).
 TROUBLED = 25.0
+#: Seconds for each trouble, where there are many.
+INTERVAL = 0.3
 #: Registrations that nobody should write: each is left out by all members alike, or harmless.
 HOSTILE = (
     b"",
@@ -62,15 +69,17 @@ HOSTILE = (
 
 @dataclass(slots=True)
 class World:
-    """ZooKeeper with brokers and topics, the messages, and the members of one group."""
+    """ZooKeeper, brokers with topics and records, and the members of one group."""
 
     kernel: Kernel
     zk: FakeZk
-    log: SimLog
+    data: SimCluster | SimLog
     observer: Observer
     paths: GroupPaths = field(default_factory=lambda: GroupPaths(GROUP))
-    topics: dict[str, int] = field(default_factory=dict)
     members: list[SimMember] = field(default_factory=list)
+    offsets: SimOffsets | None = None
+    """Where offsets are stored if not in ZooKeeper alone."""
+    dual: bool = False
     history: list[str] | None = None
 
     @classmethod
@@ -81,18 +90,29 @@ class World:
         followers: int = 0,
         max_lag: float = 0.0,
         rearm_watches: bool = True,
-        rate: float = 4.0,
-        brokers: int = 2,
+        light: SimLog | None = None,
+        cluster: SimCluster | None = None,
+        storage: str = "zookeeper",
         record: bool = False,
     ) -> World:
-        """An ensemble with ``brokers`` brokers and no topics."""
+        """An ensemble with two brokers and no topics. ``light``: members without fetching."""
         zk = FakeZk(kernel, followers=followers, max_lag=max_lag, rearm_watches=rearm_watches)
-        world = cls(kernel, zk, SimLog(kernel, rate), Observer())
+        if light is not None:
+            world = cls(kernel, zk, light, Observer())
+            numbers = range(2)
+        else:
+            cluster = cluster or SimCluster(kernel, kernel.rng, 2, old=False)
+            world = cls(kernel, zk, cluster, Observer(records=cluster.records))
+            numbers = range(len(cluster.brokers.endpoints))
+            cluster.changed = world.set_broker
+        world.dual = storage == "dual"
+        if storage != "zookeeper":
+            world.offsets = SimOffsets(kernel, world._stored, {})
         world.history = [] if record else None
         zk.on_commit(world._committed)
         for path in ("/brokers", BROKER_IDS, BROKER_TOPICS, "/consumers"):
             world.do(Create(path))
-        for broker in range(brokers):
+        for broker in numbers:
             world.add_broker(broker)
         return world
 
@@ -102,13 +122,32 @@ class World:
 
     def add_broker(self, broker: int) -> None:
         """A broker registers."""
-        document = {"version": 1, "host": f"b{broker}", "port": 9092, "timestamp": "1"}
-        self.do(Create(broker_path(broker), json.dumps(document).encode()))
+        at = BrokerEndpoint(broker, f"b{broker}", 9092)
+        if isinstance(self.data, SimCluster):
+            at = self.data.brokers.endpoints[broker]
+        self.set_broker(broker, at)
+
+    def register_brokers(self) -> None:
+        """All brokers that run are registered."""
+        assert isinstance(self.data, SimCluster)
+        for at in self.data.endpoints:
+            self.set_broker(at.broker_id, at)
+
+    def set_broker(self, broker: int, at: BrokerEndpoint | None) -> None:
+        """A broker registers anew, or its registration ends."""
+        self.do(Delete(broker_path(broker)))
+        if at is not None:
+            document = {"version": 1, "host": at.host, "port": at.port, "timestamp": "1"}
+            self.do(Create(broker_path(broker), json.dumps(document).encode()))
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Number of partitions of each topic that exists."""
+        return self.data.topics
 
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or give it more partitions."""
-        self.topics[topic] = partitions
-        self.log.add(TopicPartition(topic, number) for number in range(partitions))
+        self.data.add_partitions(topic, partitions)
         document = {"version": 1, "partitions": {str(n): [n % 2] for n in range(partitions)}}
         data = json.dumps(document).encode()
         if not self.do(SetData(topic_path(topic), data)):
@@ -116,13 +155,15 @@ class World:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's znode, as the controller does at the end of a deletion."""
-        if self.topics.pop(topic, None) is not None:
+        if self.data.delete_topic(topic):
             self.do(Delete(topic_path(topic)))
 
     def add_member(self, spec: MemberSpec, habits: Habits = Habits()) -> SimMember:  # noqa: B008
         """Start one more member."""
         note = None if self.history is None else self.history.append
-        member = SimMember(self.zk, spec, self.log, self.observer, habits, note)
+        member = SimMember(
+            self.zk, spec, self.data, self.observer, habits, note, offsets=self.offsets
+        )
         self.members.append(member)
         member.start()
         return member
@@ -153,6 +194,14 @@ class World:
                 observer.offset_changed(
                     now, tp, was, int(after.data) if after is not None else None, txn.session_id
                 )
+
+    def _stored(self, tp: TopicPartition, before: int | None, after: int, by: int) -> None:
+        """An offset was stored in Kafka."""
+        if self.history is not None:
+            self.history.append(f"{self.kernel.now_us} stored {tp} {before} {after} by {by}")
+        observer = self.observer
+        if not self.dual:  # else ZooKeeper has the same, and refuses what must not be
+            observer.offset_changed(self.kernel.now, tp, before, after, by, fenced=False)
 
     # -- at rest
 
@@ -193,37 +242,18 @@ class World:
         found += no_orphan(now, sorted(should), owners, resting)
         found += no_member_without_share(now, should, owners, resting)
         found += [
-            Violation("commits_answered", now, f"{m.spec.consumer_id}: {m.unanswered} unanswered")
-            for m in live
-            if m.unanswered
+            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
+            for member in live
+            if (count := member.unanswered(ANSWER_S))
         ]
         return found
-
-    def lost(self) -> list[Violation]:
-        """Judge whether everything was delivered, in partitions that have an owner."""
-        owned = {tp for member in self.live for tp in member.at_rest().fetching}
-        ends = {tp: self.log.end(tp) for tp in owned}
-        return no_loss(self.kernel.now, ends, self.observer.delivered_below)
-
-
-@dataclass(slots=True)
-class Result:
-    """How a run ended. ``faults`` counts what was done to the group, by kind."""
-
-    seed: int
-    violations: list[Violation]
-    allowed: list[Violation]
-    faults: dict[str, int]
-    deliveries: int
-    transactions: int
-    history: list[str] | None = None
-    world: World | None = None
 
 
 class Trouble:
     """The random troubles of one run. ``quiet_from`` is when the last of them is over."""
 
     def __init__(self, world: World, rng: random.Random, legacy: bool) -> None:
+        self.kinds: list[tuple[int, str, Callable[[], object]]]
         self.world = world
         self.rng = rng
         self.quiet_from = 0.0
@@ -235,15 +265,19 @@ class Trouble:
         self.assignor = Assignor(assignor, rng.choice(forms))
         self.legacy = legacy
         self.habits = Habits(
-            stop=(0.0, rng.choice([0.1, 0.1, 1.5])),
+            burst=40,
+            stop=(0.0, rng.choice([0.01, 0.1])),
+            release_wait=rng.choice([0.5, 2.0]),
             listener=(0.0, rng.choice([0.01, 0.3])),
             listener_error=rng.choice([0.0, 0.0, 0.1]),
+            listener_commits=rng.random() < 0.3,
+            commits=rng.choice([0.0, 0.1]),
         )
         self.joined = 0
         self.dropping = False
         self.hostile = 0
         self.followed: set[SimMember] = set()
-        self.kinds: list[tuple[int, str, Callable[[], None]]] = [
+        self.kinds = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
@@ -261,7 +295,12 @@ class Trouble:
             (2, "owner deleted", self.delete_owner),
             (2, "brokers gone", self.brokers_gone),
             (4, "commit asked for", self.commit),
+            (4, "slow application", self.stall),
+            (2, "fault inside", self.fault),
+            (3 * (world.offsets is not None), "slow offsets", self.slow_offsets),
         ]
+        assert isinstance(world.data, SimCluster)
+        self.kinds += world.data.troubles()
         if self.reread == NEVER:
             # Then watches alone must do, and nothing may happen that no watch tells.
             silent = ("drop watch", "registration touched", "owner deleted")
@@ -314,8 +353,10 @@ class Trouble:
             backoff=self.rng.choice([0.5, 2.0]),
             reread=self.reread,
             session_timeout=self.timeout,
+            kafka_storage=self.world.offsets is not None,
+            dual_commit=self.world.dual,
         )
-        self.world.add_member(spec, self.habits)
+        self.world.add_member(spec, self.habits).slow_pings(0.05)
         self.lasts(1)
 
     def leave(self) -> None:
@@ -431,37 +472,62 @@ class Trouble:
             self.lasts(self.reread * 1.1)
 
     def brokers_gone(self) -> None:
-        """All brokers vanish for a while."""
-        names = self.world.zk.children(BROKER_IDS)
-        for name in names:
-            self.world.do(Delete(broker_path(int(name))))
+        """The registrations of all brokers vanish for a while."""
+        assert isinstance(self.world.data, SimCluster)
+        for number in self.world.data.brokers.endpoints:
+            self.world.set_broker(number, None)
         seconds = self.rng.choice([0.05, 3.0])
-        self.world.kernel.schedule(seconds, lambda: self.world.add_broker(0))
+        self.world.kernel.schedule(seconds, self.world.register_brokers)
         self.lasts(seconds)
 
     def commit(self) -> None:
         """An application commits what it has consumed."""
         member = self._any()
-        if member is not None:
+        if member is not None and not member.paused:
             member.commit()
+
+    def stall(self) -> None:
+        """An application works on one message for long."""
+        member = self._any()
+        if member is not None:
+            seconds = self.rng.choice([0.5, 3.0])
+            member.plane.stall(seconds)
+            self.lasts(seconds)
+
+    def fault(self) -> None:
+        """A fault in a member's own code: it leaves, and its program ends."""
+        member = self._any()
+        if member is not None and len(self.world.live) > 1:
+            member.fail()
+
+    def slow_offsets(self) -> None:
+        """The offset store is slow, refuses, or does not answer."""
+        offsets = self.world.offsets
+        assert offsets is not None
+        offsets.troubled = True
+        seconds = 3 * self.rng.random()
+        self.world.kernel.schedule(seconds, partial(setattr, offsets, "troubled", False))
+        self.lasts(seconds + 4.0)
 
 
 def run(
-    seed: int, *, legacy: bool | None = None, record: bool = False, troubles: int | None = None
-) -> Result:
-    """One group, ``troubles`` troubles within 25 seconds, then rest. A pure function of ``seed``.
+    seed: int, *, legacy: bool | None = None, record: bool = False, events: int = EVENTS
+) -> Result[World]:
+    """One group, ``events`` troubles, then rest. A pure function of its arguments.
 
-    ``legacy``: whether the second member to join has exact legacy behaviour. This and the number of
-    troubles are drawn where they are ``None``.
+    ``legacy``: whether the second member to join has exact legacy behaviour; drawn where ``None``.
     """
     kernel = Kernel(seed)
     rng = random.Random(seed)
     followers = rng.choice([0, 0, 2])
+    cluster = SimCluster(kernel, rng, rng.choice([2, 3]), old=True)
     world = World.make(
         kernel,
         followers=followers,
         max_lag=rng.choice([0.05, 0.5]) if followers else 0.0,
         rearm_watches=rng.random() < 0.5,
+        cluster=cluster,
+        storage=rng.choice(["zookeeper", "zookeeper", "kafka", "dual"]),
         record=record,
     )
     trouble = Trouble(world, rng, rng.random() < 0.2 if legacy is None else legacy)
@@ -469,24 +535,30 @@ def run(
         world.set_topic(topic, rng.randint(1, 5))
     for _ in range(rng.randint(1, 3)):
         kernel.schedule(rng.random(), trouble.join)
-    for _ in range(rng.choice([6, 12, 24, 40]) if troubles is None else troubles):
-        kernel.schedule(TROUBLED * rng.random(), trouble.strike)
-    kernel.run(until=TROUBLED)
-    world.log.stop()
-    kernel.run(until=max(TROUBLED, trouble.quiet_from) + trouble.timeout + SETTLE)
+    troubled = max(TROUBLED, events * INTERVAL)
+    for _ in range(events):
+        kernel.schedule(troubled * rng.random(), trouble.strike)
+    kernel.run(until=troubled)
+    cluster.calm_down()
+    if world.offsets is not None:
+        world.offsets.troubled = False
+    kernel.run(
+        until=max(troubled, trouble.quiet_from, hurry(world.members)) + trouble.timeout + SETTLE
+    )
     violations = world.at_rest()
-    kernel.run(until=kernel.now + 10.0)
-    violations += world.lost()
+    violations += deliver_all(kernel, lambda: world.live)
+    violations += uncommitted(kernel, lambda: world.live)
     return Result(
+        "zookeeper",
         seed,
+        events,
+        legacy is True,
         world.observer.violations + violations,
-        world.observer.allowed,
         trouble.counts,
         world.observer.deliveries,
-        world.zk.zxid,
         world.history,
         world,
     )
 
 
-__all__ = ["GROUP", "MemberAtRest", "Result", "Trouble", "World", "run"]
+__all__ = ["GROUP", "MemberAtRest", "Trouble", "World", "run"]

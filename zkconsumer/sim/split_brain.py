@@ -25,9 +25,10 @@ from zkconsumer.journal.recorder import (
     session_text,
 )
 from zkconsumer.journal.tally import MemberCounter, Tally, owner_partition
+from zkconsumer.sim.host import Habits
 from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.light import SimLog
 from zkconsumer.sim.member import SimMember
-from zkconsumer.sim.process import Habits
 from zkconsumer.sim.scenario import GROUP, NEVER, World
 from zkconsumer.sim.zk import Txn
 
@@ -117,7 +118,7 @@ class Stage:
             MemberRecorder(self, spec.consumer_id, now),
         ]
         world = self.world
-        member = SimMember(world.zk, spec, world.log, world.observer, habits, self.note, watchers)
+        member = SimMember(world.zk, spec, world.data, world.observer, habits, self.note, watchers)
         world.members.append(member)
         self.members[name] = member
         self.event("join", spec.consumer_id)
@@ -157,7 +158,8 @@ class Stage:
 
 
 def _stage(profile: str, seed: int, followers: int = 0, max_lag: float = 0.0) -> Stage:
-    world = World.make(Kernel(seed), followers=followers, max_lag=max_lag, rate=20.0)
+    kernel = Kernel(seed)
+    world = World.make(kernel, followers=followers, max_lag=max_lag, light=SimLog(kernel, 20.0))
     stage = Stage(profile, seed, world)
     world.zk.on_commit(stage.committed)
     world.set_topic(_TOPIC, 4)

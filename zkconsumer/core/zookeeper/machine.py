@@ -172,7 +172,8 @@ class RebalanceMachine(Committing):
             self.stale_answers += 1
             return
         self._brokers.token = None
-        had_none = not self._brokers.known
+        # The view may have been read while there were none, before their absence was noted here.
+        had_none = not self._brokers.known or (self.view is not None and not self.view.brokers)
         self._set_brokers(event.brokers)
         if had_none and event.brokers:
             self._pull_trigger()

@@ -1,7 +1,4 @@
-"""The suite finds bugs planted in the coordinator's machine: each breaks an invariant somewhere.
-
-All seeds here are among the thousand of ``test_coordinator_members``.
-"""
+"""Bugs to plant in the machine of a group on the brokers."""
 
 from __future__ import annotations
 
@@ -15,21 +12,9 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import Reaction, Request, reaction
-from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.runtime import coordinator
-from zkconsumer.sim.group_scenario import STRATEGIES, run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-COOPERATIVE = (StickyStrategy(True),)
-
-
-def found_within(seeds: range, rule: str, strategies: Any) -> bool:
-    """Whether one of the runs breaks the rule."""
-    return any(
-        violation.rule == rule
-        for seed in seeds
-        for violation in run(seed, strategies=strategies).violations
-    )
 
 
 def without(kind: type, name: str) -> Patch:
@@ -164,30 +149,5 @@ def leads_with_its_own_topics(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MembershipMachine, "_group_loaded", loaded)
 
 
-@pytest.mark.parametrize(
-    ("plant", "seeds", "rule", "strategies"),
-    [
-        (joins_without_stopping, range(20), "stopped_before_release", STRATEGIES),
-        (without(commands.Drop, "_drop_all"), range(60), "single_delivery", STRATEGIES),
-        (has_no_fence, range(110, 120), "single_delivery", STRATEGIES),
-        (forgets_topics_that_are_not_there, range(300, 320), "no_orphan_at_rest", STRATEGIES),
-        (starts_at_zero, range(20), "starts_at_committed", STRATEGIES),
-        (lets_go_and_tells_nobody, range(60), "no_orphan_at_rest", COOPERATIVE),
-        (keeps_what_was_taken, range(60), "stopped_before_release", COOPERATIVE),
-        (asks_no_second_time, range(60), "stable_at_rest", STRATEGIES),
-        (forgets_the_coordinator_in_a_listener, range(400), "stable_at_rest", STRATEGIES),
-        (commits_out_of_date, range(400), "offsets_never_lowered", STRATEGIES),
-        (keeps_an_unknown_id, range(60), "stable_at_rest", STRATEGIES),
-        (never_comes_back, range(60), "stable_at_rest", STRATEGIES),
-        (believes_a_refused_heartbeat, range(60), "stable_at_rest", STRATEGIES),
-        (takes_any_answer, range(400), "stable_at_rest", STRATEGIES),
-        (leads_with_its_own_topics, range(60), "no_orphan_at_rest", STRATEGIES),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_a_planted_bug_is_found(
-    monkeypatch: pytest.MonkeyPatch, plant: Patch, seeds: range, rule: str, strategies: Any
-) -> None:
-    """Each of these bugs, alone, breaks the invariant that is there to catch it."""
-    plant(monkeypatch)
-    assert found_within(seeds, rule, strategies)
+forgets_to_drop = without(commands.Drop, "_drop_all")
+"""What the group has given to others is delivered further."""

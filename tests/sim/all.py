@@ -1,0 +1,51 @@
+"""Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
+
+Half of the runs are of groups in ZooKeeper, half of groups on the brokers: seeds ``first`` to
+``first + count / 2``, both kinds of each. Prints what broke a rule, with the command that plays it
+again; exits with 1 then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing import Pool
+
+from zkconsumer.sim.result import EVENTS
+from zkconsumer.sim.runs import COORDINATIONS, run
+
+_CHUNK = 10
+
+
+def play(which: tuple[int, str]) -> tuple[int, str]:
+    """Play one run; return how many records were delivered, and the verdict if a rule is broken."""
+    seed, coordination = which
+    result = run(seed, coordination=coordination)
+    return result.deliveries, str(result) if result.violations else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Play them all."""
+    first, count = map(int, (arguments or ["0:10000"])[0].split(":"))
+    seeds = range(first, first + (count + 1) // 2)
+    runs = [(seed, coordination) for seed in seeds for coordination in COORDINATIONS][:count]
+    begun, broken, records = time.monotonic(), 0, 0
+    with Pool(os.cpu_count()) as pool:
+        for done, (deliveries, verdict) in enumerate(pool.imap_unordered(play, runs, _CHUNK), 1):
+            records += deliveries
+            if verdict:
+                broken += 1
+                sys.stdout.write(f"{verdict}\n")
+            if done % 500 == 0 or done == count:
+                seconds = time.monotonic() - begun
+                sys.stdout.write(
+                    f"{done} runs of {EVENTS} troubles in {seconds:.0f} s: {broken} broke a rule, "
+                    f"{records} records were delivered\n"
+                )
+                sys.stdout.flush()
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""The simulation of whole members finds planted bugs: each breaks a rule at a seed that is known.
+
+``.venv/bin/python -m tests.sim.plants`` searches for the seeds anew.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.plants import ALONE, EVENTS, FOUND, UNSEEN, plants
+from zkconsumer.sim import fetch_scenario
+from zkconsumer.sim.runs import run
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each of these bugs, alone, breaks a rule in one of the first thousand runs."""
+    plant, _ = plants()[name]
+    plant(monkeypatch)
+    coordination, seed, rule = FOUND[name]
+    result = run(seed, coordination=coordination, events=EVENTS)
+    assert rule in {violation.rule for violation in result.violations}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_bug_of_the_data_plane_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """These take interleavings that are rare in a whole member."""
+    plant, _ = plants()[name]
+    plant(monkeypatch)
+    seed, rule = ALONE[name]
+    assert rule in {violation.rule for violation in fetch_scenario.run(seed).violations}
+
+
+def test_every_bug_is_in_a_table() -> None:
+    """None is left out, and all seeds are low."""
+    assert FOUND.keys() | ALONE.keys() | UNSEEN.keys() == plants().keys()
+    assert not UNSEEN.keys() & (FOUND.keys() | ALONE.keys())
+    assert all(found.seed < 1000 for found in FOUND.values())

@@ -1,0 +1,373 @@
+"""What must hold in every simulated group: the table of rules, and the judges of a group.
+
+``Observer`` folds a group's history (owners, offsets, deliveries) and notes each violation of a
+rule as it happens; ``Records`` remembers what became of each record; the functions below judge a
+group at rest. ``zkconsumer.sim.fetch_judge`` judges one member's delivery. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.zookeeper.view import GroupView
+from zkconsumer.sim.broker_log import PartitionLog
+
+#: Every rule, and what it means. A violation names one of them.
+RULES: Final[Mapping[str, str]] = {
+    # Of a group, at every moment.
+    "single_delivery": "two members never deliver one partition, but for one record under way",
+    "owned_before_fetch": "a member delivers a partition only while it owns it",
+    "stopped_before_release": "a member delivers nothing more when it gives up a partition",
+    "no_foreign_release": "no member deletes another one's claim",
+    "offsets_never_lowered": "members never lower a committed offset, except after a reset",
+    "commits_fenced": "no member commits a partition that another one owns",
+    "starts_at_committed": "no owner begins below the offset that an owner has stored",
+    "no_record_lost": "each record below a committed offset was delivered, or has left the log",
+    "committed_is_processed": "a committed offset is at most what applications have processed",
+    # Of one member, at every moment.
+    "none_lost": "a claim passes over no record that is in the log",
+    "none_twice": "a claim delivers no record twice",
+    "content": "a record is delivered with the offset at which it was written",
+    "gate": "nothing is delivered while the gate is shut",
+    "lease": "the gate is open only while the servers surely count the member as live",
+    "nothing_after_revoke": "nothing of a partition is delivered once it is revoked",
+    "final_is_final": "the position of a released partition does not move any more",
+    "stopped_is_known": "the position of a stopped partition is known until its release",
+    "release_waits": "a release waits for the record in the application's hands",
+    "reset_with_reason": "a position is reset only where none is stored, or it is out of range",
+    "queue_bound": "a queue holds at most what its capacity and one answer allow",
+    "stopped_is_not_asked_for": "a partition that was stopped is not fetched",
+    "asked_by_one_worker": "at most one worker asks for a partition at a time",
+    "no_error_of_its_own": "no step of a member raises",
+    "stream_works": "a stream raises only what ends the member",
+    "goes_on": "a stream ends only when its member has ended",
+    "end_is_heard": "when a member has ended or failed, its streams and calls end or raise",
+    "commits_answered": "every commit call is answered",
+    "commit_stores": "a commit that is answered without a fault has stored what it was given",
+    "commit_in_generation": "no commit is sent without a generation",
+    "timers_count_once": "a timer that was replaced starts nothing",
+    "poll_expires": "a member whose application takes longer than it may leaves the group",
+    "leaves_in_order": "a member that has left in order is gone at the servers",
+    # At rest.
+    "no_orphan_at_rest": "every partition has one owner, and that member alone fetches it",
+    "no_member_without_share": "every member fetches what the assignment gives it",
+    "no_lost_trigger": "every member has seen the last change",
+    "registered_at_rest": "every member is registered",
+    "stable_at_rest": "every member is in the group's last generation",
+    "no_ghosts_at_rest": "the group has no members but those that live",
+    "holds_what_is_there": "a member holds partitions that exist, in streams that it has",
+    "committed_at_rest": "a member that commits by itself has stored how far it got",
+    "no_silent_partition": "an application that waits gets the records there are, within a bound",
+}
+
+#: Rules that members with exact legacy behaviour may break, and why. Others may never break them.
+ALLOWED_LEGACY: Mapping[str, str] = {
+    "owned_before_fetch": "after a session loss the JVM's fetchers go on without owning anything",
+    "stopped_before_release": "its znodes vanish with the session while its streams go on",
+    "single_delivery": "it knows no lease: a member without a session goes on delivering",
+    "offsets_never_lowered": "its commits are unconditional: the last writer wins",
+    "no_foreign_release": "it deletes owner znodes by path, again after a lost answer",
+    "commits_fenced": "nothing fences its commits",
+    "starts_at_committed": "it reads the offset before it claims the partition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Rule ``rule`` was broken at ``at`` seconds; ``text`` says by whom and how."""
+
+    rule: str
+    at: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at:.6f} {self.rule}: {self.text} ({RULES[self.rule]})"
+
+
+class Records:
+    """What became of the records in the logs of brokers, whoever read them.
+
+    A record that was cut off and written anew under the same offset is another record, of a later
+    generation.
+    """
+
+    def __init__(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        self._logs = logs
+        self._fate: dict[TopicPartition, dict[int, tuple[int, bool]]] = {}
+        """By offset: generation of the record that was delivered; whether it was processed."""
+        self._checked: dict[TopicPartition, int] = {}
+        self._excused: dict[TopicPartition, int] = {}
+
+    def delivered(self, tp: TopicPartition, offset: int, generation: int) -> None:
+        """A record was handed to an application."""
+        fate = self._fate.setdefault(tp, {})
+        before = fate.get(offset)
+        if before is None or before[0] < generation:
+            fate[offset] = generation, False
+
+    def processed(self, tp: TopicPartition, offset: int, generation: int) -> None:
+        """The application that got a record is done with it."""
+        self._fate.setdefault(tp, {})[offset] = generation, True
+
+    def excuse(self, tp: TopicPartition, offset: int) -> None:
+        """Records below ``offset`` may be passed over: the log was cut off there, or
+        ``auto.offset.reset=largest`` chose to begin there."""
+        self._excused[tp] = max(self._excused.get(tp, 0), offset)
+
+    def committed(self, tp: TopicPartition, offset: int) -> tuple[str, str] | None:
+        """``offset`` was stored: return the rule that this breaks, and a line about it."""
+        first = max(self._checked.get(tp, 0), self._excused.get(tp, 0))
+        fate = self._fate.get(tp, {})
+        for at, generation in self._logs[tp].records(first, offset):
+            known, done = fate.get(at, (-1, False))
+            if known < generation:
+                return "no_record_lost", f"{tp}: {offset} is committed, {at} was not delivered"
+            if not done:
+                return "committed_is_processed", f"{tp}: {offset} is committed, {at} is in hand"
+        self._checked[tp] = max(first, offset)
+        return None
+
+    def undelivered(self, tp: TopicPartition) -> list[int]:
+        """The records in the log that no application was given."""
+        fate, log = self._fate.get(tp, {}), self._logs[tp]
+        records = log.records(self._excused.get(tp, 0), log.end)
+        return [at for at, generation in records if fate.get(at, (-1, False))[0] < generation]
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """One session's reading of one partition, from ``started`` to ``stopped``."""
+
+    active: bool = True
+    #: Messages delivered after another session had become the owner.
+    late: int = 0
+
+
+@dataclass(slots=True)
+class Observer:
+    """Follows one group. Feed it each event in the order of time.
+
+    ``violations`` are rules broken by members of the default profile, ``allowed`` those broken by
+    ``legacy_sessions`` as ``ALLOWED_LEGACY`` permits. ``records``: what became of each record,
+    where members read from simulated logs.
+    """
+
+    records: Records | None = None
+    violations: list[Violation] = field(default_factory=list)
+    allowed: list[Violation] = field(default_factory=list)
+    legacy_sessions: set[int] = field(default_factory=set)
+    #: Session that owns the partition's owner znode, as committed.
+    owners: dict[TopicPartition, int] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    #: The first offset above all that were delivered.
+    delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
+    deliveries: int = 0
+    resets: Counter[TopicPartition] = field(default_factory=Counter)
+    #: Offset last stored by a session while no other one was the owner.
+    _by_owner: dict[TopicPartition, int] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
+    _excused: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    _reading: dict[tuple[TopicPartition, int], _Delivery] = field(default_factory=dict)
+    #: Partitions whose stored offset a member wrote that had lost them, which nothing refused.
+    _foreign: set[TopicPartition] = field(default_factory=set)
+    _names: dict[int, str] = field(default_factory=dict)
+    #: Members that a reset has allowed to lower what is stored, once.
+    _may_lower: set[tuple[TopicPartition, str]] = field(default_factory=set)
+
+    def note(self, rule: str, at: float, session: int, text: str) -> None:
+        """The member in ``session`` has broken ``rule``."""
+        violation = Violation(rule, at, text)
+        if session in self.legacy_sessions and rule in ALLOWED_LEGACY:
+            self.allowed.append(violation)
+        else:
+            self.violations.append(violation)
+
+    def session_begins(self, session: int, member: str) -> None:
+        """The session is ``member``'s."""
+        self._names[session] = member
+
+    def session_ended(self, session: int) -> None:
+        """The server ended a session (call it before the owner znodes it takes away)."""
+        self._ended.add(session)
+
+    def owner_changed(self, at: float, tp: TopicPartition, owner: int | None, by: int) -> None:
+        """The owner znode of ``tp`` is now ``owner``'s (``None``: deleted), changed by ``by``.
+
+        ``by`` 0 is an administrator: the former owner is excused until it claims again.
+        """
+        before = self.owners.pop(tp, None)
+        if before is not None and before not in self._ended:
+            reading = self._reading.get((tp, before))
+            if by != before:
+                self._excused.add((tp, before))
+                if by:
+                    text = f"{tp}: session {by} deleted the owner znode of {before}"
+                    self.note("no_foreign_release", at, by, text)
+            elif reading is not None and reading.active and owner != before:
+                text = f"{tp}: session {before} releases while it delivers"
+                self.note("stopped_before_release", at, before, text)
+        if owner is not None:
+            self.owners[tp] = owner
+            self._excused.discard((tp, owner))
+            self._reading.pop((tp, owner), None)
+
+    def offset_changed(
+        self,
+        at: float,
+        tp: TopicPartition,
+        before: int | None,
+        after: int | None,
+        by: int,
+        *,
+        fenced: bool = True,
+    ) -> None:
+        """The stored offset of ``tp`` changed. Not for changes an administrator makes.
+
+        ``fenced``: the store refuses commits of members that have lost the partition.
+        """
+        owner = self.owners.get(tp, by)
+        if after is None or (before is not None and after < before):
+            member = self._names.get(by, "")
+            if (tp, member) in self._may_lower:
+                self._may_lower.discard((tp, member))
+            elif fenced or (owner == by and tp not in self._foreign):
+                self.note("offsets_never_lowered", at, by, f"{tp}: {before} -> {after} by {by}")
+        if after is None:
+            self.committed.pop(tp, None)
+            return
+        if owner == by or not fenced:
+            self._by_owner[tp] = after
+            (self._foreign.discard if owner == by else self._foreign.add)(tp)
+        elif owner not in self.legacy_sessions:
+            text = f"{tp}: {after} committed by {by}, owner is {owner}"
+            self.note("commits_fenced", at, by, text)
+        self.committed[tp] = after
+        broken = None if self.records is None else self.records.committed(tp, after)
+        if broken is not None:
+            self.note(broken[0], at, by, f"{broken[1]}, by {by}")
+
+    def reset(self, tp: TopicPartition, member: str) -> None:
+        """``auto.offset.reset`` chose a position in place of one that is out of range."""
+        self._may_lower.add((tp, member))
+        self.resets[tp] += 1
+
+    def started(
+        self, at: float, tp: TopicPartition, session: int, position: int, member: str = ""
+    ) -> None:
+        """``member`` begins to deliver ``tp`` at ``position`` in ``session``."""
+        self._names[session] = member
+        stored = self._by_owner.get(tp, 0)
+        excused = (tp, member) in self._may_lower
+        if position < stored and self.owners.get(tp) == session and not excused:
+            text = f"{tp}: session {session} starts at {position}, stored is {stored}"
+            self.note("starts_at_committed", at, session, text)
+        owner = self.owners.get(tp)
+        if owner != session and session not in self._ended and (tp, session) not in self._excused:
+            text = f"{tp}: session {session} starts, owner is {owner}"
+            self.note("owned_before_fetch", at, session, text)
+        reading = self._reading.setdefault((tp, session), _Delivery())
+        reading.active = True
+
+    def stopped(self, tp: TopicPartition, session: int) -> None:
+        """The member that reads ``tp`` in ``session`` delivers nothing more of it."""
+        reading = self._reading.get((tp, session))
+        if reading is not None:
+            reading.active = False
+
+    def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
+        """The messages ``first`` to ``last`` were handed to the application, one by one."""
+        self.deliveries += last - first + 1
+        self.delivered_below[tp] = max(self.delivered_below.get(tp, 0), last + 1)
+        reading = self._reading.setdefault((tp, session), _Delivery())
+        if self.owners.get(tp) == session or (tp, session) in self._excused:
+            return
+        if tp in self.owners:
+            reading.late += last - first + 1
+            if reading.late > 1:
+                text = f"{tp}: {last} by {session}, owner is {self.owners[tp]}"
+                self.note("single_delivery", at, session, text)
+        elif session not in self._ended:
+            text = f"{tp}: {last} by {session}, which owns nothing of it"
+            self.note("owned_before_fetch", at, session, text)
+
+
+# -- at rest -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAtRest:
+    """A live member once nothing changes any more. ``legacy``: of the ``scala`` profile."""
+
+    consumer_id: str
+    session: int
+    legacy: bool
+    fetching: frozenset[TopicPartition]
+    view: GroupView | None
+    mine: Mapping[TopicPartition, ConsumerThreadId]
+
+
+def no_orphan(
+    at: float,
+    partitions: Iterable[TopicPartition],
+    owners: Mapping[TopicPartition, int],
+    members: Collection[MemberAtRest],
+) -> list[Violation]:
+    """Every partition has exactly one owner, alive, and that one and no other fetches it.
+
+    What the assignment gives a legacy member may be without an owner: its attempts are limited.
+    """
+    found = []
+    of_session = {member.session: member for member in members}
+    legacy_share = {tp for member in members if member.legacy for tp in member.mine}
+    for tp in partitions:
+        owner = of_session.get(owners.get(tp, 0))
+        fetchers = sorted(m.consumer_id for m in members if tp in m.fetching)
+        if owner is None:
+            if tp not in legacy_share:
+                text = f"{tp}: owned by session {owners.get(tp)}, fetched by {fetchers}"
+                found.append(Violation("no_orphan_at_rest", at, text))
+        elif fetchers != [owner.consumer_id] and not owner.legacy:
+            text = f"{tp}: owned by {owner.consumer_id}, fetched by {fetchers}"
+            found.append(Violation("no_orphan_at_rest", at, text))
+    return found
+
+
+def no_member_without_share(
+    at: float,
+    should: Mapping[TopicPartition, ConsumerThreadId],
+    owners: Mapping[TopicPartition, int],
+    members: Collection[MemberAtRest],
+) -> list[Violation]:
+    """Every member of the default profile fetches just what the assignment ``should`` gives it.
+
+    What a legacy member still owns, though it is assigned to another, is passed over.
+    """
+    found = []
+    legacy = {member.session for member in members if member.legacy}
+    for member in members:
+        if member.legacy:
+            continue
+        share = {tp for tp, thread in should.items() if thread.consumer == member.consumer_id}
+        share = {tp for tp in share if owners.get(tp) not in legacy}
+        if share != member.fetching:
+            text = (
+                f"{member.consumer_id}: lacks {sorted(share - member.fetching)}, "
+                f"has too much {sorted(member.fetching - share)}"
+            )
+            found.append(Violation("no_member_without_share", at, text))
+    return found
+
+
+def no_lost_trigger(
+    at: float, truth: Mapping[str, GroupView], members: Collection[MemberAtRest]
+) -> list[Violation]:
+    """Every member's view is what it would read now (``truth``, by consumer id)."""
+    return [
+        Violation("no_lost_trigger", at, f"{member.consumer_id}: its view is not the tree")
+        for member in members
+        if not member.legacy and member.view != truth[member.consumer_id]
+    ]

@@ -1,0 +1,50 @@
+"""How a simulated run ended, and the command that plays it again. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from zkconsumer.sim.invariants import Violation
+
+EVENTS: Final = 200
+"""How many troubles a run has, unless said otherwise."""
+
+WorldT = TypeVar("WorldT")
+
+
+@dataclass(slots=True)
+class Result(Generic[WorldT]):
+    """One run. ``faults`` counts what was done to the group, by kind."""
+
+    coordination: str
+    """``zookeeper`` or ``coordinator``."""
+    seed: int
+    events: int
+    legacy: bool
+    """Whether a member with exact legacy behaviour was asked for."""
+    violations: list[Violation]
+    faults: dict[str, int]
+    deliveries: int
+    history: list[str] | None
+    world: WorldT
+
+    @property
+    def replay(self) -> str:
+        """The command that plays this run again."""
+        return (
+            f".venv/bin/python -m zkconsumer.sim --coordination {self.coordination} "
+            f"--seed {self.seed} --events {self.events}{' --legacy' if self.legacy else ''}"
+        )
+
+    def __str__(self) -> str:
+        """The verdict, for people."""
+        if not self.violations:
+            return f"no rule was broken; {self.deliveries} records were delivered"
+        lines = [f"  {violation}" for violation in self.violations[:10]]
+        more = len(self.violations) - len(lines)
+        lines += [f"  and {more} more"] if more else []
+        faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        return "\n".join(
+            ["rules were broken:", *lines, f"after {faults}", f"replay: {self.replay}"]
+        )

@@ -1,0 +1,35 @@
+"""A simulated run of either kind of group, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zkconsumer.sim import group_scenario, scenario
+from zkconsumer.sim.result import EVENTS, Result
+
+COORDINATIONS = ("zookeeper", "coordinator")
+
+
+def run(
+    seed: int,
+    *,
+    coordination: str,
+    events: int = EVENTS,
+    legacy: bool = False,
+    record: bool = False,
+) -> Result[Any]:
+    """Simulate a group of whole members. A pure function of its arguments.
+
+    Args:
+        seed: decides everything that chance decides.
+        coordination: one of ``COORDINATIONS``: who decides about ownership.
+        events: how many troubles happen to members, servers and brokers.
+        legacy: in ZooKeeper, one member has exact legacy behaviour; otherwise in one run of five.
+        record: keep the history, a line for each thing that happens.
+    """
+    if coordination == "zookeeper":
+        return scenario.run(seed, legacy=legacy or None, events=events, record=record)
+    return group_scenario.run(seed, events=events, record=record)
+
+
+__all__ = ["COORDINATIONS", "run"]
