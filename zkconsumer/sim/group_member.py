@@ -266,6 +266,11 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         """See ``SimProcess``."""
         return self.spec.auto_commit
 
+    def close(self) -> None:
+        """See ``SimProcess``; from now on the member has the id that it has now."""
+        self._left = self.machine.member_id
+        super().close()
+
     def _check_left(self) -> None:
         brokers = self.cluster
         lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
