@@ -63,8 +63,8 @@ class GroupWatch(Protocol):
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
         """JoinGroup has come: the member has given up all but ``owned``."""
 
-    def assigned(self, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """The leader's assignment holds from now on."""
+    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """The leader's assignment holds from now on, in ``generation``."""
 
     def removed(self, name: str, left: bool) -> None:
         """The member left (``left``), was expelled, or another process took its instance id."""
@@ -72,8 +72,10 @@ class GroupWatch(Protocol):
     def passed_over(self, name: str, generation: int) -> None:
         """``generation`` began without this static member, which may join again."""
 
-    def committed(self, name: str, tp: TopicPartition, before: int | None, after: int) -> None:
-        """An offset was stored."""
+    def committed(
+        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
+    ) -> None:
+        """An offset was stored, in ``generation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class GroupCoordinator:
             before = self.offsets.get(tp)
             self.offsets[tp] = offset
             if self._watch is not None:
-                self._watch.committed(name, tp, before, offset)
+                self._watch.committed(name, self.generation, tp, before, offset)
 
     # -- joining
 
@@ -422,7 +424,8 @@ class GroupCoordinator:
 
     def _tell_assigned(self, parts: Mapping[str, bytes]) -> None:
         if self._watch is not None:
-            self._watch.assigned({n: decode_assignment(raw).partitions for n, raw in parts.items()})
+            given = {n: decode_assignment(raw).partitions for n, raw in parts.items()}
+            self._watch.assigned(self.generation, given)
 
     # -- the end of members
 

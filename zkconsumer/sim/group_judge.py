@@ -30,12 +30,12 @@ class GroupJudge:
 
     def joins(self, name: str, owned: frozenset[TopicPartition]) -> None:
         """See ``GroupWatch``."""
-        self._release(self.session(name), owned)
+        self._release(name, owned)
 
-    def assigned(self, given: Mapping[str, frozenset[TopicPartition]]) -> None:
-        """See ``GroupWatch``."""
+    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """See ``GroupWatch``. A coordinator that takes over may know an earlier generation only."""
         for name, partitions in given.items():
-            session = self.session(name)
+            session = self.session(name, generation)
             for tp in sorted(partitions):
                 if self._observer.owners.get(tp) != session:
                     self._observer.owner_changed(self._kernel.now, tp, session, session)
@@ -45,19 +45,23 @@ class GroupJudge:
         session = self.session(name)
         if not left:
             self._observer.session_ended(session)
-        self._release(session, frozenset())
+        self._release(name, frozenset())
 
     def passed_over(self, name: str, generation: int) -> None:
         """See ``GroupWatch``. What it does before it joins again, it does without a share."""
         self.removed(name, False)
         self._sessions[name].append((generation, next(self._numbers)))
 
-    def committed(self, name: str, tp: TopicPartition, before: int | None, after: int) -> None:
+    def committed(
+        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
+    ) -> None:
         """See ``GroupWatch``."""
-        self._observer.offset_changed(self._kernel.now, tp, before, after, self.session(name))
+        session = self.session(name, generation)
+        self._observer.offset_changed(self._kernel.now, tp, before, after, session)
 
-    def _release(self, session: int, but: frozenset[TopicPartition]) -> None:
-        observer = self._observer
-        for tp in sorted(tp for tp, owner in observer.owners.items() if owner == session):
-            if tp not in but:
-                observer.owner_changed(self._kernel.now, tp, None, session)
+    def _release(self, name: str, but: frozenset[TopicPartition]) -> None:
+        """The member gives up all but ``but``, in whichever generation it got it."""
+        sessions = {number for _, number in self._sessions.get(name, [])}
+        for tp, session in sorted(self._observer.owners.items()):
+            if session in sessions and tp not in but:
+                self._observer.owner_changed(self._kernel.now, tp, None, session)

@@ -49,6 +49,7 @@ class Brokers:
         self.delay = 0.0
         self.home = 0
         self.down = False
+        self.failovers = 0
         self.alive = {0, 1}
         self.members: list[SimGroupMember] = []
         self._free_us = 0
@@ -78,6 +79,7 @@ class Brokers:
         if self.down:
             return
         self.down = True
+        self.failovers += 1
         gone, self.home = self.home, 1 - self.home
         if not dies:
             self.group.resign(NOT_COORDINATOR)
@@ -203,6 +205,9 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         self._last_session = 0
         self._left = ""
         """The last member id."""
+        self._failovers = 0
+        self._refused = False
+        """Whether LeaveGroup failed: a member tries once, as the Java client."""
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
         self._cut_until = -1.0
         self._proved = -math.inf
@@ -269,11 +274,15 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def close(self) -> None:
         """See ``SimProcess``; from now on the member has the id that it has now."""
         self._left = self.machine.member_id
+        self._failovers = self.cluster.failovers
         super().close()
 
     def _check_left(self) -> None:
         brokers = self.cluster
         lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
+        # A coordinator stores who is a member when a generation is complete, and not before.
+        if self._refused or self._failovers < self.cluster.failovers:
+            return
         leaves = self.spec.instance_id is None and self.machine._lookup.known  # else nobody to tell
         if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
             self.broken("leaves_in_order", f"{self._left} is still in the group")
@@ -283,6 +292,8 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         beat = isinstance(event, events.HeartbeatAnswered) and event.code in (0, 27)
         if beat or isinstance(event, events.Synced):
             self._proved = max(self._proved, sent)
+        if isinstance(command, commands.LeaveGroup):
+            self._refused = isinstance(event, events.RequestFailed)
         if isinstance(command, commands.CommitOffsets) and command.generation < 0:
             self.broken("commit_in_generation", f"{self.name}: {command}")
 

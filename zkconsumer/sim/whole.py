@@ -217,7 +217,7 @@ class WholePlane:
 
     def fail(self, error: Exception) -> None:
         """See ``DataPort``."""
-        self.failed = str(error)
+        self.failed = str(error) or repr(error)
         self._plane.fail(error)
 
     def close(self, timeout: float = 0.0) -> None:
