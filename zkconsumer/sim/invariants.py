@@ -229,7 +229,8 @@ class Observer:
 
         ``fenced``: the store refuses commits of members that have lost the partition.
         """
-        owner = self.owners.get(tp, by)
+        # A member that has lost a partition may still store its offset where nothing is fenced.
+        owner = self.owners.get(tp, by if fenced else None)
         if after is None or (before is not None and after < before):
             member = self._names.get(by, "")
             if (tp, member) in self._may_lower:
@@ -239,9 +240,12 @@ class Observer:
         if after is None:
             self.committed.pop(tp, None)
             return
-        if owner == by or not fenced:
+        if owner == by:
             self._by_owner[tp] = after
-            (self._foreign.discard if owner == by else self._foreign.add)(tp)
+            self._foreign.discard(tp)
+        elif not fenced:
+            self._by_owner[tp] = min(after, self._by_owner.get(tp, after))
+            self._foreign.add(tp)
         elif owner not in self.legacy_sessions:
             text = f"{tp}: {after} committed by {by}, owner is {owner}"
             self.note("commits_fenced", at, by, text)
