@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -232,6 +233,22 @@ def test_a_position_whose_commit_failed_is_committed_before_the_next_release() -
     stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
     commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {})))
     assert commit.positions == {T0: 40}
+
+
+def test_an_older_position_is_not_committed_after_a_release_of_unknown_outcome() -> None:
+    """The commit before a release may be stored although its answer is lost. What was asked for
+    before it must not be sent after it: without a fence it would lower the offset."""
+    member = settled()
+    first = only(commands.Commit, member.on(events.CommitRequested(1, {T0: 39})))
+    member.on(events.CommitRequested(None, {T0: 39}))
+    load = look_again(member, events.Changed(PATHS.ids))
+    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, view("g_a"))))
+    member.on(events.FetchingStopped(stop.token, {T0: 40}))
+    away = events.ScriptFailed(first.token, Code.OTHER, "", "no answer")
+    release = only(commands.Commit, member.on(away))
+    assert release.positions == {T0: 40}
+    later = member.on(replace(away, token=release.token))
+    assert not [one for one in later if isinstance(one, commands.Commit)]
 
 
 def test_scala_shuts_down_in_the_middle_of_a_stop_with_a_last_commit() -> None:

@@ -317,6 +317,7 @@ class RebalanceMachine(Committing):
         token = self._await(State.COMMITTING)
         claims = {tp: self.held[tp] for tp in self._releasing.positions if tp in self.held}
         positions = {tp: self._releasing.positions[tp] for tp in claims}
+        self._commits.forget(positions)
         self._emit(commands.Commit(token, self.registered_epoch, positions, claims))
 
     def _committed_before_release(self, event: events.Committed) -> None:
