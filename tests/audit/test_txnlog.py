@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from zkaudit.txnlog import TXN_HEADER, BodyError, decode_payload
+from zkaudit.decode.txnlog import TXN_HEADER, BodyError, decode_payload
 
 DELETE, SET_DATA, MULTI, ERROR = 2, 5, 14, -1
 

@@ -888,8 +888,8 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
     places = [(row["group"], row["zxid"], row["end_zxid"]) for row in told]
     assert places == [("ten", 0, 95), ("two", 0, 95), ("two", 110, 225)]
     assert [row["evidence"][0]["zxid"] for row in told] == [0, 0, 110]
-    assert "rebalanced 10 times within 600 s; 10 members came" in told[0]["sentence"]
-    assert "rebalanced 12 times within 600 s; 12 members came" in told[2]["sentence"]
+    assert "rebalanced 10 times within 600 s; 10 members joined" in told[0]["sentence"]
+    assert "rebalanced 12 times within 600 s; 12 members joined" in told[2]["sentence"]
 
 
 def restarts(h: History) -> None:
@@ -923,7 +923,7 @@ def test_restarts_without_a_pause_are_a_storm(
     assert storms == {"flaps", "incident"}
     (storm,) = incidents["flaps", "rebalance storm"]
     assert (storm["end_time"] - storm["time"]).total_seconds() > 120
-    assert "rebalanced 82 times within 600 s; 82 members came" in storm["sentence"]
+    assert "rebalanced 82 times within 600 s; 82 members joined" in storm["sentence"]
 
 
 def test_tables_of_a_small_history(spark: SparkSession) -> None:
