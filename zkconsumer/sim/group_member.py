@@ -281,7 +281,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         brokers = self.cluster
         lost = brokers.loss or brokers.delay or brokers.down or brokers.group.loading
         # A coordinator stores who is a member when a generation is complete, and not before.
-        if self._refused or self._failovers < self.cluster.failovers:
+        if self._refused or self._failovers < brokers.failovers:
             return
         leaves = self.spec.instance_id is None and self.machine._lookup.known  # else nobody to tell
         if leaves and not lost and not self.is_cut and self._left in brokers.group.seats:
@@ -289,7 +289,8 @@ class SimGroupMember(SimProcess[MembershipMachine]):
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """An answer has arrived: it may prove that the coordinator counts the member as live."""
-        beat = isinstance(event, events.HeartbeatAnswered) and event.code in (0, 27)
+        member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+        beat = isinstance(event, events.HeartbeatAnswered) and event.code in member
         if beat or isinstance(event, events.Synced):
             self._proved = max(self._proved, sent)
         if isinstance(command, commands.LeaveGroup):
