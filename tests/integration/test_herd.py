@@ -31,6 +31,15 @@ def _server_agrees(real: Measures) -> None:
     assert abs(received - expected) <= 15 + real.server["packets_idle"]
 
 
+def _watches_fired(found: Measures) -> dict[int, int]:
+    """Watches fired by the member's number. The names are ``g_m00006-0`` in either run."""
+    return {
+        int(name[-7:-2]): share["watches_fired"]
+        for name, share in found.by_member.items()
+        if share["watches_fired"]
+    }
+
+
 @pytest.mark.parametrize(
     ("event", "members", "partitions"),
     [("join", 12, 12), ("leave", 12, 6), ("topic-create", 6, 12), ("broker-bounce", 6, 12)],
@@ -43,15 +52,22 @@ def test_simulator_and_ensemble_count_the_same(
     of request, read and write, the bytes, the watches and the attempts are equal, to the last one.
 
     (Who joins gets nothing, for there are no more partitions than members, and who leaves had
-    nothing; in the other events nobody gives anything to another.)
+    nothing; in the other events nobody gives anything to another.) One thing is left to chance: the
+    watch that a leaving member fires itself. ZooKeeper sends it just before the answer, and kazoo
+    hands the two to different threads, so the member may be gone when its watch arrives.
     """
     simulated = simulate(Herd(members, partitions, event=event, profile=profile))
     herd = RealHerd(
         port, members, partitions, event=event, profile=profile, session_timeout=PATIENT
     )
     real = run_herd(herd, tmp_path)
-    for name in ("reads", "writes", "requests", "changes", "watches_fired", "attempts"):
+    for name in ("reads", "writes", "requests", "changes", "attempts"):
         assert getattr(real, name) == getattr(simulated, name), (name, real.by_kind)
+    fired, expected = _watches_fired(real), _watches_fired(simulated)
+    if event == "leave":
+        leaver = members // 2
+        assert fired.pop(leaver, 0) in (0, expected.pop(leaver, 0))
+    assert fired == expected
     for kind, sums in simulated.by_kind.items():
         counts = ("requests", "reads", "writes")
         assert [real.by_kind[kind][name] for name in counts] == [sums[name] for name in counts]
