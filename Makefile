@@ -9,6 +9,9 @@ STAMP := $(VENV)/.set-up
 COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
     tests/integration/test_acceptance.py tests/sim/test_split_brain.py
 
+# What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
+ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_streams*.py tests/unit/test_codecs*.py)
+
 # Tests wait more than they compute: so many run at once. A worker has servers of its own, and a
 # file's tests stay together, so that the servers of a module start once.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
@@ -16,7 +19,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-sim-all fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-compiled test-sim-all fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,7 +42,7 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 
 test: check ## checks, and the tests of members, tools and simulator (under 6 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
-	    --ignore=tests/audit --ignore=tests/docker $(COORDINATOR:%=--ignore=%)
+	    --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled $(COORDINATOR:%=--ignore=%)
 
 test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
@@ -53,6 +56,13 @@ test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trip
 
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
+
+# In a folder of its own: the tests import the wheel's package, not the one beside them.
+test-compiled: setup ## the tests of decoder and streams on the compiled wheel, and both builds compared
+	rm -rf build/compiled && mkdir -p build/compiled
+	ZKCONSUMER_COMPILE=yes $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/compiled .
+	cd build/compiled && ../../$(BIN)/python -m zipfile -e *.whl . && cp -r ../../tests ../../pyproject.toml .
+	cd build/compiled && ../../$(BIN)/pytest $(BY_FILE) tests/compiled $(ON_BOTH_BUILDS)
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker
@@ -92,7 +102,7 @@ clean: ## delete what the targets made here (not the jars in the user's cache)
 $(STAMP): pyproject.toml | system
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus]' --group dev
+	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus]' --group dev
 	@touch $@
 
 jars: $(STAMP)

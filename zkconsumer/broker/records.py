@@ -13,12 +13,18 @@ import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct, error as StructError
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from zkconsumer.broker.codecs import decompress
 from zkconsumer.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether mypyc's extension module runs, or this file itself."""
 
 
 class TimestampType(IntEnum):
@@ -171,9 +177,9 @@ def _batch(
 
 def _records(
     data: bytes,
-    pos: int,
-    stop: int,
-    count: int,
+    pos: i64,
+    stop: i64,
+    count: i64,
     base: int,
     first_time: int,
     fixed_time: int | None,
@@ -184,8 +190,11 @@ def _records(
     """Decode ``count`` records that fill ``data[pos:stop]`` exactly.
 
     The hot loop of the library: variable-length numbers of one and two bytes are read in line.
-    They are kept in their zigzag form as long as possible: an odd one is negative.
+    They are kept in their zigzag form as long as possible: an odd one is negative. Compiled, the
+    annotated ones are machine words; times and offsets are not, as sums may need more than 64 bits.
     """
+    size: i64
+    high: i64
     out: list[Record] = []
     append = out.append
     for _ in range(count):
@@ -198,7 +207,7 @@ def _records(
                 size, pos = _varint(data, pos - 2)
             else:
                 size = size & 127 | high << 7
-        record_end = pos + (size >> 1)
+        record_end: i64 = pos + (size >> 1)
 
         time = data[pos + 1]  # data[pos] holds attributes, none of which are in use
         pos += 2
@@ -206,7 +215,7 @@ def _records(
             high = data[pos]
             pos += 1
             if high > 127:
-                time, pos = _varint(data, pos - 2)
+                time, pos = _varint(data, pos - 2, 10)
             else:
                 time = time & 127 | high << 7
 
@@ -231,7 +240,7 @@ def _records(
                 size = size & 127 | high << 7
         key: bytes | None = None
         if not size & 1:
-            key_end = pos + (size >> 1)
+            key_end: i64 = pos + (size >> 1)
             key = data[pos:key_end]
             pos = key_end
 
@@ -246,7 +255,7 @@ def _records(
                 size = size & 127 | high << 7
         value: bytes | None = None
         if not size & 1:
-            value_end = pos + (size >> 1)
+            value_end: i64 = pos + (size >> 1)
             value = data[pos:value_end]
             pos = value_end
 
@@ -274,8 +283,12 @@ def _records(
     return out
 
 
-def _varint(data: bytes, pos: int) -> tuple[int, int]:
-    """Read an unsigned variable-length number of up to ten bytes; zigzag is left in place."""
+def _varint(data: bytes, pos: int, most: int = 5) -> tuple[int, int]:
+    """Read an unsigned variable-length number of up to ``most`` bytes; zigzag is left in place.
+
+    Lengths and offset deltas have five bytes at most, times ten (Kafka 3.9 ByteUtils.readVarint,
+    readVarlong).
+    """
     value = shift = 0
     while True:
         byte = data[pos]
@@ -284,8 +297,8 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
         if byte < 128:
             return value, pos
         shift += 7
-        if shift > 63:
-            raise InvalidMessageError("a variable-length number has more than ten bytes")
+        if shift == 7 * most:
+            raise InvalidMessageError(f"a variable-length number has more than {most} bytes")
 
 
 def _headers(data: bytes, pos: int) -> tuple[Headers, int]:

@@ -48,13 +48,21 @@ class FetchRun:
     """With ``record``: a line for every event that changes something."""
 
 
-def run(seed: int, *, record: bool = False, old: bool | None = None) -> FetchRun:
-    """Simulate one member. ``old``: with brokers before 0.10.1, by default in one of five runs."""
-    return _Run(seed, record, old).run()
+def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int = 1) -> FetchRun:
+    """Simulate one member.
+
+    Args:
+        seed: decides everything that is left to chance.
+        record: keep the history.
+        old: with brokers before 0.10.1; by default in one of five runs.
+        batch: the application takes lists of up to so many messages; 1 for single messages.
+    """
+    return _Run(seed, record, old, batch).run()
 
 
 class _Run:
-    def __init__(self, seed: int, record: bool, old: bool | None) -> None:
+    def __init__(self, seed: int, record: bool, old: bool | None, batch: int) -> None:
+        self.batch = batch
         self.kernel = kernel = Kernel(seed)
         rng = self.rng = kernel.rng
         self.old = rng.random() < 0.2 if old is None else old
@@ -428,7 +436,7 @@ class _Application:
             if run.rng.random() < 0.1:
                 stream.mark_consumed()
         try:
-            message = stream.try_next()
+            messages = self._next(stream)
         except StopIteration:
             if run.member is self.member:
                 run.judge.broken("goes_on", f"stream {self.number} has ended")
@@ -445,16 +453,26 @@ class _Application:
             run.judge.broken("stream_works", repr(error))
             return
         if run.member is self.member:  # there was no restart in between
-            run.kernel.schedule(self._seconds(message), self._ask)
+            run.kernel.schedule(self._seconds(messages), self._ask)
 
-    def _seconds(self, message: MessageAndMetadata | None) -> float:
+    def _next(self, stream: KafkaStream) -> list[MessageAndMetadata]:
+        """Take the next message, or several at once; none where there are none now."""
+        if self.run.batch > 1:
+            return stream.try_next_batch(self.run.batch)
+        message = stream.try_next()
+        return [] if message is None else [message]
+
+    def _seconds(self, messages: list[MessageAndMetadata]) -> float:
         """Note what was delivered; return how long it takes the application to handle it."""
         run = self.run
         busy, self.pause = self.pause, 0.0
-        if message is None:
+        if not messages:
             return busy or 0.002 + 0.016 * run.rng.random()
-        run.note(f"stream {self.number} gives {message.topic}-{message.partition} {message.offset}")
-        run.judge.delivered(self.number, message, gate_open=self.member.gate.is_open)
+        for message in messages:
+            run.note(
+                f"stream {self.number} gives {message.topic}-{message.partition} {message.offset}"
+            )
+            run.judge.delivered(self.number, message, gate_open=self.member.gate.is_open)
         self.claim = run.judge.claims.get(TopicPartition(message.topic, message.partition))
         return busy or 0.001 * run.rng.random()
 

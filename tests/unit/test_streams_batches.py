@@ -1,0 +1,197 @@
+"""Batches of a stream: what is in one, when it counts as consumed, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.test_streams import batch, chunk, open_gate, stream
+from zkconsumer.broker.records import PythonDecoder, Record
+from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
+from zkconsumer.runtime.chunk_queue import Chunk
+from zkconsumer.runtime.gate import CLOCK, DeliveryGate
+from zkconsumer.runtime.messages import MessageAndMetadata, string_decoder
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+
+@pytest.fixture
+def info() -> PartitionTopicInfo:
+    """A partition that starts at offset 0."""
+    return PartitionTopicInfo("topic", 0, 0)
+
+
+def offsets(messages: list[MessageAndMetadata]) -> list[int]:
+    """The offsets of a batch."""
+    return [message.offset for message in messages]
+
+
+def test_a_batch_has_messages_of_one_partition_in_order(info: PartitionTopicInfo) -> None:
+    """It is filled from one chunk, over the producer's batches, and not from two partitions."""
+    other = PartitionTopicInfo("topic", 1, 0)
+    tested = stream()
+    data = b"".join(batch([offset]) for offset in range(5))
+    tested.queue.put(Chunk(info, data, 0, 5))
+    tested.queue.put(chunk(other, 0, 2))
+    found = tested.batches(max_messages=3)
+    assert [offsets(next(found)) for _ in range(3)] == [[0, 1, 2], [3, 4], [0, 1, 2]]
+    assert (info.consumed_offset, other.consumed_offset, tested.delivered) == (5, 0, 8)
+
+
+def test_messages_are_those_of_the_iterator() -> None:
+    """With the stream's decoders, and with the chunk's bytes counted."""
+    tested = stream(value_decoder=string_decoder())
+    info = PartitionTopicInfo("topic", 0, 0)
+    tested.queue.put(chunk(info, 0, 2))
+    first, second = next(tested.batches(max_messages=2))
+    assert (first.key, first.value, second.value) == (b"k0", "0", "1")
+    assert isinstance(first, MessageAndMetadata)
+    assert tested.bytes_begun
+    assert next(iter(tested)).offset == 2, "both ways of reading share one position"
+
+
+def test_a_batch_is_consumed_when_the_next_is_asked_for(info: PartitionTopicInfo) -> None:
+    """Until then a commit covers none of it. ``mark_consumed`` covers all of it at once."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 9))
+    found = tested.batches(max_messages=4)
+    next(found)
+    assert info.consumed_offset == 0
+    next(found)
+    assert info.consumed_offset == 4
+    tested.mark_consumed()
+    assert info.consumed_offset == 8
+    assert offsets(next(found)) == [8, 9]
+    with pytest.raises(ConsumerTimeoutError):
+        next(found)
+    assert info.consumed_offset == 10
+
+
+def test_the_scala_profile_consumes_a_batch_when_it_returns_it(info: PartitionTopicInfo) -> None:
+    """As it does with a single message."""
+    tested = stream(scala=True)
+    tested.queue.put(chunk(info, 0, 9))
+    next(tested.batches(max_messages=4))
+    assert info.consumed_offset == 4
+
+
+def test_a_revoked_partition_ends_its_batches(info: PartitionTopicInfo) -> None:
+    """No message of it follows. What is in hand is waited for, and consumed when it is done."""
+    other = PartitionTopicInfo("topic", 1, 0)
+    tested = stream(timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 9))
+    found = tested.batches(max_messages=4)
+    next(found)
+    tested.revoke([info])
+    tested.queue.put(chunk(other, 0, 1))
+    assert not tested.release([info])
+    assert offsets(next(found)) == [0, 1]
+    assert tested.release([info])
+    assert (info.consumed_offset, tested.delivered) == (4, 6)
+
+
+def test_a_batch_that_is_given_up_is_not_consumed(info: PartitionTopicInfo) -> None:
+    """Its partition was released while the application still worked on it."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 9))
+    found = tested.batches(max_messages=4)
+    next(found)
+    tested.revoke([info])
+    assert tested.release([info], force=True)
+    with pytest.raises(ConsumerTimeoutError):
+        next(found)
+    assert info.consumed_offset == 0
+
+
+def test_a_partition_is_revoked_while_its_batch_is_decoded(info: PartitionTopicInfo) -> None:
+    """Nothing of the half-decoded batch is delivered."""
+
+    class Revoking:
+        def decode(
+            self, data: bytes, topic: str, partition: int, start: int
+        ) -> Iterator[list[Record]]:
+            for number, records in enumerate(PythonDecoder().decode(data, topic, partition, start)):
+                if number == 1:
+                    tested.revoke([info])
+                yield records
+
+    tested = stream(timeout_ms=0, decoder=Revoking())
+    tested.queue.put(Chunk(info, batch([0, 1]) + batch([2, 3]), 0, 4))
+    with pytest.raises(ConsumerTimeoutError):
+        next(tested.batches())
+    assert (info.consumed_offset, tested.delivered) == (0, 0)
+
+
+def test_a_closed_gate_holds_a_batch_back(info: PartitionTopicInfo) -> None:
+    """One look at the lease for each batch: nothing while it has run out, all when it is back."""
+    gate = DeliveryGate()
+    tested = KafkaStream("c", gate, timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 9))
+    assert tested.try_next_batch(5) == []
+    with pytest.raises(ConsumerTimeoutError):
+        next(tested.batches())
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert offsets(tested.try_next_batch(5)) == [0, 1, 2, 3, 4]
+
+
+def test_time_limits(info: PartitionTopicInfo) -> None:
+    """``timeout`` gives an empty batch; without it ``consumer.timeout.ms`` raises. Either way the
+    iterator can be used again."""
+    tested = stream(timeout_ms=50)
+    patient, found = tested.batches(timeout=0.01), tested.batches()
+    assert next(patient) == []
+    with pytest.raises(ConsumerTimeoutError):
+        next(found)
+    tested.queue.put(chunk(info, 0, 1))
+    assert offsets(next(found)) == [0, 1]
+    assert next(patient) == []
+    assert info.consumed_offset == 2
+
+
+def test_a_waiting_batch_is_woken(info: PartitionTopicInfo) -> None:
+    """By a message, and by the end."""
+    tested = KafkaStream("c", open_gate())
+    got: list[list[int]] = []
+
+    def consume() -> None:
+        got.extend(offsets(messages) for messages in tested.batches())
+
+    thread = threading.Thread(daemon=True, target=consume)
+    thread.start()
+    tested.queue.put(chunk(info, 0, 1))
+    deadline = time.monotonic() + 10
+    while info.consumed_offset != 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    tested.shutdown()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert got == [[0, 1]]
+
+
+def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo) -> None:
+    """As with single messages: first what is good, then the error, then ``UsageError``."""
+    bad = bytearray(batch([2, 3]))
+    bad[-1] ^= 1
+    tested = stream()
+    tested.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    found = tested.batches()
+    assert offsets(next(found)) == [0, 1]
+    with pytest.raises(InvalidMessageError, match="checksum"):
+        next(found)
+    assert info.consumed_offset == 2
+    with pytest.raises(UsageError):
+        next(found)
+
+
+def test_arguments_are_checked() -> None:
+    """The error names the argument."""
+    tested = stream()
+    with pytest.raises(ValueError, match="max_messages is 0"):
+        tested.batches(max_messages=0)
+    with pytest.raises(ValueError, match="timeout is -1"):
+        tested.batches(timeout=-1)
+    with pytest.raises(ValueError, match="max_messages is 0"):
+        tested.try_next_batch(0)
