@@ -90,3 +90,17 @@ def test_a_missing_extra_is_named() -> None:
     assert ended.returncode == 1
     fix = "in a clone run pip install '.[cli]'"
     assert ended.stderr == f"error: the command line needs click: {fix}\n"
+
+
+def test_the_version_and_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--version`` is one line; with ``--verbose`` the libraries and the build follow."""
+    assert run(["--version"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("zkconsumer ")
+    assert run(["--version", "--verbose"]) == 0
+    found = dict(row.split(None, 1) for row in capsys.readouterr().out.splitlines()[1:-1])
+    assert {"python", "kazoo", "kafka-python", "crc32c", "lz4"} < set(found)
+    assert run(["--version", "--verbose", "groups"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "record decoder  pure Python"
+    assert run(["--verbose"]) == 2
+    assert "--verbose goes with --version" in capsys.readouterr().err

@@ -6,9 +6,11 @@ A subcommand's module is imported when it is used, so that one does not pay for 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -31,6 +33,11 @@ COMMANDS: Final = {
     "trace": "zkconsumer.cli.trace:trace",
 }
 """Name of each subcommand, and the module and attribute that hold it."""
+
+_LIBRARIES: Final = (
+    *("kazoo", "kafka-python", "crc32c", "regex"),
+    *("lz4", "python-snappy", "zstandard"),
+)
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
@@ -58,10 +65,50 @@ class _LazyGroup(click.Group):
             raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    invoke_without_command=True,
+)
+@click.option("--version", "show_version", is_flag=True, help="Show the version and exit.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="With --version: also Python, the libraries, and whether records are decoded compiled.",
+)
+@click.pass_context
+def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
     """Run and study Kafka consumer groups that live in ZooKeeper."""
+    if show_version:
+        click.echo(f"zkconsumer {version('zkconsumer')}")
+        if verbose:
+            _echo_build()
+        context.exit()
+    if verbose:
+        raise click.UsageError("--verbose goes with --version")
+    if context.invoked_subcommand is None:
+        raise click.UsageError("Missing command.")
+
+
+def _echo_build() -> None:
+    from zkconsumer.broker.records import COMPILED
+
+    click.echo(f"{'python':16}{platform.python_implementation()} {platform.python_version()}")
+    for library in (
+        "kazoo",
+        "kafka-python",
+        "crc32c",
+        "regex",
+        "lz4",
+        "python-snappy",
+        "zstandard",
+    ):
+        try:
+            click.echo(f"{library:16}{version(library)}")
+        except PackageNotFoundError:
+            click.echo(f"{library:16}not installed")
+    click.echo(f"{'record decoder':16}{'compiled' if COMPILED else 'pure Python'}")
 
 
 def run(arguments: Sequence[str]) -> int:

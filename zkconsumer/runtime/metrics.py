@@ -17,6 +17,7 @@ from enum import Enum
 from math import expm1
 from typing import Any
 
+from zkconsumer.broker.records import COMPILED
 from zkconsumer.core.common import commands
 from zkconsumer.core.common.types import TopicPartition
 
@@ -223,6 +224,13 @@ class Metrics:
         "chunks",
         "Fetched and not begun, in all streams.",
         _CONNECTOR + "FetchQueueSize",
+    )
+    compiled_decoder: int = _metric(
+        Kind.GAUGE,
+        "0 or 1",
+        "Whether records are decoded by the compiled module of a wheel; 0 for pure Python, which "
+        "does the same more slowly.",
+        start=lambda: int(COMPILED),
     )
     suspended_seconds: float = _metric(
         Kind.COUNTER,
