@@ -58,7 +58,7 @@ if [ -n "$base" ]; then
         -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || inside=3.11
 fi
 arch=$(docker version --format '{{.Server.Arch}}' | sed 's/^amd64$/x86_64/; s/^arm64$/aarch64/')
-"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/wheels" "$root"
+ZKCONSUMER_COMPILE=no "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/wheels" "$root"
 "$python" -m pip download --quiet --only-binary=:all: --python-version "$inside" \
     --platform "manylinux2014_$arch" --platform "manylinux_2_17_$arch" --platform "manylinux_2_28_$arch" \
     --dest "$work/wheels" "$(echo "$work"/wheels/*.whl)[cli,codecs]"

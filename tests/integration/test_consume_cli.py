@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zkconsumer.cli.consume import _delete_generated, configure
+from zkconsumer.cli.consume import configure, delete_generated
 from zkconsumer.core.zookeeper.ops import Delete, Multi
 from zkconsumer.errors import ConfigError
 from zkconsumer.testing import LocalCluster, free_port
@@ -460,14 +460,14 @@ def test_a_generated_group_that_a_member_joins_is_kept(
 
     monkeypatch.setattr(ZkDriver, "submit", joining)
     config, _ = configure(zookeeper=zookeeper, group=group)
-    _delete_generated(config)
+    delete_generated(config)
     assert members(zk, group) == ["late"]
     assert zk.get(f"{path}/offsets/t/0")[0] == b"5"
     warning = f"warning: group {group} is not deleted: group {group} is active: "
     assert capfd.readouterr().err.startswith(warning)
     zk.delete(f"{path}/ids/late")
     monkeypatch.undo()
-    _delete_generated(config)
+    delete_generated(config)
     assert zk.exists(path) is None
-    _delete_generated(config)  # there is nothing to delete any more
+    delete_generated(config)  # there is nothing to delete any more
     assert capfd.readouterr().err == ""

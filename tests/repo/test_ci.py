@@ -35,7 +35,7 @@ def made(folder: Path) -> list[str]:
 
 
 def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
-    """No test file is left out of CI, and none is run twice."""
+    """No test file is left out of CI, and none is run twice on one build."""
     runs: Counter[Path] = Counter()
     for target in made(tmp_path):
         shown = subprocess.run(
@@ -49,7 +49,9 @@ def test_every_test_file_is_run_by_one_target(tmp_path: Path) -> None:
         for file in files:
             if file.is_file() and not any(file.is_relative_to(place) for place in left):
                 runs[file] += 1
-    assert runs == Counter((ROOT / "tests").rglob("test_*.py"))
+    names = ("test_records.py", "test_streams*.py", "test_codecs*.py")
+    compiled = (file for name in names for file in (ROOT / "tests/unit").glob(name))
+    assert runs == Counter([*(ROOT / "tests").rglob("test_*.py"), *compiled])
 
 
 @pytest.mark.parametrize("failing", ["test", "interop"])

@@ -106,7 +106,7 @@ def consume(
     """
     if sum(chosen is not None for chosen in (topic, whitelist, blacklist)) != 1:
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
-    _set_up_logging(verbose)
+    set_up_logging(verbose)
     config, generated = configure(
         zookeeper=zookeeper,
         group=group,
@@ -130,11 +130,11 @@ def consume(
         Whitelist(whitelist)  # refuses a bad regex before anything is connected
     printer = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
     try:
-        with _signals_raise() as check_signals:
+        with signals_raise() as check_signals:
             _check_group(config, from_beginning)
             check_signals()
             return _consume(config, open_streams, printer, check_signals, metrics_port)
-    except _SignalledError as signalled:
+    except SignalledError as signalled:
         for note in getattr(signalled, "__notes__", ()):
             click.echo(f"error: interrupted, {note}", err=True)
             return 1
@@ -142,7 +142,7 @@ def consume(
     finally:
         click.echo(f"Processed a total of {printer.count} messages", err=True)
         if generated:
-            _delete_generated(config)
+            delete_generated(config)
 
 
 def configure(
@@ -161,7 +161,7 @@ def configure(
     ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration
     and whether the group's name was made up here. Raises ConfigError.
     """
-    given = _properties(properties)
+    given = key_values(properties)
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
     groups = {
         "--group": group,
@@ -195,7 +195,8 @@ def configure(
     return found.config, agreed is None
 
 
-def _properties(pairs: Sequence[str]) -> dict[str, str]:
+def key_values(pairs: Sequence[str]) -> dict[str, str]:
+    """What ``--property KEY=VALUE`` gives. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:
@@ -284,7 +285,7 @@ def _print_stream(
         return
 
 
-class _SignalledError(BaseException):
+class SignalledError(BaseException):
     """SIGINT or SIGTERM came."""
 
     def __init__(self, number: int) -> None:
@@ -293,7 +294,7 @@ class _SignalledError(BaseException):
 
 
 @contextmanager
-def _signals_raise() -> Iterator[Callable[[], None]]:
+def signals_raise() -> Iterator[Callable[[], None]]:
     """The first SIGINT or SIGTERM raises in the main thread; a second one ends the process.
 
     kazoo swallows what is raised while it sends, and makes it an error of its own. So an error
@@ -306,11 +307,11 @@ def _signals_raise() -> Iterator[Callable[[], None]]:
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         received.append(number)
-        raise _SignalledError(number)
+        raise SignalledError(number)
 
     def check() -> None:
         if received:
-            raise _SignalledError(received[0])
+            raise SignalledError(received[0])
 
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
@@ -345,7 +346,7 @@ def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
             )
 
 
-def _delete_generated(config: ConsumerConfig) -> None:
+def delete_generated(config: ConsumerConfig) -> None:
     """Remove the tree of a group that was made for this run only."""
     try:
         with _zookeeper(config) as zk:
@@ -356,7 +357,7 @@ def _delete_generated(config: ConsumerConfig) -> None:
         click.echo(f"warning: group {config.group_id} is not deleted: {error}", err=True)
 
 
-def _set_up_logging(verbose: int) -> None:
+def set_up_logging(verbose: int) -> None:
     """Log to stderr: warnings of ours; with -v what happens, with -vv what other libraries say."""
     logging.basicConfig(
         stream=sys.stderr,

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "groups": "zkconsumer.cli.groups:groups",
     "herd": "zkconsumer.cli.herd:herd",
     "offsets": "zkconsumer.cli.offsets:offsets",
+    "perf": "zkconsumer.cli.perf:perf",
     "replay": "zkconsumer.cli.replay:replay",
     "simulate": "zkconsumer.cli.simulate:simulate",
     "topics": "zkconsumer.cli.topics:topics",

@@ -1,0 +1,93 @@
+"""``zkconsumer perf`` on real servers: its columns, both coordinations, and its ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from zkconsumer.testing import LocalCluster
+from zkconsumer.testing.produce import send
+
+COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "perf"]
+MESSAGES = 2500
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A cluster with a topic of 2,500 messages of 100 bytes in two partitions."""
+    with LocalCluster("3.9") as cluster:
+        cluster.create_topic("speed", 2)
+        send(cluster.bootstrap, "speed", [(None, b"%0100d" % n) for n in range(MESSAGES)])
+        yield cluster
+
+
+def perf(*arguments: str) -> Any:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*COMMAND, "--topic", "speed", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "how"),
+    [("zookeeper", "--threads=1"), ("zookeeper", "--batch=300"), ("brokers", "--threads=2")],
+)
+def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -> None:
+    """One at a time, by several threads, in batches; the figures agree with one another."""
+    where = (
+        ("--zookeeper", cluster.zookeeper)
+        if group == "zookeeper"
+        else ("--bootstrap-server", cluster.bootstrap)
+    )
+    ran = perf(*where, f"--messages={MESSAGES}", "--json", how, "--timeout=15000")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["data.consumed.in.nMsg"] == MESSAGES
+    assert found["data.consumed.in.MB"] == pytest.approx(MESSAGES * 100 / 1024 / 1024)
+    seconds = (found["rebalance.time.ms"] + found["fetch.time.ms"]) / 1000
+    assert found["nMsg.sec"] == pytest.approx(MESSAGES / seconds, rel=0.05)
+
+
+def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
+    """The header and one line; the group that was made for it is deleted."""
+    ran = perf("--zookeeper", cluster.zookeeper, "--messages=10")
+    header, line = ran.stdout.splitlines()
+    assert header == (
+        "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
+        "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+    )
+    assert len(line.split(", ")) == 10
+    client = KazooClient(cluster.zookeeper)
+    client.start(timeout=15)
+    try:
+        assert client.get_children("/consumers") == []
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_too_few_messages(cluster: LocalCluster) -> None:
+    """The timeout ends it: what there was is shown, without the time that it waited in vain."""
+    ran = perf("--zookeeper", cluster.zookeeper, "--messages=9999", "--timeout=4000", "--json")
+    assert ran.returncode == 1
+    assert "7499 of 9999 are missing" in ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["data.consumed.in.nMsg"] == MESSAGES
+    assert found["fetch.time.ms"] < 3900
+
+
+def test_one_kind_of_group_is_named(cluster: LocalCluster) -> None:
+    """Neither address, or both, is wrong usage."""
+    assert perf("--messages=1").returncode == 2
+    ran = perf("--zookeeper=a:1", "--bootstrap-server=b:1", "--messages=1")
+    assert (ran.returncode, "either --zookeeper or" in ran.stderr) == (2, True)

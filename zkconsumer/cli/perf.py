@@ -1,0 +1,269 @@
+"""``zkconsumer perf``: how fast a member reads a topic.
+
+The main thread joins the group, waits and prints; each stream has a thread that counts what it
+gets. Nothing else is done with a message, so this is the speed of the library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from zkconsumer.cli.consume import (
+    EXIT_SIGNAL,
+    SignalledError,
+    configure,
+    delete_generated,
+    key_values,
+    set_up_logging,
+    signals_raise,
+)
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.config.properties import read_properties
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.errors import CommitFailedError, ConsumerTimeoutError
+from zkconsumer.runtime.streams import KafkaStream
+
+_MIB = 1024 * 1024
+_AT_ONCE = 1000
+"""Messages after which a thread adds its count to the total, in single mode."""
+
+
+@click.command()
+@click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="A group in ZooKeeper.")
+@click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="A group on the brokers.")
+@click.option("--topic", required=True)
+@click.option("--messages", type=click.IntRange(min=1), required=True, help="Read so many.")
+@click.option("--group", help="Sets group.id.  [default: a new group]")
+@click.option("--threads", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Read lists of up to N messages instead of single ones.",
+)
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="End when no message came for so many milliseconds.",
+)
+@click.option("--consumer-config", "file", metavar="FILE", help="Java .properties file.")
+@click.option(
+    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+)
+@click.option("--hide-header", is_flag=True, help="Print the figures only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
+def perf(
+    zookeeper: str | None,
+    bootstrap_server: str | None,
+    topic: str,
+    messages: int,
+    group: str | None,
+    threads: int,
+    batch: int | None,
+    timeout_ms: int,
+    file: str | None,
+    properties: tuple[str, ...],
+    hide_header: bool,
+    as_json: bool,
+    verbose: int,
+) -> int:
+    """Read a topic from its beginning and print the columns of kafka-consumer-perf-test.
+
+    The rebalance time is the time until the member has joined; all after it is fetch time. A MB
+    has 1,048,576 bytes of keys and values.
+
+    Exit status: 0 when so many messages were read; 1 when a timeout passed before; 2 for wrong
+    options or configuration; 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    if (zookeeper is None) == (bootstrap_server is None):
+        raise click.UsageError("give either --zookeeper or --bootstrap-server")
+    set_up_logging(verbose)
+    connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector
+    generated: ConsumerConfig | None = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if zookeeper is not None:
+            config, made_up = configure(
+                zookeeper=zookeeper,
+                group=group,
+                file=file,
+                properties=("auto.offset.reset=smallest", *properties),
+                timeout_ms=timeout_ms,
+            )
+            connector = ZookeeperConsumerConnector(config)
+            generated = config if made_up else None
+        else:
+            connector = CoordinatorConsumerConnector(
+                _coordinator_config(bootstrap_server or "", group, file, properties, timeout_ms)
+            )
+    counter = _Counter(messages, timeout_ms / 1000)
+    begun, clock = time.time(), time.perf_counter()
+    try:
+        with signals_raise() as check_signals:
+            streams = connector.create_message_streams({topic: threads})[topic]
+            joined = time.perf_counter()
+            counter.count(streams, batch)
+            check_signals()
+    except SignalledError as signalled:
+        return EXIT_SIGNAL + signalled.number
+    finally:
+        try:
+            connector.shutdown()
+        except CommitFailedError as error:
+            click.echo(f"warning: {error}", err=True)
+        if generated is not None:
+            delete_generated(generated)
+    if counter.failure is not None:
+        raise counter.failure
+    columns = _columns(begun, joined - clock, counter.ended - joined, counter)
+    if as_json:
+        click.echo(json.dumps({name: value for name, value, _ in columns}))
+    else:
+        if not hide_header:
+            click.echo(", ".join(name for name, _, _ in columns))
+        click.echo(", ".join(text for _, _, text in columns))
+    if counter.messages < messages:
+        click.echo(
+            f"warning: no message came within {timeout_ms} ms; {messages - counter.messages} of "
+            f"{messages} are missing",
+            err=True,
+        )
+        return 1
+    return 0
+
+
+def _coordinator_config(
+    servers: str, group: str | None, file: str | None, properties: Sequence[str], timeout_ms: int
+) -> CoordinatorConfig:
+    given: dict[str, object] = {
+        "group.id": f"perf-consumer-{random.SystemRandom().randrange(100_000):05d}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    if file is not None:
+        given |= {entry.key: entry.value for entry in read_properties(file)[0]}
+    given |= key_values(properties)
+    given |= {"bootstrap.servers": servers, "consumer.timeout.ms": timeout_ms}
+    if group is not None:
+        given["group.id"] = group
+    return CoordinatorConfig.parse(given)
+
+
+class _Counter:
+    """Counts on one thread for each stream, until there are ``wanted`` messages or none comes."""
+
+    def __init__(self, wanted: int, timeout: float) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.ended = 0.0
+        """``time.perf_counter()`` at the last message."""
+        self.failure: Exception | None = None
+        self._wanted = wanted
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._left = 0
+        self._over = threading.Event()
+
+    def count(self, streams: Sequence[KafkaStream], batch: int | None) -> None:
+        """Read until the end."""
+        self.ended = time.perf_counter()
+        self._left = len(streams)
+        for stream in streams:
+            threading.Thread(
+                target=self._run, args=(stream, batch), name="perf", daemon=True
+            ).start()
+        self._over.wait()
+
+    def _run(self, stream: KafkaStream, batch: int | None) -> None:
+        try:
+            if batch is None:
+                self._singly(stream)
+            else:
+                for messages in stream.batches(batch):
+                    size = 0
+                    for message in messages:
+                        size += len(message.raw_value or b"") + len(message.raw_key or b"")
+                    if self._add(len(messages), size):
+                        break
+        except ConsumerTimeoutError:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised again in the main thread
+            self.failure = error
+        with self._lock:
+            self._left -= 1
+            if not self._left or self.failure is not None:
+                self._over.set()
+
+    def _singly(self, stream: KafkaStream) -> None:
+        at_once = min(_AT_ONCE, self._wanted)
+        count = size = 0
+        try:
+            for message in stream:
+                count += 1
+                size += len(message.raw_value or b"") + len(message.raw_key or b"")
+                if count == at_once:
+                    if self._add(count, size):
+                        return
+                    count = size = 0
+        except ConsumerTimeoutError:
+            if count:
+                self._add(count, size, waited=self._timeout)
+
+    def _add(self, count: int, size: int, waited: float = 0.0) -> bool:
+        """Add messages, the last of which came ``waited`` seconds ago; return whether that is
+        enough.
+        """
+        with self._lock:
+            if self.messages < self._wanted:
+                self.ended = time.perf_counter() - waited
+            self.messages += count
+            self.bytes += size
+            enough = self.messages >= self._wanted
+        if enough:
+            self._over.set()
+        return enough
+
+
+def _columns(
+    begun: float, joining: float, fetching: float, counter: _Counter
+) -> list[tuple[str, str | float, str]]:
+    """Name, value and text of each column."""
+    total = max(joining + fetching, 1e-9)
+    mib = counter.bytes / _MIB
+    times = [
+        datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S:") + f"{int(at * 1000) % 1000:03d}"
+        for at in (begun, begun + total)
+    ]
+    fetching = max(fetching, 1e-9)
+    rates = {
+        "data.consumed.in.MB": mib,
+        "MB.sec": mib / total,
+        "data.consumed.in.nMsg": counter.messages,
+        "nMsg.sec": counter.messages / total,
+        "rebalance.time.ms": round(joining * 1000),
+        "fetch.time.ms": round(fetching * 1000),
+        "fetch.MB.sec": mib / fetching,
+        "fetch.nMsg.sec": counter.messages / fetching,
+    }
+    return [
+        ("start.time", times[0], times[0]),
+        ("end.time", times[1], times[1]),
+        *(
+            (name, value, str(value) if isinstance(value, int) else f"{value:.4f}")
+            for name, value in rates.items()
+        ),
+    ]
