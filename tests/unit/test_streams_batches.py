@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.unit.test_streams import batch, chunk, open_gate, stream
+from zkconsumer.broker import columns
 from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.errors import ConsumerTimeoutError, InvalidMessageError, UsageError
 from zkconsumer.runtime.chunk_queue import Chunk
@@ -186,6 +189,92 @@ def test_damage_is_raised_after_the_messages_before_it(info: PartitionTopicInfo)
         next(found)
 
 
+def test_columns_are_the_rest_of_a_chunk(info: PartitionTopicInfo) -> None:
+    """One record batch for each chunk, behind what was read message by message."""
+    tested = stream(timeout_ms=0)
+    tested.queue.put(Chunk(info, batch([0, 1]) + batch([2, 3]), 0, 4))
+    tested.queue.put(chunk(info, 4, 6))
+    assert next(iter(tested)).offset == 0
+    found = tested.arrow_batches()
+    first = next(found)
+    assert first["offset"].to_pylist() == [1, 2, 3]
+    assert first["value"].to_pylist() == [b"1", b"2", b"3"]
+    assert first.schema == found.schema
+    assert (info.consumed_offset, tested.delivered) == (1, 4)
+    assert next(found)["offset"].to_pylist() == [4, 5, 6]
+    assert info.consumed_offset == 4
+    with pytest.raises(ConsumerTimeoutError):
+        next(found)
+    assert (info.consumed_offset, tested.delivered) == (7, 7)
+
+
+def test_columns_wait_as_lists_do(info: PartitionTopicInfo) -> None:
+    """An empty batch after ``timeout``; nothing while the lease has run out; the end ends it."""
+    gate = DeliveryGate()
+    tested = KafkaStream("c", gate, timeout_ms=50)
+    tested.queue.put(chunk(info, 0, 1))
+    found = tested.arrow_batches(timeout=0.01)
+    assert next(found).num_rows == 0
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert next(found).num_rows == 2
+    assert (next(found).num_rows, next(found).schema == found.schema) == (0, True)
+    tested.shutdown()
+    with pytest.raises(StopIteration):
+        next(found)
+
+
+def test_columns_of_a_partition_that_is_revoked_meanwhile(
+    info: PartitionTopicInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that was decoded is delivered. The same where the lease runs out meanwhile."""
+    gate = open_gate()
+    tested = KafkaStream("c", gate, timeout_ms=0)
+    right = columns.decode
+    meanwhile = [gate.close, lambda: tested.revoke([info])]
+
+    def decode(*arguments: Any) -> columns.Decoded:
+        meanwhile.pop(0)()
+        return right(*arguments)
+
+    monkeypatch.setattr(columns, "decode", decode)
+    tested.queue.put(chunk(info, 0, 1))
+    assert tested.try_next_columns() is None
+    gate.extend(time.clock_gettime(CLOCK) + 3600)
+    assert tested.try_next_columns() is None
+    assert (info.consumed_offset, tested.delivered, meanwhile) == (0, 0, [])
+
+
+def test_columns_end_before_damage(info: PartitionTopicInfo) -> None:
+    """As messages do."""
+    bad = bytearray(batch([2, 3]))
+    bad[-1] ^= 1
+    tested = stream()
+    tested.queue.put(Chunk(info, batch([0, 1]) + bytes(bad), 0, 4))
+    found = tested.arrow_batches()
+    assert next(found)["offset"].to_pylist() == [0, 1]
+    with pytest.raises(InvalidMessageError, match="checksum"):
+        next(found)
+    with pytest.raises(UsageError):
+        next(found)
+
+
+def test_columns_of_a_prefetched_message(info: PartitionTopicInfo) -> None:
+    """The scala profile delivers what ``has_next`` has prefetched, even after a revoke."""
+    tested = stream(scala=True, timeout_ms=0)
+    tested.queue.put(chunk(info, 0, 4))
+    assert iter(tested).has_next()
+    tested.revoke([info])
+    assert next(tested.arrow_batches())["offset"].to_pylist() == [0]
+
+
+def test_columns_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "zkconsumer.broker.columns")
+    with pytest.raises(UsageError, match=r"zkconsumer\[arrow\]"):
+        stream().arrow_batches()
+
+
 def test_arguments_are_checked() -> None:
     """The error names the argument."""
     tested = stream()
@@ -193,5 +282,7 @@ def test_arguments_are_checked() -> None:
         tested.batches(max_messages=0)
     with pytest.raises(ValueError, match="timeout is -1"):
         tested.batches(timeout=-1)
+    with pytest.raises(ValueError, match="timeout is -1"):
+        tested.arrow_batches(timeout=-1)
     with pytest.raises(ValueError, match="max_messages is 0"):
         tested.try_next_batch(0)

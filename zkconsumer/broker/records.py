@@ -145,25 +145,84 @@ class PythonDecoder:
             raise failure
 
 
-def _batch(
-    data: bytes, pos: int, stop: int, topic: str, partition: int, start: int
-) -> list[Record]:
-    """Decode one record batch of format 2 that lies in ``data[pos:stop]``."""
+class OpenBatch(NamedTuple):
+    """A record batch of format 2 whose checksum is right; its records are not decoded yet."""
+
+    base: int
+    """Offset that the records' deltas are added to."""
+    first_time: int
+    fixed_time: int | None
+    """Time of all records, where the broker sets it."""
+    size: int
+    """Number of records, as the batch says."""
+    data: bytes
+    """Holds the records in ``data[pos:stop]``, decompressed."""
+    pos: int
+    stop: int
+
+
+def open_batch(data: bytes, pos: int, stop: int) -> OpenBatch | None:
+    """Check and decompress the record batch in ``data[pos:stop]``; ``None`` for a control batch.
+
+    Raises:
+        InvalidMessageError: the checksum is wrong, or what is compressed is damaged.
+        CodecUnavailableError: the library of a compression codec is not installed.
+    """
     base, _, _, _, crc, attributes, _, first_time, max_time, _, _, _, count = _V2.unpack_from(
         data, pos
     )
     if crc32c(memoryview(data)[pos + 21 : stop]) != crc:
         raise InvalidMessageError(f"wrong checksum in the batch at offset {base}")
     if attributes & 0x20:
-        return []
+        return None
     pos += 61
     if codec := attributes & 7:
         data = decompress(codec, data[pos:stop])
         pos, stop = 0, len(data)
-    kind = TimestampType.CREATE_TIME
-    fixed_time: int | None = None
-    if attributes & 8:
-        kind, fixed_time = TimestampType.LOG_APPEND_TIME, max_time
+    fixed_time = max_time if attributes & 8 else None
+    return OpenBatch(base, first_time, fixed_time, count, data, pos, stop)
+
+
+def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
+    """Append where each record begins, behind its length, and where it ends; both plus ``shift``.
+
+    Raises ``InvalidMessageError`` where the lengths do not add up.
+    """
+    data = batch.data
+    pos: i64 = batch.pos
+    stop: i64 = batch.stop
+    count: i64 = batch.size
+    size: i64
+    high: i64
+    try:
+        for _ in range(count):
+            size = data[pos]
+            pos += 1
+            if size > 127:
+                high = data[pos]
+                pos += 1
+                if high > 127:
+                    size, pos = _varint(data, pos - 2)
+                else:
+                    size = size & 127 | high << 7
+            out.append(pos + shift)
+            pos += size >> 1
+            out.append(pos + shift)
+    except IndexError:
+        pos = stop + 1
+    if pos != stop or count < 0:
+        raise InvalidMessageError(f"the batch at offset {batch.base} does not hold {count} records")
+
+
+def _batch(
+    data: bytes, pos: int, stop: int, topic: str, partition: int, start: int
+) -> list[Record]:
+    """Decode one record batch of format 2 that lies in ``data[pos:stop]``."""
+    batch = open_batch(data, pos, stop)
+    if batch is None:
+        return []
+    base, first_time, fixed_time, count, data, pos, stop = batch
+    kind = TimestampType.CREATE_TIME if fixed_time is None else TimestampType.LOG_APPEND_TIME
     try:
         records = _records(
             data, pos, stop, count, base, first_time, fixed_time, kind, topic, partition
@@ -261,7 +320,7 @@ def _records(
 
         headers: Headers = ()
         if data[pos]:
-            headers, pos = _headers(data, pos)
+            headers, pos = read_headers(data, pos)
         else:
             pos += 1
         if pos != record_end or delta & 1:
@@ -301,7 +360,11 @@ def _varint(data: bytes, pos: int, most: int = 5) -> tuple[int, int]:
             raise InvalidMessageError(f"a variable-length number has more than {most} bytes")
 
 
-def _headers(data: bytes, pos: int) -> tuple[Headers, int]:
+def read_headers(data: bytes, pos: int) -> tuple[Headers, int]:
+    """Read the headers at ``pos``; return them and where they end.
+
+    Raises ``InvalidMessageError``, ``IndexError`` or ``UnicodeDecodeError`` for damaged ones.
+    """
     number, pos = _varint(data, pos)
     if number & 1:
         raise InvalidMessageError("negative number of headers")

@@ -19,11 +19,13 @@ message the application still works on; in the scala profile when it is returned
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import partial
 from itertools import islice
 from operator import length_hint
 from threading import get_ident
 from time import clock_gettime, monotonic
+from typing import Any, TypeVar
 
 from zkconsumer.broker.records import Decoder, PythonDecoder, Record
 from zkconsumer.errors import (
@@ -43,6 +45,9 @@ from zkconsumer.runtime.messages import (
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 _LIVENESS_CHECK_S = 0.5
+_T = TypeVar("_T")
+RecordBatch = Any
+"""A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
 
 
 class KafkaStream:
@@ -120,12 +125,37 @@ class KafkaStream:
         """
         return BatchIterator(self._iterator, max_messages, timeout)
 
+    def arrow_batches(self, timeout: float | None = None) -> ArrowIterator:
+        """Iterate over ``pyarrow.RecordBatch`` objects: columns instead of messages.
+
+        Each has the rest of what one fetch brought of one partition, with the columns topic,
+        partition, offset, timestamp (milliseconds, UTC; null in format 0), key, value and headers.
+        Keys and values are bytes; the stream's decoders are not called. It counts as consumed as a
+        whole, and in everything else too behaves as a list of ``batches``.
+
+        Args:
+            timeout: seconds to wait for a message. Then a batch without rows is returned. By
+                default ``consumer.timeout.ms`` decides.
+
+        Raises:
+            UsageError: pyarrow or numpy is not installed (extra ``arrow``).
+            ValueError: ``timeout`` is negative.
+        """
+        return ArrowIterator(self._iterator, timeout)
+
     def try_next_batch(self, max_messages: int = 500) -> list[MessageAndMetadata]:
         """Return the next messages, or an empty list if there is none now. Never waits.
 
         Otherwise like ``next`` on ``batches``. Raises ``ValueError`` for ``max_messages`` below 1.
         """
         return self._iterator.try_next_batch(max_messages)
+
+    def try_next_columns(self) -> RecordBatch | None:
+        """Return the next columns, or ``None`` if there are none now. Never waits.
+
+        Otherwise like ``next`` on ``arrow_batches``. Needs the extra ``arrow``.
+        """
+        return self._iterator.try_next_columns()
 
     def mark_consumed(self) -> None:
         """Count what is in hand as consumed now, without asking for the next message or list."""
@@ -262,22 +292,26 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     def next_batch(self, most: int, timeout: float | None) -> list[MessageAndMetadata]:
         """Return the next messages; see ``KafkaStream.batches``. ``StopIteration`` at the end."""
-        wait = self._timeout if timeout is None else timeout
-        deadline = None if wait is None else monotonic() + wait
+        return self._wait_for(partial(self._search_batch, most), timeout) or []
+
+    def next_columns(self, timeout: float | None) -> RecordBatch | None:
+        """Return the next columns; see ``KafkaStream.arrow_batches``. ``None`` for none in time,
+        ``StopIteration`` at the end.
+        """
+        return self._wait_for(self._search_columns, timeout)
+
+    def try_next_columns(self) -> RecordBatch | None:
+        """Return the next columns, or ``None`` if there are none now. Never waits."""
         with self._lock:
             self._begin_search()
-            while not (batch := self._search_batch(most)):
-                if timeout is not None and deadline is not None and monotonic() >= deadline:
-                    return []
-                self._wait(deadline)
-            return batch
+            return self._search_columns()
 
     def try_next_batch(self, most: int) -> list[MessageAndMetadata]:
         """See ``KafkaStream.try_next_batch``."""
         _check_most(most)
         with self._lock:
             self._begin_search()
-            return self._search_batch(most)
+            return self._search_batch(most) or []
 
     def has_next(self) -> bool:
         """Wait for a message and keep it for ``next``; false after shutdown.
@@ -379,12 +413,24 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
         Raises ``StopIteration`` at the end.
         """
-        deadline = None if self._timeout is None else monotonic() + self._timeout
+        message = self._wait_for(partial(self._search, take), None)
+        assert message is not None
+        return message
+
+    def _wait_for(self, search: Callable[[], _T | None], timeout: float | None) -> _T | None:
+        """Wait until ``search`` finds something; ``None`` after ``timeout`` seconds.
+
+        Without ``timeout``, ``consumer.timeout.ms`` raises.
+        """
+        wait = self._timeout if timeout is None else timeout
+        deadline = None if wait is None else monotonic() + wait
         with self._lock:
             self._begin_search()
-            while (message := self._search(take)) is None:
+            while (found := search()) is None:
+                if timeout is not None and deadline is not None and monotonic() >= deadline:
+                    return None
                 self._wait(deadline)
-            return message
+            return found
 
     def _begin_search(self) -> None:
         self._let_go()
@@ -393,14 +439,41 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                 f"this stream has failed and cannot be read on: {self._failure}"
             ) from self._failure
 
-    def _search_batch(self, most: int) -> list[MessageAndMetadata]:
-        """Take the next messages; an empty list if there is none now."""
+    def _search_batch(self, most: int) -> list[MessageAndMetadata] | None:
+        """Take the next messages; ``None`` if there are none now."""
         first = self._search(take=False, wanted=most)
         if first is None:
-            return []
+            return None
         batch = [first, *islice(self._messages, most - 1)]
         self._hand_over(batch[-1])
         return batch
+
+    def _search_columns(self) -> RecordBatch | None:
+        """Take the rest of a chunk; ``None`` if there is none now. Releases the lock to decode."""
+        from zkconsumer.broker import columns
+
+        while (first := self._search(take=False)) is not None:
+            chunk = self._queue.current
+            if chunk is None or chunk.info is not self._info:  # prefetched before a revoke (scala)
+                self._hand_over(first)
+                return columns.of_records(first.topic, first.partition, [first])
+            self._lock.release()
+            try:
+                found, failure = columns.decode(chunk.data, first[0], first[1], first[2])
+            except Exception as exc:
+                self._failure = exc
+                raise
+            finally:
+                self._lock.acquire()
+            if self._queue.current is not chunk or not self._gate.is_open:
+                continue  # revoked, shut down, or the lease has run out meanwhile
+            self._drop_decoded()
+            self._taken_up += found.num_rows
+            self._lists = iter(()) if failure is None else _raising(failure)
+            last = found["offset"][-1].as_py()
+            self._hand_over(MessageAndMetadata(first[0], first[1], last, None, None))
+            return found
+        return None
 
     def _search(self, take: bool, wanted: int = 1) -> MessageAndMetadata | None:
         """Find the next message; ``None`` if there is none now. Releases the lock to decode.
@@ -513,8 +586,11 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             chunk.info.consumed_offset = chunk.next_offset
 
     def _drop_chunk(self) -> None:
-        self._taken_up -= self._left
+        self._drop_decoded()
         self._queue.current = None
+
+    def _drop_decoded(self) -> None:
+        self._taken_up -= self._left
         self._lists = iter(())
         self._messages = iter(())
         self._records = iter(())
@@ -564,8 +640,7 @@ class BatchIterator(Iterator[list[MessageAndMetadata]]):
         self, messages: ConsumerIterator, max_messages: int, timeout: float | None
     ) -> None:
         _check_most(max_messages)
-        if timeout is not None and timeout < 0:
-            raise ValueError(f"timeout is {timeout}: give seconds, or None")
+        _check_timeout(timeout)
         self._messages = messages
         self._most = max_messages
         self._timeout = timeout
@@ -575,6 +650,34 @@ class BatchIterator(Iterator[list[MessageAndMetadata]]):
 
     def __next__(self) -> list[MessageAndMetadata]:
         return self._messages.next_batch(self._most, self._timeout)
+
+
+class ArrowIterator(Iterator[Any]):
+    """Iterator over ``pyarrow.RecordBatch`` of one stream. See ``KafkaStream.arrow_batches``.
+
+    Raises from ``next`` what ``ConsumerIterator`` raises.
+    """
+
+    def __init__(self, messages: ConsumerIterator, timeout: float | None) -> None:
+        _check_timeout(timeout)
+        try:
+            from zkconsumer.broker.columns import SCHEMA, of_records
+        except ImportError as exc:
+            raise UsageError(
+                f"arrow_batches needs pyarrow and numpy: pip install 'zkconsumer[arrow]' ({exc})"
+            ) from None
+        self.schema = SCHEMA
+        """The ``pyarrow.Schema`` of every batch."""
+        self._empty = of_records("", 0, [])
+        self._messages = messages
+        self._timeout = timeout
+
+    def __iter__(self) -> ArrowIterator:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        batch = self._messages.next_columns(self._timeout)
+        return self._empty if batch is None else batch
 
 
 class _ScalaConsumerIterator(ConsumerIterator):
@@ -602,6 +705,11 @@ class _ScalaConsumerIterator(ConsumerIterator):
 def _check_most(max_messages: int) -> None:
     if max_messages < 1:
         raise ValueError(f"max_messages is {max_messages}: give at least 1")
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout is {timeout}: give seconds, or None")
 
 
 def _raising(error: Exception) -> Iterator[list[Record]]:

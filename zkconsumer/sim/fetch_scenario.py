@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from zkconsumer.broker.records import PythonDecoder, Record
 from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
@@ -48,6 +49,9 @@ class FetchRun:
     """With ``record``: a line for every event that changes something."""
 
 
+_COLUMNS: Final = ("topic", "partition", "offset", "key", "value")
+
+
 def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int = 1) -> FetchRun:
     """Simulate one member.
 
@@ -55,7 +59,8 @@ def run(seed: int, *, record: bool = False, old: bool | None = None, batch: int 
         seed: decides everything that is left to chance.
         record: keep the history.
         old: with brokers before 0.10.1; by default in one of five runs.
-        batch: the application takes lists of up to so many messages; 1 for single messages.
+        batch: the application takes lists of up to so many messages; 1 for single messages, 0 for
+            Arrow columns.
     """
     return _Run(seed, record, old, batch).run()
 
@@ -459,6 +464,10 @@ class _Application:
         """Take the next message, or several at once; none where there are none now."""
         if self.run.batch > 1:
             return stream.try_next_batch(self.run.batch)
+        if self.run.batch == 0:
+            columns = stream.try_next_columns()
+            rows = [] if columns is None else columns.to_pylist()
+            return [MessageAndMetadata(*(row[name] for name in _COLUMNS)) for row in rows]
         message = stream.try_next()
         return [] if message is None else [message]
 
