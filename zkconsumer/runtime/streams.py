@@ -664,7 +664,7 @@ class ArrowIterator(Iterator[Any]):
             from zkconsumer.broker.columns import SCHEMA, of_records
         except ImportError as exc:
             raise UsageError(
-                f"arrow_batches needs pyarrow and numpy: pip install 'zkconsumer[arrow]' ({exc})"
+                f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
             ) from None
         self.schema = SCHEMA
         """The ``pyarrow.Schema`` of every batch."""
