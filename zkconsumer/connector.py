@@ -78,6 +78,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._session_timeout,
             self._coordination.on_session,
             self._coordination.on_watch,
+            self._host.crash,
         )
         self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
@@ -114,7 +115,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             max_attempts=config.rebalance_max_retries,
         )
         if spec.kafka_storage:
-            self._coordination.offsets = self._offset_worker(plane)
+            self._coordination.offsets = worker = self._offset_worker(plane)
+            self._checks.append(worker.check)
+        self._checks.append(self._zk.check)
         machine = RebalanceMachine(spec)
         self._coordination.observer = self._observer(machine)
         return MemberLoop(

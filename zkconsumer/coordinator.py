@@ -109,14 +109,17 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             self._listener_calls(newer=True),
             self._observer(machine),
         )
+        requests = RequestWorker(self._client(brokers, timeout), f"{name}_requests")
+        heartbeats = RequestWorker(
+            self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
+        )
+        self._checks += [requests.check, heartbeats.check]
         self._coordination = BrokerCoordination(
             spec,
             self._host,
             self._gate,
-            RequestWorker(self._client(brokers, timeout), f"{name}_requests"),
-            RequestWorker(
-                self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
-            ),
+            requests,
+            heartbeats,
             streams,
             calls,
             observer,

@@ -50,6 +50,7 @@ from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -92,6 +93,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._loop: MemberLoop[MachineT] | None = None
         self._plane: DataPlane | None = None
         self._closed = False
+        self._checks: list[Check] = []
+        """Of the threads that a member rests on, besides its own."""
+        self._watchdog: Watchdog | None = None
 
     # -- who decides about ownership -------------------------------------------------------------
 
@@ -257,7 +261,15 @@ class StreamConnector(ABC, Generic[MachineT]):
             self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)
+            self._checks.append(manager.check)
+            if self._own_journal is not None:
+                self._checks.append(self._own_journal.check)
+            self._watchdog = Watchdog(
+                f"{self.consumer_id}_watchdog", self._host, self._loop, self._checks
+            )
+            self._host.every(WATCHDOG_PERIOD, self._watchdog.start)
             self._host.start(self._loop)
+            self._watchdog.start()
         self._await_start(self._loop)
 
     @property
@@ -385,6 +397,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         try:
             self._leave(self._leave_patience if timeout is None else timeout)
         finally:
+            if self._watchdog is not None:
+                self._watchdog.end()
             if self._own_journal is not None:
                 self._own_journal.close()
 

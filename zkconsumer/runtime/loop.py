@@ -213,6 +213,8 @@ class MemberLoop(Generic[MachineT]):
         """How to cancel the last timer of each name."""
         self.ended = False
         """Whether nothing is carried out any more. Written by the loop's thread."""
+        self.left = False
+        """Whether everything has ended: streams, threads, connections."""
 
     # -- any thread ----------------------------------------------------------------------------
 
@@ -291,6 +293,7 @@ class MemberLoop(Generic[MachineT]):
                 step()
             except BaseException as another:  # noqa: BLE001 - the steps that follow matter more
                 self.host.log(logging.CRITICAL, "while leaving the group", another)
+        self.left = True
 
     def _fail_futures(self, failure: ConnectorFailedError) -> None:
         for future in (self.started, self.closed):
@@ -376,3 +379,4 @@ class MemberLoop(Generic[MachineT]):
             self.started.set_exception(ConnectorClosedError("the connector was shut down"))
         if not self.closed.done():
             self.closed.set_result(faults)
+        self.left = True
