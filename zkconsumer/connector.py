@@ -15,7 +15,7 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
@@ -25,6 +25,7 @@ from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.offset_worker import OffsetWorker
@@ -170,6 +171,20 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
         self._zk.close(timeout)
+
+    def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:
+        machine = loop.machine
+        state = machine.state
+        return Membership(
+            state.name,
+            state.value,
+            machine.registered,
+            state in IDLE,
+            len(machine.decision.mine),
+            len(machine.held),
+            tuple(machine.blocked),
+            loop.failure,
+        )
 
     def metrics(self) -> Metrics:
         """See ``StreamConnector``."""

@@ -33,6 +33,7 @@ from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
 from zkconsumer.runtime.requests import RequestWorker
@@ -185,6 +186,20 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             rebalance_timeout=config.max_poll_interval_ms / 1000,
             timeout=timeout,
             on_exchange=self._on_exchange,
+        )
+
+    def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:
+        machine = loop.machine
+        state = machine.state
+        doing, fault = state.value, self._coordination.last_fault
+        return Membership(
+            state.name,
+            f"{doing}; the last request failed: {fault}" if fault else doing,
+            machine.registered,
+            state is State.STABLE,
+            machine.assigned,
+            len(machine.held),
+            failure=loop.failure,
         )
 
     def metrics(self) -> Metrics:

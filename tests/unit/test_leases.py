@@ -35,9 +35,13 @@ class HandHost:
     def __init__(self) -> None:
         self.random = Random(0)
         self.time = 100.0
+        self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def post(self, action: Callable[[], object]) -> None:
         action()
+
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        self.timers.append((self.time + seconds, action))
 
     def lease_now(self) -> float:
         return self.time
@@ -124,6 +128,72 @@ def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
     bench.coordination.on_session(SessionEvent.LOST, 1)
     assert not bench.gate.is_open
     assert len(waiting) == 1
+
+
+def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
+    """Another client may have closed the session: nothing is delivered until a server answers, or
+    for the sixth of a session timeout, at most a second. Then the lease counts again."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    until = gate.valid_until
+    post, waiting = host.post, []
+    host.post = waiting.append  # type: ignore[method-assign]
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    assert not gate.is_open, "on the thread that hears of it"
+    host.post = post  # type: ignore[method-assign]
+    waiting.pop()()
+    ((at, release),) = host.timers
+    assert at == host.time + min(1.0, SESSION / 6)
+    host.time = at
+    assert not gate.is_open
+    release()
+    assert gate.valid_until == until
+    assert gate.suspended_seconds == 1.0
+
+
+def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
+    """The connection drops, is back, and drops again: each drop is held for its own time. An answer
+    from before a drop ends nothing."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    bench.every[0][1]()
+    before = bench.zk.pings[1]
+    host.time += 0.1
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    before()
+    assert not gate.is_open
+    bench.coordination.on_session(SessionEvent.RESUMED, 1)
+    assert not gate.is_open, "the server has not said yet that the session lives"
+    bench.zk.pings[-1]()
+    assert gate.is_open
+    (_, first), again = host.timers[0], gate.valid_until
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    first()
+    assert not gate.is_open
+    host.timers[1][1]()
+    assert gate.valid_until == again
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    host.timers[2][1]()
+    assert not gate.is_open, "the session is lost"
+
+
+def test_the_hold_lengthens_no_lease() -> None:
+    """A lease that runs out meanwhile stays so."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    host.time = gate.valid_until - 0.5
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    host.time += 1.0
+    host.timers[0][1]()
+    assert not gate.is_open
+    assert gate.shut_seconds == 1.0
 
 
 def test_the_machine_hears_that_a_session_is_resumed() -> None:

@@ -44,6 +44,14 @@ from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import (
+    PATIENCE,
+    Health,
+    HealthMonitor,
+    Membership,
+    Sources,
+    without_streams,
+)
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import Decode, bytes_decoder
@@ -96,6 +104,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._checks: list[Check] = []
         """Of the threads that a member rests on, besides its own."""
         self._watchdog: Watchdog | None = None
+        self._monitor: HealthMonitor | None = None
 
     # -- who decides about ownership -------------------------------------------------------------
 
@@ -128,6 +137,40 @@ class StreamConnector(ABC, Generic[MachineT]):
         Cheap; may be called from any thread at any time. Before streams are created almost all is
         0; after ``shutdown`` counters keep their last value.
         """
+
+    @abstractmethod
+    def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
+        """What the member's machine knows. Any thread."""
+
+    def health(self, patience: float = PATIENCE) -> Health:
+        """Whether the member does its work, and if not, why.
+
+        Never waits; may be called from any thread at any time.
+
+        Args:
+            patience: seconds for which something must have been wrong to be a reason. Failures are
+                reasons at once.
+        """
+        monitor = self._monitor
+        if self._closed or monitor is None:
+            return without_streams(self._closed)
+        return monitor.read(patience)
+
+    def _make_monitor(
+        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[KafkaStream]
+    ) -> HealthMonitor:
+        calls, gate = self._calls, self._gate
+        return HealthMonitor(
+            Sources(
+                membership=lambda: self._membership(loop),
+                partitions=plane.partitions,
+                streams=tuple(streams),
+                is_open=lambda: gate.is_open,
+                listening=lambda: calls is not None and calls.since is not None,
+                group=self.config.group_id,
+                servers=self._servers,
+            )
+        )
 
     def _journal_settings(self) -> dict[str, object]:
         """For the first line of a journal."""
@@ -261,7 +304,8 @@ class StreamConnector(ABC, Generic[MachineT]):
             self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)
-            self._checks.append(manager.check)
+            self._monitor = self._make_monitor(self._loop, self._plane, every)
+            self._checks += [manager.check, self._monitor.look]
             if self._own_journal is not None:
                 self._checks.append(self._own_journal.check)
             self._watchdog = Watchdog(

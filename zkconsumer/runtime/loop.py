@@ -213,6 +213,8 @@ class MemberLoop(Generic[MachineT]):
         """How to cancel the last timer of each name."""
         self.ended = False
         """Whether nothing is carried out any more. Written by the loop's thread."""
+        self.failure: Exception | None = None
+        """Why the member has failed, and its streams raise."""
         self.left = False
         """Whether everything has ended: streams, threads, connections."""
 
@@ -280,6 +282,7 @@ class MemberLoop(Generic[MachineT]):
             "zkconsumer.member has the traceback; shut this connector down and make a new one"
         )
         failure.__cause__ = error
+        self.failure = failure
         steps: tuple[Action, ...] = (
             self.gate.end,
             lambda: self._commits.end(str(failure)),
@@ -360,6 +363,7 @@ class MemberLoop(Generic[MachineT]):
     def _fail(self, code: int, text: str) -> None:
         """The servers refuse for good: the streams raise, the connector is still to be shut."""
         error = (UnsupportedBrokerError if code == _UNSUPPORTED else BrokerError)(text)
+        self.failure = error
         self.host.log(logging.ERROR, f"the member cannot continue: {text}")
         self.gate.end()
         self.data.fail(error)

@@ -149,6 +149,7 @@ class FetchWorker:
             elif got.error is not None:
                 self._mark_failed([state], str(got.error))
             else:
+                state.info.answers += 1
                 state.info.high_watermark = got.high_watermark
                 if got.data:
                     served.append(state)
