@@ -20,7 +20,7 @@ from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
-from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -47,8 +47,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             The first line of a journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
 
-    The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
-    ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
+    The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
+    ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
+    ``shutdown``.
     """
 
     config: ConsumerConfig
@@ -67,10 +68,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
-        self._answer_patience = 2 * self._session_timeout + 10 + self._offset_patience
+        self._answer_patience = 2 * self._session_timeout + ANSWER_PATIENCE
         # Beyond its session's end nothing can be stored.
         self._leave_patience = self._session_timeout + 5
         if self.config.offsets_storage == "kafka":
+            self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
         self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
         self._coordination.zk = self._zk = ZkDriver(

@@ -28,7 +28,7 @@ from zkconsumer.core.coordinator.strategies import (
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime import snapshot
-from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -75,7 +75,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"
         self._start_patience = START_PATIENCE + self.config.max_poll_interval_ms / 1000
-        self._answer_patience = 2 * self._session_timeout + 10
+        self._answer_patience = 2 * self._session_timeout + ANSWER_PATIENCE
         self._leave_patience = self._session_timeout + 5
 
     def _make_loop(

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator import commands
-from zkconsumer.core.coordinator.events import HeartbeatAnswered
+from zkconsumer.core.coordinator.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import events
@@ -208,23 +209,92 @@ def test_the_machine_hears_that_a_session_is_resumed() -> None:
     assert len(bench.zk.pings) == 2
 
 
-@pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, False), (25, False), (16, False)])
+class GroupBench:
+    """The coordination of one member on the brokers, without its machine."""
+
+    def __init__(self) -> None:
+        self.host = host = HandHost()
+        self.gate = gate = DeliveryGate(now=host.lease_now)
+        subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
+        spec = GroupSpec(
+            "g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30
+        )
+        self.asked: list[Any] = []
+        line: Any = SimpleNamespace(submit=self.asked.append)
+        self.coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
+        self.taken: list[Any] = []
+        self.coordination._member = SimpleNamespace(  # type: ignore[assignment]
+            take=self.taken.append, machine=SimpleNamespace(generation=1, rejoins=1)
+        )
+
+    def synced(self, generation: int = 1) -> None:
+        """The assignment of a generation arrives at once."""
+        command = commands.SyncGroup(1, "m", generation, {})
+        self.coordination._answered(command, Synced(1, b""), self.host.time, 0)
+        self.taken.clear()
+
+    def beat(self, code: int, takes: float = 0.0, generation: int = 1) -> float:
+        """A heartbeat is answered after some seconds; returns when it was sent."""
+        sent = self.host.time
+        self.host.time += takes
+        command = commands.Heartbeat(1, "m", generation)
+        self.coordination._answered(command, HeartbeatAnswered(1, code), sent, 0)
+        assert self.taken.pop() == HeartbeatAnswered(1, code)
+        return sent
+
+
+@pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, True), (25, False), (16, False)])
 def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -> None:
     """And only with an answer by which the coordinator treats the member as live."""
-    host = HandHost()
-    gate = DeliveryGate(now=host.lease_now)
-    subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-    spec = GroupSpec("g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30)
-    line: Any = SimpleNamespace()
-    coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
-    taken: list[Any] = []
-    coordination._member = SimpleNamespace(take=taken.append)  # type: ignore[assignment]
+    bench = GroupBench()
+    bench.synced()
+    before = bench.gate.valid_until
+    bench.host.time += 0.5
+    sent = bench.beat(code, 3.0)
+    assert bench.gate.valid_until == (sent + SESSION * LEASE if confirms else before)
+    assert not bench.asked
+
+
+def test_a_lease_that_has_run_out_needs_more_than_a_heartbeat() -> None:
+    """A coordinator that loads the group answers everybody's heartbeats with 0. So the member asks
+    for its assignment: only an answer to that opens the gate, from when it was asked for."""
+    bench = GroupBench()
+    gate, host = bench.gate, bench.host
+    bench.synced()
+    host.time += SESSION
+    assert not gate.is_open
+    bench.beat(0)
+    bench.beat(0)
+    assert not gate.is_open
+    (asked,) = bench.asked
+    assert asked == commands.SyncGroup(0, "m", 1, {})
+    loading = RequestFailed(0, ErrorCode.REBALANCE_IN_PROGRESS, "loading")
+    bench.coordination._answered(asked, loading, host.time, 0)
+    assert not gate.is_open
+    bench.beat(0)
+    _, again = bench.asked
     sent = host.time
-    host.time += 3.0
-    beat = commands.Heartbeat(1, "m", 1)
-    coordination._answered(beat, HeartbeatAnswered(1, code), sent, 0)
-    assert taken == [HeartbeatAnswered(1, code)]
-    assert gate.valid_until == (sent + SESSION * LEASE if confirms else -math.inf)
+    host.time += 1.0
+    bench.coordination._answered(again, Synced(0, b""), sent, 0)
+    assert gate.valid_until == sent + SESSION * LEASE
+    assert not bench.taken, "the machine has asked for nothing"
+    bench.beat(0)
+    assert len(bench.asked) == 2
+
+
+def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
+    """There SyncGroup of the leader would hand out an empty assignment to the whole group."""
+    bench = GroupBench()
+    bench.synced()
+    bench.host.time += SESSION
+    bench.beat(0, generation=2)
+    assert not bench.asked
+    assert not bench.gate.is_open
+    bench.synced(generation=2)
+    assert bench.gate.is_open
+    bench.host.time += SESSION
+    bench.beat(27)
+    assert bench.gate.is_open, "a coordinator that loads does not answer so"
 
 
 class SlowClient:

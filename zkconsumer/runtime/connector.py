@@ -66,8 +66,12 @@ _SAMPLE_INTERVAL: Final = 5.0
 """Seconds between the samples of rates, as in the JVM's meters."""
 START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
+ANSWER_PATIENCE: Final = 10.0
+"""Seconds that a commit may take beyond twice the session timeout."""
 _FAILED_START_LEAVE: Final = 5.0
 """Seconds that leaving after a failed start may take; part of the time that a start may take."""
+_ANSWER_MARGIN: Final = 1.0
+"""Seconds that the member's thread may be late with an answer."""
 START_WARNING: Final = 5.0
 """Seconds between two warnings that the first rebalance has not ended."""
 
@@ -378,13 +382,16 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.
+
+        Whatever the servers do, it ends within 10 s and twice the session timeout; with offsets in
+        Kafka also what one use of the offset coordinator may take. Without an answer by then, the
+        offsets may be stored or not.
         """
         future = self._ask_commit(offsets)
-        patience = self._answer_patience
         try:
-            faults = future.result(patience)
+            faults = future.result(self._answer_patience + _ANSWER_MARGIN)
         except FutureTimeoutError:
-            raise CommitFailedError(f"no answer from {self._servers} in {patience:g} s") from None
+            raise CommitFailedError(self._no_answer) from None
         # DEVIATION-18: the JVM's commitOffsets never raises.
         _check(faults)
 
@@ -395,7 +402,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> None:
         """Do as ``commit_offsets`` without waiting; ``callback`` gets the error, or ``None``.
 
-        It is called on the member's own thread and must not wait for this connector.
+        It is called on the member's own thread and must not wait for this connector. It is called
+        once, whatever happens, within the time that ``commit_offsets`` may take.
         """
         future = self._ask_commit(offsets)
         if callback is not None:
@@ -407,9 +415,14 @@ class StreamConnector(ABC, Generic[MachineT]):
             raise ConnectorClosedError("the connector is shut down")
         if loop is None or plane is None:
             raise UsageError("there is nothing to commit before streams are created")
+        limit = self._answer_patience, self._no_answer
         if offsets is None:
-            return loop.commit(plane.positions(), strict=False)
-        return loop.commit(checked_offsets(offsets), strict=True)
+            return loop.commit(plane.positions(), False, limit)
+        return loop.commit(checked_offsets(offsets), True, limit)
+
+    @property
+    def _no_answer(self) -> str:
+        return f"no answer from {self._servers} in {self._answer_patience:g} s"
 
     # -- the end -------------------------------------------------------------------------------
 

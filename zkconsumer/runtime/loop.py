@@ -224,13 +224,26 @@ class MemberLoop(Generic[MachineT]):
         """Hand an event to the machine."""
         self.host.post(lambda: self.take(event))
 
-    def commit(self, positions: Mapping[TopicPartition, int], strict: bool) -> CommitFuture:
+    def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        strict: bool,
+        limit: tuple[float, str] | None = None,
+    ) -> CommitFuture:
         """Ask for a commit; the result is what went wrong, empty when all is stored.
 
-        ``strict``: partitions that are not held are an error.
+        Args:
+            positions: the offset to store for each partition.
+            strict: partitions that are not held are an error.
+            limit: seconds after which the result is this text, if there is none by then.
         """
         number, future = self._commits.ask()
         self.post(events.CommitRequested(number, positions, strict))
+        if limit is not None:
+            seconds, text = limit
+            self.host.post(
+                lambda: self.host.after(seconds, lambda: self._commits.answer(number, (text,)))
+            )
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
