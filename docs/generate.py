@@ -25,6 +25,7 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.journal import schema
 from zkconsumer.journal.files import QUEUE_BYTES
 from zkconsumer.prometheus import LABELS, PREFIX
+from zkconsumer.runtime.health import GAUGES, UNHEALTHY, Trouble
 from zkconsumer.runtime.metrics import Kind, declared
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -242,6 +243,18 @@ def metrics_page() -> str:
             "",
             "The JVM's MinFetchRate, FetchResponseSize and FetchRequestThrottleRateAndTimeMs have",
             "no counterpart.",
+            "",
+            "## Health\n",
+            "What `connector.health()` returns, as gauges with the same labels. A connector that",
+            "was shut down has none.\n",
+            "| Prometheus | Meaning |",
+            "|---|---|",
+            *(f"| `{PREFIX}{gauge.name}` | {gauge.help} |" for gauge in GAUGES),
+            f"| `{PREFIX}{UNHEALTHY[0]}` | {UNHEALTHY[1]} |",
+            "",
+            "| `reason` | Meaning |",
+            "|---|---|",
+            *(f"| `{one.label}` | {one.meaning.replace('``', '`')} |" for one in Trouble),
             "",
         ]
     )

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ZnodeFormatError,
         ZooKeeperError,
     )
+    from zkconsumer.runtime.health import Health, Reason, Trouble
     from zkconsumer.runtime.listener import ConsumerRebalanceListener
     from zkconsumer.runtime.messages import (
         MessageAndMetadata,
@@ -81,6 +82,7 @@ __all__ = [
     "GroupActiveError",
     "GroupChangedError",
     "GroupError",
+    "Health",
     "InvalidMessageError",
     "JournalFormatError",
     "KafkaStream",
@@ -90,12 +92,14 @@ __all__ = [
     "Metrics",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
+    "Reason",
     "RebalanceFailedError",
     "SessionExpiredError",
     "StreamsAlreadyCreatedError",
     "TimestampType",
     "TopicFilter",
     "TopicPartition",
+    "Trouble",
     "UnknownGroupError",
     "UnsupportedBrokerError",
     "UnsupportedLibraryError",
@@ -119,6 +123,7 @@ _HOMES = {
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
+    "zkconsumer.runtime.health": ("Health", "Reason", "Trouble"),
     "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.messages": (
         "MessageAndMetadata",

@@ -15,16 +15,17 @@ from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
 from zkconsumer.core.zookeeper import events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.states import State
+from zkconsumer.core.zookeeper.states import IDLE, State
 from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
-from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.offset_worker import OffsetWorker
@@ -46,8 +47,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             The first line of a journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
 
-    The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
-    ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
+    The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
+    ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
+    ``shutdown``.
     """
 
     config: ConsumerConfig
@@ -66,10 +68,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
-        self._answer_patience = 2 * self._session_timeout + 10 + self._offset_patience
+        self._answer_patience = 2 * self._session_timeout + ANSWER_PATIENCE
         # Beyond its session's end nothing can be stored.
         self._leave_patience = self._session_timeout + 5
         if self.config.offsets_storage == "kafka":
+            self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
         self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
         self._coordination.zk = self._zk = ZkDriver(
@@ -78,6 +81,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._session_timeout,
             self._coordination.on_session,
             self._coordination.on_watch,
+            self._host.crash,
         )
         self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
@@ -114,7 +118,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             max_attempts=config.rebalance_max_retries,
         )
         if spec.kafka_storage:
-            self._coordination.offsets = self._offset_worker(plane)
+            self._coordination.offsets = worker = self._offset_worker(plane)
+            self._checks.append(worker.check)
+        self._checks.append(self._zk.check)
         machine = RebalanceMachine(spec)
         self._coordination.observer = self._observer(machine)
         return MemberLoop(
@@ -167,6 +173,20 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
         self._zk.close(timeout)
+
+    def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:
+        machine = loop.machine
+        state = machine.state
+        return Membership(
+            state.name,
+            state.value,
+            machine.registered,
+            state in IDLE,
+            len(machine.decision.mine),
+            len(machine.held),
+            tuple(machine.blocked),
+            loop.failure,
+        )
 
     def metrics(self) -> Metrics:
         """See ``StreamConnector``."""

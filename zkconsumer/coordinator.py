@@ -28,11 +28,12 @@ from zkconsumer.core.coordinator.strategies import (
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime import snapshot
-from zkconsumer.runtime.connector import START_PATIENCE, StreamConnector
+from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.loop import MemberLoop
 from zkconsumer.runtime.metrics import Metrics, RebalanceCounts
 from zkconsumer.runtime.requests import RequestWorker
@@ -74,7 +75,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"
         self._start_patience = START_PATIENCE + self.config.max_poll_interval_ms / 1000
-        self._answer_patience = 2 * self._session_timeout + 10
+        self._answer_patience = 2 * self._session_timeout + ANSWER_PATIENCE
         self._leave_patience = self._session_timeout + 5
 
     def _make_loop(
@@ -109,14 +110,17 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             self._listener_calls(newer=True),
             self._observer(machine),
         )
+        requests = RequestWorker(self._client(brokers, timeout), f"{name}_requests")
+        heartbeats = RequestWorker(
+            self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
+        )
+        self._checks += [requests.check, heartbeats.check]
         self._coordination = BrokerCoordination(
             spec,
             self._host,
             self._gate,
-            RequestWorker(self._client(brokers, timeout), f"{name}_requests"),
-            RequestWorker(
-                self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
-            ),
+            requests,
+            heartbeats,
             streams,
             calls,
             observer,
@@ -182,6 +186,20 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             rebalance_timeout=config.max_poll_interval_ms / 1000,
             timeout=timeout,
             on_exchange=self._on_exchange,
+        )
+
+    def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:
+        machine = loop.machine
+        state = machine.state
+        doing, fault = state.value, self._coordination.last_fault
+        return Membership(
+            state.name,
+            f"{doing}; the last request failed: {fault}" if fault else doing,
+            machine.registered,
+            state is State.STABLE,
+            machine.assigned,
+            len(machine.held),
+            failure=loop.failure,
         )
 
     def metrics(self) -> Metrics:

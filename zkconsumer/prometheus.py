@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
+from zkconsumer.runtime.health import GAUGES, PATIENCE, UNHEALTHY, Trouble
 from zkconsumer.runtime.metrics import Declared, HistogramValue, Kind, declared
 
 if TYPE_CHECKING:
@@ -35,11 +36,16 @@ class ConnectorCollector:
     Register one for each registry: ``REGISTRY.register(ConnectorCollector([connector]))``. A
     connector that was shut down is left out and forgotten. Any thread may call it.
 
+    Args:
+        connectors: more may be added later.
+        patience: as for ``health`` of a connector.
+
     Raises UsageError when prometheus_client is not installed.
     """
 
-    def __init__(self, connectors: Iterable[AnyConnector] = ()) -> None:
+    def __init__(self, connectors: Iterable[AnyConnector] = (), patience: float = PATIENCE) -> None:
         _require()
+        self._patience = patience
         self._lock = threading.Lock()
         self._connectors = list(connectors)
 
@@ -51,7 +57,7 @@ class ConnectorCollector:
 
     def describe(self) -> Sequence[Metric]:
         """The families without samples; prometheus_client asks when a collector is registered."""
-        return [_family(metric) for metric in declared()]
+        return [*(_family(metric) for metric in declared()), *_health_families()]
 
     def collect(self) -> Iterator[Metric]:
         """All families with the values of this moment."""
@@ -66,6 +72,7 @@ class ConnectorCollector:
                     continue
                 _add(family, metric, connector, getattr(values, metric.name))
             yield family
+        yield from _health_of(connectors, self._patience)
 
 
 class MetricsServer:
@@ -152,8 +159,33 @@ def _family(metric: Declared) -> Any:
     return kind(PREFIX + metric.name, metric.help, labels=labels)
 
 
+def _health_families() -> list[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    found = [GaugeMetricFamily(PREFIX + one.name, one.help, labels=LABELS) for one in GAUGES]
+    name, text = UNHEALTHY
+    return [*found, GaugeMetricFamily(PREFIX + name, text, labels=(*LABELS, "reason"))]
+
+
+def _health_of(connectors: Iterable[AnyConnector], patience: float) -> list[Any]:
+    families = _health_families()
+    *gauges, unhealthy = families
+    for connector in connectors:
+        health, labels = connector.health(patience), _labels(connector)
+        for gauge, family in zip(GAUGES, gauges, strict=True):
+            family.add_metric(labels, float(gauge.value(health)))
+        troubles = {reason.trouble for reason in health.reasons}
+        for trouble in Trouble:
+            unhealthy.add_metric((*labels, trouble.label), float(trouble in troubles))
+    return families
+
+
+def _labels(connector: AnyConnector) -> tuple[str, str, str]:
+    return connector.config.client_id, connector.config.group_id, connector.consumer_id
+
+
 def _add(family: Any, metric: Declared, connector: AnyConnector, value: Any) -> None:
-    labels = (connector.config.client_id, connector.config.group_id, connector.consumer_id)
+    labels = _labels(connector)
     if isinstance(value, HistogramValue):
         buckets = [(str(bound), count) for bound, count in value.buckets.items()]
         family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum)

@@ -19,6 +19,7 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import CommitFailedError, RebalanceFailedError
 from zkconsumer.prometheus import ConnectorCollector, start_http_server
+from zkconsumer.runtime.health import Trouble
 from zkconsumer.runtime.metrics import HistogramValue, Kind, declared
 from zkconsumer.testing import LocalCluster, expire_session, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
@@ -360,10 +361,18 @@ def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
                 tell("state", float(state.name == value), state=state.name)
         else:
             tell(metric.name, value)
+    health = member.health()
+    for name in ("registered", "entitled", "delivering", "alive"):
+        tell(name, getattr(health, name))
+    tell("healthy", health.ok)
+    tell("seconds_since_progress", health.seconds_since_progress or 0.0)
+    wrong = {reason.trouble.label for reason in health.reasons}
+    for trouble in Trouble:
+        tell("unhealthy", trouble.label in wrong, reason=trouble.label)
     return found
 
 
-MOVING = re.compile(r"zkconsumer_(fetch_(seconds|requests)|\w+_per_second|suspended)")
+MOVING = re.compile(r"zkconsumer_(fetch_(seconds|requests)|\w+_per_second|suspended|seconds_since)")
 
 
 def still(samples: Samples) -> Samples:
@@ -408,6 +417,7 @@ def test_scrape_of_several_connectors(
                     return told.keys() == wanted.keys() and still(told) == still(wanted)
 
                 wait_until(agreed, 10, "the endpoint tells what the members do")
+                assert {v for (name, _), v in told.items() if name == "zkconsumer_healthy"} == {1}
                 assert sum(v for (name, _), v in told.items() if name.endswith("messages_total"))
                 with pytest.raises(UsageError, match=f"port {server.port}: .*choose another"):
                     start_http_server(one, server.port)

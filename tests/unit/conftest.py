@@ -80,6 +80,7 @@ class SimulatedDriver:
         session_timeout: float,
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
+        on_fault: Callable[[BaseException], object],
     ) -> None:
         self._switch = switch
         self.session_timeout = session_timeout
@@ -142,6 +143,9 @@ class SimulatedDriver:
             registration = encode_registration(Subscription(Pattern.STATIC, {"t": 1}), 1)
             self._zk.do(Create(GroupPaths("g").member("g_0"), registration))
             self._run()
+
+    def check(self) -> None:
+        """There are no threads."""
 
     def close(self, *_limit: float) -> None:
         self._switch.closed.append(self)

@@ -178,10 +178,7 @@ class SlowFile:
     def flush(self) -> None:
         self._file.flush()
 
-    def __enter__(self) -> SlowFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
 
@@ -252,6 +249,39 @@ def test_a_disk_that_hangs_costs_entries_and_no_time(
     assert [entry["name"] for entry in entries[gap + 1 :]] == ["after"]
     assert f"{1000 - gap} entries were dropped" in caplog.text
     assert len(caplog.records) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_journal_whose_thread_ends_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its thread may end anywhere, also in the middle of a line: another one continues. No entry is
+    missing, doubled or torn."""
+    journal = _member_journal(tmp_path)
+    write = journal._file.write
+    left = [3]
+
+    def half(text: bytes) -> int:
+        if not left[0]:
+            return write(text)
+        left[0] -= 1
+        write(text[: len(text) // 2])
+        journal._file.flush()
+        raise SystemExit
+
+    wait_until(lambda: journal._bytes == 0, 10, "the first line is written")
+    journal._file.write = half  # type: ignore[method-assign]
+    for number in range(100):
+        journal.write(event_entry(number, "x"))
+        if number % 30 == 29:
+            wait_until(lambda: not journal._thread.is_alive(), 10, "the thread has ended")
+            journal.check()
+    journal.close()
+    assert not left[0]
+    assert [entry["at"] for entry in list(read_journal(journal.path))[1:]] == list(range(100))
+    assert caplog.text.count("the journal's thread has ended") == 3
+    journal.check()
+    assert not journal._thread.is_alive()
 
 
 def test_the_end_waits_for_the_disk_no_longer_than_it_may(

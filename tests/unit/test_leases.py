@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.coordinator import commands
-from zkconsumer.core.coordinator.events import HeartbeatAnswered
+from zkconsumer.core.coordinator.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
 from zkconsumer.core.zookeeper import events
@@ -35,9 +36,13 @@ class HandHost:
     def __init__(self) -> None:
         self.random = Random(0)
         self.time = 100.0
+        self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def post(self, action: Callable[[], object]) -> None:
         action()
+
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
+        self.timers.append((self.time + seconds, action))
 
     def lease_now(self) -> float:
         return self.time
@@ -126,6 +131,72 @@ def test_a_lost_session_shuts_the_gate_on_the_thread_that_hears_of_it() -> None:
     assert len(waiting) == 1
 
 
+def test_a_dropped_connection_holds_delivery_for_a_moment() -> None:
+    """Another client may have closed the session: nothing is delivered until a server answers, or
+    for the sixth of a session timeout, at most a second. Then the lease counts again."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    until = gate.valid_until
+    post, waiting = host.post, []
+    host.post = waiting.append  # type: ignore[method-assign]
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    assert not gate.is_open, "on the thread that hears of it"
+    host.post = post  # type: ignore[method-assign]
+    waiting.pop()()
+    ((at, release),) = host.timers
+    assert at == host.time + min(1.0, SESSION / 6)
+    host.time = at
+    assert not gate.is_open
+    release()
+    assert gate.valid_until == until
+    assert gate.suspended_seconds == 1.0
+
+
+def test_an_answer_ends_the_hold_and_an_old_timer_does_not() -> None:
+    """The connection drops, is back, and drops again: each drop is held for its own time. An answer
+    from before a drop ends nothing."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    bench.every[0][1]()
+    before = bench.zk.pings[1]
+    host.time += 0.1
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    before()
+    assert not gate.is_open
+    bench.coordination.on_session(SessionEvent.RESUMED, 1)
+    assert not gate.is_open, "the server has not said yet that the session lives"
+    bench.zk.pings[-1]()
+    assert gate.is_open
+    (_, first), again = host.timers[0], gate.valid_until
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    first()
+    assert not gate.is_open
+    host.timers[1][1]()
+    assert gate.valid_until == again
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    host.timers[2][1]()
+    assert not gate.is_open, "the session is lost"
+
+
+def test_the_hold_lengthens_no_lease() -> None:
+    """A lease that runs out meanwhile stays so."""
+    bench = Bench()
+    host, gate = bench.host, bench.gate
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    host.time = gate.valid_until - 0.5
+    bench.coordination.on_session(SessionEvent.SUSPENDED, 1)
+    host.time += 1.0
+    host.timers[0][1]()
+    assert not gate.is_open
+    assert gate.shut_seconds == 1.0
+
+
 def test_the_machine_hears_that_a_session_is_resumed() -> None:
     """It has to read again: watches may be lost. The session is confirmed at once."""
     bench = Bench()
@@ -138,23 +209,92 @@ def test_the_machine_hears_that_a_session_is_resumed() -> None:
     assert len(bench.zk.pings) == 2
 
 
-@pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, False), (25, False), (16, False)])
+class GroupBench:
+    """The coordination of one member on the brokers, without its machine."""
+
+    def __init__(self) -> None:
+        self.host = host = HandHost()
+        self.gate = gate = DeliveryGate(now=host.lease_now)
+        subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
+        spec = GroupSpec(
+            "g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30
+        )
+        self.asked: list[Any] = []
+        line: Any = SimpleNamespace(submit=self.asked.append)
+        self.coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
+        self.taken: list[Any] = []
+        self.coordination._member = SimpleNamespace(  # type: ignore[assignment]
+            take=self.taken.append, machine=SimpleNamespace(generation=1, rejoins=1)
+        )
+
+    def synced(self, generation: int = 1) -> None:
+        """The assignment of a generation arrives at once."""
+        command = commands.SyncGroup(1, "m", generation, {})
+        self.coordination._answered(command, Synced(1, b""), self.host.time, 0)
+        self.taken.clear()
+
+    def beat(self, code: int, takes: float = 0.0, generation: int = 1) -> float:
+        """A heartbeat is answered after some seconds; returns when it was sent."""
+        sent = self.host.time
+        self.host.time += takes
+        command = commands.Heartbeat(1, "m", generation)
+        self.coordination._answered(command, HeartbeatAnswered(1, code), sent, 0)
+        assert self.taken.pop() == HeartbeatAnswered(1, code)
+        return sent
+
+
+@pytest.mark.parametrize(("code", "confirms"), [(0, True), (27, True), (25, False), (16, False)])
 def test_a_heartbeat_confirms_from_when_it_was_sent(code: int, confirms: bool) -> None:
     """And only with an answer by which the coordinator treats the member as live."""
-    host = HandHost()
-    gate = DeliveryGate(now=host.lease_now)
-    subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
-    spec = GroupSpec("g", "c", None, subscription, True, strategies, True, SESSION, 60, 1, 0.1, 30)
-    line: Any = SimpleNamespace()
-    coordination = BrokerCoordination(spec, host, gate, line, line, [], None)  # type: ignore[arg-type]
-    taken: list[Any] = []
-    coordination._member = SimpleNamespace(take=taken.append)  # type: ignore[assignment]
+    bench = GroupBench()
+    bench.synced()
+    before = bench.gate.valid_until
+    bench.host.time += 0.5
+    sent = bench.beat(code, 3.0)
+    assert bench.gate.valid_until == (sent + SESSION * LEASE if confirms else before)
+    assert not bench.asked
+
+
+def test_a_lease_that_has_run_out_needs_more_than_a_heartbeat() -> None:
+    """A coordinator that loads the group answers everybody's heartbeats with 0. So the member asks
+    for its assignment: only an answer to that opens the gate, from when it was asked for."""
+    bench = GroupBench()
+    gate, host = bench.gate, bench.host
+    bench.synced()
+    host.time += SESSION
+    assert not gate.is_open
+    bench.beat(0)
+    bench.beat(0)
+    assert not gate.is_open
+    (asked,) = bench.asked
+    assert asked == commands.SyncGroup(0, "m", 1, {})
+    loading = RequestFailed(0, ErrorCode.REBALANCE_IN_PROGRESS, "loading")
+    bench.coordination._answered(asked, loading, host.time, 0)
+    assert not gate.is_open
+    bench.beat(0)
+    _, again = bench.asked
     sent = host.time
-    host.time += 3.0
-    beat = commands.Heartbeat(1, "m", 1)
-    coordination._answered(beat, HeartbeatAnswered(1, code), sent, 0)
-    assert taken == [HeartbeatAnswered(1, code)]
-    assert gate.valid_until == (sent + SESSION * LEASE if confirms else -math.inf)
+    host.time += 1.0
+    bench.coordination._answered(again, Synced(0, b""), sent, 0)
+    assert gate.valid_until == sent + SESSION * LEASE
+    assert not bench.taken, "the machine has asked for nothing"
+    bench.beat(0)
+    assert len(bench.asked) == 2
+
+
+def test_nothing_is_proved_in_a_generation_without_an_assignment() -> None:
+    """There SyncGroup of the leader would hand out an empty assignment to the whole group."""
+    bench = GroupBench()
+    bench.synced()
+    bench.host.time += SESSION
+    bench.beat(0, generation=2)
+    assert not bench.asked
+    assert not bench.gate.is_open
+    bench.synced(generation=2)
+    assert bench.gate.is_open
+    bench.host.time += SESSION
+    bench.beat(27)
+    assert bench.gate.is_open, "a coordinator that loads does not answer so"
 
 
 class SlowClient:

@@ -174,14 +174,24 @@ class GroupTools:
         return with_stored_offsets(rows, stored)
 
     def verify(
-        self, groups: Sequence[str], lag: bool = True, assignor: Assignor | None = None
+        self,
+        groups: Sequence[str],
+        lag: bool = True,
+        assignor: Assignor | None = None,
+        *,
+        idle: bool = False,
     ) -> list[Finding]:
-        """Return what is wrong with these groups. Raises UnknownGroupError."""
+        """Return what is wrong with these groups. Raises UnknownGroupError.
+
+        With ``idle`` also members that own nothing though any strategy gives them partitions.
+        """
         known = self._read(groups, lag)
         return [
             finding
             for snapshot, registrations in known.groups
-            for finding in verify(snapshot, registrations, known.topics, known.ends, assignor)
+            for finding in verify(
+                snapshot, registrations, known.topics, known.ends, assignor, idle=idle
+            )
         ]
 
     def plan_delete(self, group: str, topic: str | None = None) -> Deletion:

@@ -90,6 +90,8 @@ def verify(
     topics: Mapping[str, TopicSnapshot],
     log_ends: Mapping[TopicPartition, int],
     assignor: Assignor | None = None,
+    *,
+    idle: bool = False,
 ) -> list[Finding]:
     """Return what is wrong, or odd, with a group; empty when nothing is.
 
@@ -98,8 +100,9 @@ def verify(
         topics: every topic that is owned, has offsets or is subscribed to, if it exists.
         log_ends: as far as known; ``{}`` leaves that check out.
         assignor: also compare the owners with what this strategy would choose.
+        idle: also look for members that own nothing though any strategy gives them partitions.
     """
-    return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor))
+    return list(_Verifier(snapshot, registrations, topics, log_ends).findings(assignor, idle))
 
 
 class _Verifier:
@@ -120,7 +123,7 @@ class _Verifier:
             for topic, ids in thread_ids(member, counts).items():
                 self.threads.setdefault(topic, {}).update({str(one): member for one in ids})
 
-    def findings(self, assignor: Assignor | None) -> Iterator[Finding]:
+    def findings(self, assignor: Assignor | None, idle: bool) -> Iterator[Finding]:
         yield from self._members()
         for topic in sorted({*self.snapshot.owners, *self.registrations.subscribed}):
             yield from self._owners(topic)
@@ -134,6 +137,8 @@ class _Verifier:
             )
         if assignor is not None:
             yield from self._strategy(assignor)
+        elif idle:
+            yield from self._idle()
 
     def _found(self, kind: Kind, where: str, what: str) -> Finding:
         return Finding(self.snapshot.group, kind, where, what)
@@ -271,22 +276,40 @@ class _Verifier:
                     f"read, such as {name}: {_text(node)} (offsets/: {_text(right.get(name))})",
                 )
 
-    def _strategy(self, assignor: Assignor) -> Iterator[Finding]:
+    def _idle(self) -> Iterator[Finding]:
+        """Members that own nothing, whichever of the strategies the group uses."""
+        shares = [
+            {thread.consumer for thread in self._chosen(Assignor(name)).values()}
+            for name in ("range", "roundrobin")
+        ]
+        for member in sorted(set.intersection(*shares) - self._owning()):
+            yield self._found(
+                Kind.IDLE,
+                f"{self.paths.ids}/{member}",
+                "owns nothing, but both range and roundrobin give it partitions",
+            )
+
+    def _owning(self) -> set[str]:
+        """The consumer ids of all owners."""
+        return {
+            _text(node).rpartition("-")[0]
+            for nodes in self.snapshot.owners.values()
+            for node in nodes.values()
+        }
+
+    def _chosen(self, assignor: Assignor) -> Mapping[TopicPartition, ConsumerThreadId]:
         threads: dict[str, list[ConsumerThreadId]] = {}
         for member, counts in self.registrations.topics.items():
             for topic, ids in thread_ids(member, counts).items():
                 threads.setdefault(topic, []).extend(ids)
         partitions = {topic: tuple(found.replicas) for topic, found in self.topics.items()}
         if assignor.name == "range":
-            chosen = assign_range(threads, partitions)
-        else:
-            subscriptions = [tuple(counts) for counts in self.registrations.topics.values()]
-            chosen = assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
-        owning = {
-            _text(node).rpartition("-")[0]
-            for nodes in self.snapshot.owners.values()
-            for node in nodes.values()
-        }
+            return assign_range(threads, partitions)
+        subscriptions = [tuple(counts) for counts in self.registrations.topics.values()]
+        return assign_roundrobin(threads, partitions, assignor.hash_form, subscriptions)
+
+    def _strategy(self, assignor: Assignor) -> Iterator[Finding]:
+        chosen, owning = self._chosen(assignor), self._owning()
         due: dict[str, int] = {}
         for (topic, number), thread in sorted(chosen.items()):
             due[thread.consumer] = due.get(thread.consumer, 0) + 1

@@ -7,6 +7,7 @@ import click
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
+from zkconsumer.admin.verify import Finding
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -15,6 +16,7 @@ from zkconsumer.cli.tables import (
     print_rows,
     zookeeper_options,
 )
+from zkconsumer.cli.watch import watch
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError
@@ -93,6 +95,29 @@ def describe(
     show_default=True,
     help="With --strategy roundrobin: the text that the members hash.",
 )
+@click.option(
+    "--watch",
+    "watching",
+    is_flag=True,
+    help="Verify again and again and print what changes; also look for idle members.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: how often.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: how long something must be wrong to be printed.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0), help="With --watch: end after this time.")
 @zookeeper_options
 @format_options
 def verify(
@@ -101,6 +126,10 @@ def verify(
     no_lag: bool,
     strategy: str | None,
     hash_form: str,
+    watching: bool,
+    every: float,
+    grace: float,
+    seconds: float | None,
     zookeeper: str,
     timeout: float,
     how: How,
@@ -109,8 +138,28 @@ def verify(
 
     Also names registrations that cannot be used, offsets that cannot be right, and znodes that
     other clients wrote. Exit status 1 when something is wrong.
+
+    With --watch it also names members that own nothing though they should. It prints a line when
+    something has been wrong for the grace time ("found"), when that is over ("cleared"), when the
+    groups cannot be read ("away") and when they can be read again ("back"); with --json each line
+    is an object. Ctrl-C and SIGTERM end it, with status 1 if something is wrong at that time.
     """
     assignor = Assignor(strategy, RoundRobinHash(hash_form)) if strategy else None
+    if watching:
+        if how == "csv":
+            raise click.UsageError("--watch prints lines or, with --json, objects: no CSV")
+        noted: list[str] = []
+
+        def look() -> list[Finding]:
+            with no_collector(), GroupTools(zookeeper, timeout) as tools:
+                chosen = _choose(tools, names, everything)
+                found = tools.verify(chosen, lag=not no_lag, assignor=assignor, idle=True)
+            print_notes(note for note in tools.notes if note not in noted)
+            noted[:] = tools.notes
+            return found
+
+        status = watch(look, grace, every, seconds, how == "json")
+        click.get_current_context().exit(status)
     with no_collector(), GroupTools(zookeeper, timeout) as tools:
         chosen = _choose(tools, names, everything)
         findings = tools.verify(chosen, lag=not no_lag, assignor=assignor)

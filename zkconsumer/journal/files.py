@@ -7,6 +7,7 @@ leaves half a line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -102,11 +103,12 @@ class MemberJournal:
         """Queued or being written."""
         self._dropped = 0
         self._ended = False
+        self._writing = b""
+        """Taken from the queue and not yet written for certain. Of the thread."""
+        self._written = 0
+        """Bytes that the file has for certain. Of the thread."""
         self.write(run_entry(now, "epoch", settings))
-        self._thread = threading.Thread(
-            target=self._run, name=f"{consumer_id}_journal", daemon=True
-        )
-        self._thread.start()
+        self._thread = self._start()
 
     def write(self, entry: Entry) -> None:
         """Queue one entry; never waits for the disk."""
@@ -135,6 +137,19 @@ class MemberJournal:
             waiting = f"{self._bytes:,} bytes were not written in {timeout:g} s"
             logger.warning("%s: the journal lacks its end: %s", self.path, waiting)
 
+    def check(self) -> None:
+        """Start the thread again if it has ended; it continues after the last line it wrote."""
+        with self._changed:
+            lives = self._ended or self._thread.is_alive()
+        if not lives:
+            logger.warning("%s: the journal's thread has ended; starting it again", self.path)
+            self._thread = self._start()
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name=f"{self._member}_journal", daemon=True)
+        thread.start()
+        return thread
+
     def _queue(self, line: bytes) -> None:
         self._lines.append(line)
         self._bytes += len(line)
@@ -149,24 +164,31 @@ class MemberJournal:
 
     def _run(self) -> None:
         try:
-            with self._file:
-                while lines := self._take():
-                    text = b"".join(lines)
-                    self._file.write(text)
-                    self._file.flush()
-                    with self._changed:
-                        self._bytes -= len(text)
+            if self._writing:  # an earlier thread has ended while it wrote this
+                self._file.seek(self._written)
+                self._file.truncate()
+            while self._take():
+                self._file.write(self._writing)
+                self._file.flush()
+                with self._changed:
+                    self._bytes -= len(self._writing)
+                    self._written += len(self._writing)
+                    self._writing = b""
+            self._file.close()
         except OSError as error:
             with self._changed:
                 self._ended = True
             logger.warning("%s: the journal ends here: %s", self.path, error)
+            with contextlib.suppress(OSError):
+                self._file.close()
 
-    def _take(self) -> list[bytes]:
-        """Wait for entries; none: the journal has ended."""
+    def _take(self) -> bool:
+        """Wait for entries; false: the journal has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._lines or self._ended)
-            lines, self._lines = self._lines, []
-            return lines
+            if not self._writing:
+                self._changed.wait_for(lambda: self._lines or self._ended)
+                self._writing, self._lines = b"".join(self._lines), []
+            return bool(self._writing)
 
 
 def check_entry(entry: object) -> str:

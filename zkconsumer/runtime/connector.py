@@ -44,12 +44,21 @@ from zkconsumer.runtime.data_plane import DataPlane, Stopping
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import (
+    PATIENCE,
+    Health,
+    HealthMonitor,
+    Membership,
+    Sources,
+    without_streams,
+)
 from zkconsumer.runtime.listener import GroupListener, ListenerCalls
 from zkconsumer.runtime.loop import MachineT, MemberLoop
 from zkconsumer.runtime.messages import Decode, bytes_decoder
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.threads import MemberThread
+from zkconsumer.runtime.watchdog import PERIOD as WATCHDOG_PERIOD, Check, Watchdog
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -57,8 +66,12 @@ _SAMPLE_INTERVAL: Final = 5.0
 """Seconds between the samples of rates, as in the JVM's meters."""
 START_PATIENCE: Final = 60.0
 """Seconds that a first rebalance may take beyond the configured timeouts."""
+ANSWER_PATIENCE: Final = 10.0
+"""Seconds that a commit may take beyond twice the session timeout."""
 _FAILED_START_LEAVE: Final = 5.0
 """Seconds that leaving after a failed start may take; part of the time that a start may take."""
+_ANSWER_MARGIN: Final = 1.0
+"""Seconds that the member's thread may be late with an answer."""
 START_WARNING: Final = 5.0
 """Seconds between two warnings that the first rebalance has not ended."""
 
@@ -92,6 +105,10 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._loop: MemberLoop[MachineT] | None = None
         self._plane: DataPlane | None = None
         self._closed = False
+        self._checks: list[Check] = []
+        """Of the threads that a member rests on, besides its own."""
+        self._watchdog: Watchdog | None = None
+        self._monitor: HealthMonitor | None = None
 
     # -- who decides about ownership -------------------------------------------------------------
 
@@ -124,6 +141,40 @@ class StreamConnector(ABC, Generic[MachineT]):
         Cheap; may be called from any thread at any time. Before streams are created almost all is
         0; after ``shutdown`` counters keep their last value.
         """
+
+    @abstractmethod
+    def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
+        """What the member's machine knows. Any thread."""
+
+    def health(self, patience: float = PATIENCE) -> Health:
+        """Whether the member does its work, and if not, why.
+
+        Never waits; may be called from any thread at any time.
+
+        Args:
+            patience: seconds for which something must have been wrong to be a reason. Failures are
+                reasons at once.
+        """
+        monitor = self._monitor
+        if self._closed or monitor is None:
+            return without_streams(self._closed)
+        return monitor.read(patience)
+
+    def _make_monitor(
+        self, loop: MemberLoop[MachineT], plane: DataPlane, streams: Sequence[KafkaStream]
+    ) -> HealthMonitor:
+        calls, gate = self._calls, self._gate
+        return HealthMonitor(
+            Sources(
+                membership=lambda: self._membership(loop),
+                partitions=plane.partitions,
+                streams=tuple(streams),
+                is_open=lambda: gate.is_open,
+                listening=lambda: calls is not None and calls.since is not None,
+                group=self.config.group_id,
+                servers=self._servers,
+            )
+        )
 
     def _journal_settings(self) -> dict[str, object]:
         """For the first line of a journal."""
@@ -257,7 +308,16 @@ class StreamConnector(ABC, Generic[MachineT]):
             self._host.every(_SAMPLE_INTERVAL, self._plane.measure)
             every = [stream for group in streams.values() for stream in group]
             self._loop = self._make_loop(subscription, every, self._plane, manager)
+            self._monitor = self._make_monitor(self._loop, self._plane, every)
+            self._checks += [manager.check, self._monitor.look]
+            if self._own_journal is not None:
+                self._checks.append(self._own_journal.check)
+            self._watchdog = Watchdog(
+                f"{self.consumer_id}_watchdog", self._host, self._loop, self._checks
+            )
+            self._host.every(WATCHDOG_PERIOD, self._watchdog.start)
             self._host.start(self._loop)
+            self._watchdog.start()
         self._await_start(self._loop)
 
     @property
@@ -322,13 +382,16 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.
+
+        Whatever the servers do, it ends within 10 s and twice the session timeout; with offsets in
+        Kafka also what one use of the offset coordinator may take. Without an answer by then, the
+        offsets may be stored or not.
         """
         future = self._ask_commit(offsets)
-        patience = self._answer_patience
         try:
-            faults = future.result(patience)
+            faults = future.result(self._answer_patience + _ANSWER_MARGIN)
         except FutureTimeoutError:
-            raise CommitFailedError(f"no answer from {self._servers} in {patience:g} s") from None
+            raise CommitFailedError(self._no_answer) from None
         # DEVIATION-18: the JVM's commitOffsets never raises.
         _check(faults)
 
@@ -339,7 +402,8 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> None:
         """Do as ``commit_offsets`` without waiting; ``callback`` gets the error, or ``None``.
 
-        It is called on the member's own thread and must not wait for this connector.
+        It is called on the member's own thread and must not wait for this connector. It is called
+        once, whatever happens, within the time that ``commit_offsets`` may take.
         """
         future = self._ask_commit(offsets)
         if callback is not None:
@@ -351,9 +415,14 @@ class StreamConnector(ABC, Generic[MachineT]):
             raise ConnectorClosedError("the connector is shut down")
         if loop is None or plane is None:
             raise UsageError("there is nothing to commit before streams are created")
+        limit = self._answer_patience, self._no_answer
         if offsets is None:
-            return loop.commit(plane.positions(), strict=False)
-        return loop.commit(checked_offsets(offsets), strict=True)
+            return loop.commit(plane.positions(), False, limit)
+        return loop.commit(checked_offsets(offsets), True, limit)
+
+    @property
+    def _no_answer(self) -> str:
+        return f"no answer from {self._servers} in {self._answer_patience:g} s"
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -385,6 +454,8 @@ class StreamConnector(ABC, Generic[MachineT]):
         try:
             self._leave(self._leave_patience if timeout is None else timeout)
         finally:
+            if self._watchdog is not None:
+                self._watchdog.end()
             if self._own_journal is not None:
                 self._own_journal.close()
 

@@ -109,6 +109,10 @@ class BrokerCoordination:
         self._settled_at = -math.inf
         """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
         Written by the lines' threads."""
+        self._synced: tuple[str, int] | None = None
+        """Member id and generation of the last assignment. Written by the line of requests."""
+        self._proof: commands.SyncGroup | None = None
+        """Asks whether this is still a member; not for the machine. Heartbeats' line only."""
         self._joining: int | None = None
         """Token of a JoinGroup that is not answered."""
         self._unacknowledged: dict[Progress, tuple[object, float]] = {}
@@ -197,13 +201,33 @@ class BrokerCoordination:
         if isinstance(command, commands.Heartbeat):
             if not isinstance(event, events.HeartbeatAnswered):
                 event = events.HeartbeatAnswered(command.token, UNREACHABLE)
+            elif event.code == ErrorCode.NONE and not self._gate.is_open:
+                self._prove(command)
             elif event.code in _MEMBER:
                 self.confirm(sent, event.code)
+        elif command is self._proof:
+            self._proof = None
+            if isinstance(event, events.Synced):
+                self.confirm(sent, ErrorCode.NONE)
+            return
         elif isinstance(event, events.Synced):
+            self._synced = command.member_id, command.generation
             self.confirm(sent, ErrorCode.NONE)
         elif isinstance(event, events.CoordinatorFound):
             self._heartbeats.coordinator = self._requests.coordinator
         self._host.post(partial(self._take_answer, command, event, sent_us))
+
+    def _prove(self, beat: commands.Heartbeat) -> None:
+        """The lease has run out, so the group may have gone on without this member.
+
+        A coordinator that still loads the group answers each heartbeat with NONE, whoever sends it.
+        It does not answer SyncGroup so. In a generation that is settled SyncGroup changes nothing:
+        it returns the assignment to those who are members.
+        """
+        settled = (beat.member_id, beat.generation) == self._synced
+        if settled and self._proof is None:
+            self._proof = commands.SyncGroup(0, beat.member_id, beat.generation, {})
+            self._heartbeats.submit(self._proof)
 
     def confirm(self, sent: float, code: int) -> None:
         """The coordinator treated this member as live when it got the request sent at ``sent``.

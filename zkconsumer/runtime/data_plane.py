@@ -166,6 +166,11 @@ class DataPlane:
         with self._lock:
             return self._held[partition][0]
 
+    def partitions(self) -> list[tuple[PartitionTopicInfo, KafkaStream]]:
+        """The partitions held, each with its stream."""
+        with self._lock:
+            return list(self._held.values())
+
     def positions(self) -> dict[TopicPartition, int]:
         """Consumed offsets of held partitions and of stopped ones not yet released."""
         with self._lock:

@@ -37,6 +37,8 @@ class DeliveryGate:
         self._lock = threading.Lock()
         self._waiters: set[Callable[[], None]] = set()
         self._shut_since: float | None = None
+        self._held: float | None = None
+        """What ``valid_until`` was when ``hold`` was called, until the gate is opened or closed."""
         self._suspended = 0.0
         self._ended = False
 
@@ -52,7 +54,7 @@ class DeliveryGate:
             if self._ended or until <= self.valid_until or until <= now:
                 return
             self._suspended += self._shut_for(now)
-            self._shut_since = None
+            self._shut_since = self._held = None
             self.valid_until = until
             waiters, self._waiters = self._waiters, set()
         for wake in waiters:
@@ -63,11 +65,30 @@ class DeliveryGate:
         if self.always_open:
             return
         with self._lock:
-            now = self._now()
-            if self._shut_since is None and self.valid_until != -math.inf:
-                self._shut_since = min(now, self.valid_until)
-            # DEVIATION-09: the JVM delivers on without a session.
-            self.valid_until = -math.inf
+            self._held = None
+            self._shut()
+
+    def hold(self) -> None:
+        """Let nothing through until ``extend`` or ``release``: the session may be lost."""
+        if self.always_open:
+            return
+        with self._lock:
+            self._held = max(self.valid_until, self._held or -math.inf)
+            self._shut()
+
+    def release(self) -> None:
+        """Take back the last ``hold``, if the gate was not opened or closed since."""
+        with self._lock:
+            held, self._held = self._held, None
+        if held is not None:
+            self.extend(held)
+
+    def _shut(self) -> None:
+        now = self._now()
+        if self._shut_since is None and self.valid_until != -math.inf:
+            self._shut_since = min(now, self.valid_until)
+        # DEVIATION-09: the JVM delivers on without a session.
+        self.valid_until = -math.inf
 
     def end(self) -> None:
         """Close for ever; the time from now on does not count as suspended."""

@@ -213,6 +213,10 @@ class MemberLoop(Generic[MachineT]):
         """How to cancel the last timer of each name."""
         self.ended = False
         """Whether nothing is carried out any more. Written by the loop's thread."""
+        self.failure: Exception | None = None
+        """Why the member has failed, and its streams raise."""
+        self.left = False
+        """Whether everything has ended: streams, threads, connections."""
 
     # -- any thread ----------------------------------------------------------------------------
 
@@ -220,13 +224,26 @@ class MemberLoop(Generic[MachineT]):
         """Hand an event to the machine."""
         self.host.post(lambda: self.take(event))
 
-    def commit(self, positions: Mapping[TopicPartition, int], strict: bool) -> CommitFuture:
+    def commit(
+        self,
+        positions: Mapping[TopicPartition, int],
+        strict: bool,
+        limit: tuple[float, str] | None = None,
+    ) -> CommitFuture:
         """Ask for a commit; the result is what went wrong, empty when all is stored.
 
-        ``strict``: partitions that are not held are an error.
+        Args:
+            positions: the offset to store for each partition.
+            strict: partitions that are not held are an error.
+            limit: seconds after which the result is this text, if there is none by then.
         """
         number, future = self._commits.ask()
         self.post(events.CommitRequested(number, positions, strict))
+        if limit is not None:
+            seconds, text = limit
+            self.host.post(
+                lambda: self.host.after(seconds, lambda: self._commits.answer(number, (text,)))
+            )
         return future
 
     def give_up(self, reason: str, timeout: float) -> None:
@@ -278,6 +295,7 @@ class MemberLoop(Generic[MachineT]):
             "zkconsumer.member has the traceback; shut this connector down and make a new one"
         )
         failure.__cause__ = error
+        self.failure = failure
         steps: tuple[Action, ...] = (
             self.gate.end,
             lambda: self._commits.end(str(failure)),
@@ -291,6 +309,7 @@ class MemberLoop(Generic[MachineT]):
                 step()
             except BaseException as another:  # noqa: BLE001 - the steps that follow matter more
                 self.host.log(logging.CRITICAL, "while leaving the group", another)
+        self.left = True
 
     def _fail_futures(self, failure: ConnectorFailedError) -> None:
         for future in (self.started, self.closed):
@@ -357,6 +376,7 @@ class MemberLoop(Generic[MachineT]):
     def _fail(self, code: int, text: str) -> None:
         """The servers refuse for good: the streams raise, the connector is still to be shut."""
         error = (UnsupportedBrokerError if code == _UNSUPPORTED else BrokerError)(text)
+        self.failure = error
         self.host.log(logging.ERROR, f"the member cannot continue: {text}")
         self.gate.end()
         self.data.fail(error)
@@ -376,3 +396,4 @@ class MemberLoop(Generic[MachineT]):
             self.started.set_exception(ConnectorClosedError("the connector was shut down"))
         if not self.closed.done():
             self.closed.set_result(faults)
+        self.left = True

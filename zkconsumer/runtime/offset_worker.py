@@ -10,6 +10,7 @@ from collections.abc import Callable
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
 from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.threads import check_lives
 
 logger = logging.getLogger("zkconsumer.member")
 
@@ -29,6 +30,7 @@ class OffsetWorker:
         self._work: queue.SimpleQueue[tuple[OffsetOp, Callable[[Reply], object]] | None] = (
             queue.SimpleQueue()
         )
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -39,7 +41,13 @@ class OffsetWorker:
     def close(self) -> None:
         """Give up what is under way and end the thread."""
         self._coordinator.close()
+        self._closed = True
         self._work.put(None)
+
+    def check(self) -> None:
+        """Raise RuntimeError if the thread has ended before ``close``."""
+        if not self._closed:
+            check_lives(self._thread)
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:

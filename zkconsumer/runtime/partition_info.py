@@ -26,6 +26,7 @@ class PartitionTopicInfo:
     """
 
     __slots__ = (
+        "answers",
         "consumed_offset",
         "fetched_offset",
         "high_watermark",
@@ -51,6 +52,8 @@ class PartitionTopicInfo:
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
         """What the last answer said. Written by the partition's fetch worker."""
+        self.answers = 0
+        """How often a broker has answered for it. Written by the partition's fetch worker."""
         self.resets = 0
         """How often the position came from ``auto.offset.reset``. Written by the fetch worker."""
         self.pending_reset: Chunk | None = None

@@ -11,6 +11,7 @@ from typing import Any
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.runtime.gate import CLOCK
+from zkconsumer.runtime.threads import check_lives
 
 OnAnswer = Callable[[Any, Any, float, int], object]
 """Takes the command, the event that answers it, and when it was sent: seconds on the lease's clock,
@@ -30,6 +31,7 @@ class RequestWorker:
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._on_answer: OnAnswer | None = None
         self._on_crash: Callable[[BaseException], object] | None = None
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self, on_answer: OnAnswer, on_crash: Callable[[BaseException], object]) -> None:
@@ -57,7 +59,13 @@ class RequestWorker:
     def close(self) -> None:
         """Give up what is under way and end the thread."""
         self._client.close()
+        self._closed = True
         self._waiting.put(None)
+
+    def check(self) -> None:
+        """Raise RuntimeError if the thread has ended before ``close``."""
+        if not self._closed:
+            check_lives(self._thread)
 
     def _run(self) -> None:
         assert self._on_answer is not None

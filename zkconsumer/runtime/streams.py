@@ -211,6 +211,11 @@ class KafkaStream:
         """The message that the application works on; ``None`` while it waits for one."""
         return self._iterator.in_hand
 
+    @property
+    def failure(self) -> Exception | None:
+        """What the stream met that it cannot be read beyond; ``None`` as long as it can be."""
+        return self._iterator.failure
+
     def fail(self, error: Exception) -> None:
         """Raise ``error`` where the application asks for a message next. Never blocks."""
         self._iterator.fail(error)
@@ -392,6 +397,11 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         """See ``KafkaStream.in_hand``."""
         with self._lock:
             return self._held or self._given_up
+
+    @property
+    def failure(self) -> Exception | None:
+        """See ``KafkaStream.failure``."""
+        return self._failure
 
     def fail(self, error: Exception) -> None:
         """See ``KafkaStream.fail``."""

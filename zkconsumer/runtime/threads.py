@@ -37,6 +37,30 @@ class Stepped(Protocol):
         """An action has raised; none follows."""
 
 
+def start_new(name: str, work: Action) -> threading.Thread:
+    """Run ``work`` on a new thread, which ends with the process."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def has_ended(thread: threading.Thread) -> bool:
+    """Whether a thread was started and has ended."""
+    if thread.is_alive():
+        return False
+    try:
+        thread.join(0.0)
+    except RuntimeError:  # it is not started yet
+        return False
+    return not thread.is_alive()
+
+
+def check_lives(thread: threading.Thread) -> None:
+    """Raise RuntimeError if a thread has ended that was to run on."""
+    if has_ended(thread):
+        raise RuntimeError(f"the thread {thread.name} has ended unexpectedly")
+
+
 class MemberThread:
     """Mailbox, timers and thread of one member.
 
@@ -52,15 +76,17 @@ class MemberThread:
         """When, a number that commands equals, and what to do: nothing once it is cancelled."""
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Held while a thread beside this one is started, and while those are looked at."""
+        self._beside: set[threading.Thread] = set()
+        self.turn = 0
+        """Odd while the thread is in a step. Written by the thread."""
 
     # -- any thread ----------------------------------------------------------------------------
 
     def start(self, member: Stepped) -> None:
         """Begin to run ``member``; actions posted before are run first."""
-        self._thread = threading.Thread(
-            target=self._run, args=(member,), name=f"{self._name}_loop", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_new(f"{self._name}_loop", lambda: self._run(member))
 
     def post(self, action: Action) -> None:
         """Run ``action`` on the thread, after everything posted before."""
@@ -74,8 +100,29 @@ class MemberThread:
                 work()
             except BaseException as error:  # noqa: BLE001 - the loop raises it again
                 self.crash(error)
+            self._beside.discard(threading.current_thread())
 
-        threading.Thread(target=run, name=f"{self._name}_blocking", daemon=True).start()
+        thread = threading.Thread(target=run, name=f"{self._name}_blocking", daemon=True)
+        with self._lock:
+            self._beside.add(thread)
+            try:
+                thread.start()
+            except BaseException:
+                self._beside.discard(thread)
+                raise
+
+    @property
+    def dead(self) -> bool:
+        """Whether the thread was started and has ended."""
+        return self._thread is not None and has_ended(self._thread)
+
+    def check(self) -> None:
+        """Raise RuntimeError if work aside has ended without an answer."""
+        with self._lock:
+            for thread in list(self._beside):
+                if has_ended(thread) and thread in self._beside:
+                    self._beside.discard(thread)
+                    check_lives(thread)
 
     def crash(self, error: BaseException) -> None:
         """Have the loop fail: a thread that it rests on has failed."""
@@ -132,7 +179,9 @@ class MemberThread:
 
     def _run(self, member: Stepped) -> None:
         try:
+            self.turn += 1
             member.begin()
+            self.turn += 1
             while not member.ended:
                 self.step()
         except BaseException as error:  # noqa: BLE001 - the member reports it
@@ -141,12 +190,15 @@ class MemberThread:
     def step(self) -> None:
         """Wait for the next action or timer, and run what is due."""
         timeout = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
+        action: Action | None
         try:
             action = self._mailbox.get(timeout=timeout)
         except queue.Empty:
-            pass
-        else:
+            action = None
+        self.turn += 1
+        if action is not None:
             action()
         while self._due and self._due[0][0] <= time.monotonic():
             for due in heapq.heappop(self._due)[2]:
                 due()
+        self.turn += 1

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
@@ -24,6 +24,10 @@ from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
+
+HOLD: Final = 1.0
+"""Seconds for which nothing is delivered after the connection has dropped, unless a server answers:
+another client may have closed the session. At most a sixth of the session timeout."""
 
 
 class ZkPort(Protocol):
@@ -102,13 +106,19 @@ class ZooKeeperCoordination:
         """``None`` while there is no session."""
         self._scripts: dict[int, Running] = {}
         self._numbers = itertools.count(1)
+        self._drops = 0
+        """How often the connection has dropped. Written by kazoo's thread."""
 
     # -- kazoo's thread ------------------------------------------------------------------------
 
     def on_session(self, event: SessionEvent, session_id: int) -> None:
         """The session was opened, resumed or lost."""
+        # At once; the loop takes the event later.
         if event is SessionEvent.LOST:
-            self._gate.close()  # at once; the loop takes the event when it comes to it
+            self._gate.close()
+        elif event is SessionEvent.SUSPENDED:
+            self._drops += 1
+            self._gate.hold()
         self._host.post(partial(self._session_changed, event, session_id))
 
     def on_watch(self, path: str) -> None:
@@ -160,6 +170,8 @@ class ZooKeeperCoordination:
         elif event is SessionEvent.RESUMED:
             self._ping()
             member.take(events.SessionResumed())
+        elif event is SessionEvent.SUSPENDED:
+            self._host.after(min(HOLD, self._lease / 6), partial(self._release, self._drops))
         elif event is SessionEvent.LOST:
             self._gate.close()
             self._context = None
@@ -171,15 +183,24 @@ class ZooKeeperCoordination:
                 self.observer.shut(self._host.wall_us() - shut_us)
             member.take(events.SessionLost())
 
+    def _release(self, drops: int) -> None:
+        """No server has answered since the connection dropped: deliver for the rest of the lease.
+
+        While none does, no other client can close the session either.
+        """
+        if drops == self._drops:
+            self._gate.release()
+
     def _ping(self) -> None:
         """Prove that the session lives: it is valid from the moment the request was sent."""
         context = self._context
         if context is None or self._gate.always_open:
             return
         until = self._host.lease_now() + self._lease * LEASE
+        drops = self._drops
 
         def answered() -> None:
-            if self._context is context:
+            if self._context is context and self._drops == drops:
                 self._gate.extend(until)
 
         self.zk.ping(answered)

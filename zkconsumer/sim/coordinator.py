@@ -35,8 +35,6 @@ FIRST_JOIN_SECONDS: Final = 300.0
 """How long a new member may wait for its first generation."""
 
 LENIENCIES: Final = (
-    "While it loads a group, it refuses heartbeats. A broker answers them all as if the group were "
-    "stable, so a member that the group has lost believes for that time that it belongs to it.",
     "When a static member comes back to a stable group with other metadata, the group rebalances. "
     "A broker lets it have its former assignment, also where that was the first of the two rounds "
     "of a cooperative rebalance: what another member has given up then waits for the next change.",
@@ -146,7 +144,7 @@ class GroupCoordinator:
 
         if self.loading and not isinstance(command, commands.LoadTopics):
             match command:
-                case commands.Heartbeat(token) if not self.lenient:
+                case commands.Heartbeat(token):
                     answer(events.HeartbeatAnswered(token, 0))
                 case commands.SyncGroup():
                     answer(failure(command, REBALANCING))

@@ -22,8 +22,10 @@ import inspect
 import logging
 import math
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import kazoo
@@ -76,10 +78,45 @@ class _Waker:
         self._end.close()
 
 
+class _Guarded:
+    """A queue of kazoo's, whose functions report what they raise. kazoo passes over it."""
+
+    def __init__(self, queue: Any, failed: Callable[[BaseException], object]) -> None:
+        self._queue = queue
+        self._failed = failed
+        self.task_done = queue.task_done
+
+    def get(self) -> Any:
+        """The next function; also kazoo's mark of the end, which is not a function."""
+        function = self._queue.get()
+        return partial(self._call, function) if callable(function) else function
+
+    def _call(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            logger.exception("an answer or an event of ZooKeeper could not be handled")
+            self._failed(error)
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler of threads and sockets, with the limits of its one connection."""
+    """kazoo's handler of threads and sockets, with the limits of its one connection.
+
+    Args:
+        failed: called with what the handling of an answer, or of a watch event, raises.
+    """
 
     connection: Connection | None = None
+    workers: Sequence[threading.Thread]
+    """The threads that handle answers and watch events."""
+
+    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+        super().__init__()
+        self._failed = failed
+        self.workers = self._workers
+
+    def _create_thread_worker(self, work_queue: Any) -> Any:
+        return super()._create_thread_worker(_Guarded(work_queue, self._failed))
 
     def create_socket_pair(self) -> tuple[_Waker, _Waker]:
         """The pipe that wakes the connection thread."""
@@ -166,6 +203,12 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         """Whether the thread is alive."""
         routine = self._connection_routine
         return routine is not None and routine.is_alive()
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """All that must live until the client is stopped."""
+        routine = self._connection_routine
+        return () if routine is None else (routine, *self.client.handler.workers)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Wait until ``stop_by`` for the server to close the session, then cut the connection.
@@ -326,6 +369,7 @@ _CALLED: Final = (
     (KazooClient, "_session_callback", "state"),
     (ConnectionHandler, "__init__", "client retry_sleeper logger sasl_options"),
     (ConnectionHandler, "close", ""),
+    (SequentialThreadingHandler, "_create_thread_worker", "work_queue"),
     (SequentialThreadingHandler, "create_connection", "args kwargs"),
     (SequentialThreadingHandler, "create_socket_pair", ""),
     (SequentialThreadingHandler, "select", "args kwargs"),

@@ -88,6 +88,10 @@ def _code_of_number(number: int) -> Code:
         return Code.OTHER
 
 
+def _nothing(_value: Any) -> None:
+    return None
+
+
 OnReply = Callable[[Reply], object]
 
 
@@ -104,6 +108,7 @@ class ZkDriver:
         session_timeout: seconds, as asked of the server.
         on_session: called with the event and the session id.
         on_watch: called with the path (without chroot) of each watch that fired.
+        on_fault: called with what the handling of an answer raises, which is then never answered.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class ZkDriver:
         session_timeout: float,
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
+        on_fault: Callable[[BaseException], object] = _nothing,
     ) -> None:
         self._hosts = hosts
         self._chroot = chroot
@@ -129,7 +135,7 @@ class ZkDriver:
             timeout=session_timeout,
             # A pause between two tries must not be what ends a session.
             connection_retry={"max_tries": -1, "max_delay": min(2.0, session_timeout / 6)},
-            handler=Handler(),
+            handler=Handler(on_fault),
             logger=logging.getLogger("zkconsumer.zk.kazoo"),
         )
         self._connection = Connection(self._client, session_timeout)
@@ -152,6 +158,12 @@ class ZkDriver:
     def connected(self) -> bool:
         """Whether there is a connection at this moment."""
         return bool(self._client.connected)
+
+    def check(self) -> None:
+        """Raise RuntimeError if one of kazoo's threads has ended before ``close``."""
+        for thread in self._connection.threads:
+            if not thread.is_alive() and not self._client._stopped.is_set():
+                raise RuntimeError(f"kazoo's thread {thread.name} has ended unexpectedly")
 
     def start(self, connection_timeout: float) -> None:
         """Connect; takes ``connection_timeout`` seconds at most.
@@ -405,10 +417,6 @@ class _Pipelined:
 
 def _until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-def _nothing(_value: Any) -> None:
-    return None
 
 
 def _optional_stat(value: Any) -> Stat | None:

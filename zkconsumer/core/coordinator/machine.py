@@ -66,6 +66,16 @@ class MembershipMachine(Machine[State, Event, Command]):
         self._rejoin_wanted = False
         self._outside = False
 
+    @property
+    def registered(self) -> bool:
+        """Whether the coordinator knows the member, as far as the member knows."""
+        return self.generation >= 0 and self.state not in ENDED
+
+    @property
+    def assigned(self) -> int:
+        """How many partitions the last assignment gives to the member."""
+        return len(self._before[0]) if self.registered else 0
+
     # -- see ``Machine``
 
     def _ended(self, event: Event) -> bool:

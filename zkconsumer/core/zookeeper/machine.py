@@ -71,6 +71,11 @@ class RebalanceMachine(Committing):
         self._knowledge = Knowledge(spec.consumer_id)
         self._start_answered = False
 
+    @property
+    def registered(self) -> bool:
+        """Whether the present session is known to have registered the member."""
+        return self._registration.confirmed
+
     # -- session -------------------------------------------------------------------------------
 
     def _session_opened(self, event: events.SessionOpened) -> None:

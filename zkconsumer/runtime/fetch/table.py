@@ -165,6 +165,12 @@ class FetchTable:
             news, self._news = self._news, set()
             return news
 
+    def busy(self) -> set[WorkerKey]:
+        """Return who has something to do, at this moment."""
+        with self._lock:
+            busy = {key for key, share in self._shares.items() if share.states}
+            return busy | {LEADER_FINDER} if self._leaderless else busy
+
     # For the leader finder.
 
     @property

@@ -34,6 +34,7 @@ from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.runtime.metrics import FetchCounts
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import has_ended
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,23 @@ class ConsumerFetcherManager:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def check(self) -> None:
+        """Start threads that have ended though their work has not, or that could not be started.
+
+        A thread that continues for another one steps the same worker. Raises RuntimeError when the
+        process may have no more threads.
+        """
+        busy = self._table.busy()
+        with self._lock:
+            if self._closed:
+                return
+            for key, thread in list(self._threads.items()):
+                if has_ended(thread):
+                    _log.warning("the thread %s has ended; starting it again", thread.name)
+                    self._start(key, thread.worker)
+            for key in busy - self._threads.keys():
+                self._start(key)
+
     def requests_to(self, broker: BrokerEndpoint) -> int:
         """How many fetchers read from the broker at this address; each has a request under way."""
         return self._table.requests_to(broker)
@@ -124,24 +142,36 @@ class ConsumerFetcherManager:
             for key in news:
                 thread = self._threads.get(key)
                 if thread is None:
-                    self._threads[key] = thread = self._make(key)
-                    thread.start()
+                    thread = self._start(key)
                 thread.alarm.set()
 
-    def _make(self, key: WorkerKey) -> _Thread:
+    def _start(self, key: WorkerKey, worker: FetchWorker | LeaderFinder | None = None) -> _Thread:
+        """Start a thread that steps ``worker`` (without it, a new one). Under the lock."""
+        thread = self._make(key, worker)
+        thread.start()
+        self._threads[key] = thread
+        return thread
+
+    def _make(self, key: WorkerKey, worker: FetchWorker | LeaderFinder | None = None) -> _Thread:
+        """The thread that steps ``worker``; without it, a new one."""
         config, clock = self._config, time.monotonic
         broker = BrokerIO(config, self._client_id, self.counts)
         if key == LEADER_FINDER:
             name = f"{self._client_id}-leader-finder-thread"
             backoff = config.refresh_leader_backoff_ms / 1000
-            finder = LeaderFinder(self._table, backoff, self._report, clock, random.Random())
-            return _Thread(name, self._run, key, finder, broker)
+            worker = worker or LeaderFinder(
+                self._table, backoff, self._report, clock, random.Random()
+            )
+            return _Thread(name, self._run, key, worker, broker)
         name = f"ConsumerFetcherThread-{self._client_id}-{key.fetcher}-{key.broker_id}"
-        worker = FetchWorker(self._table, key, config, self._report, clock)
+        worker = worker or FetchWorker(self._table, key, config, self._report, clock)
         return _Thread(name, self._run, key, worker, broker)
 
     def _run(self, thread: _Thread) -> None:
-        """Step until shutdown, or until the worker has been idle for long."""
+        """Step until shutdown, or until the worker has been idle for long.
+
+        No error ends it, unless it meets the few lines here: ``check`` then starts a thread again.
+        """
         try:
             while True:
                 thread.alarm.clear()
@@ -171,7 +201,7 @@ class ConsumerFetcherManager:
         if self._on_event is not None:
             try:
                 self._on_event(event)
-            except Exception:  # noqa: BLE001
+            except BaseException:  # noqa: BLE001
                 _log.exception("on_event failed for %s", event)
 
 
@@ -191,14 +221,14 @@ class _Thread(threading.Thread):
         self.broker = broker
         self.alarm = threading.Event()
         """Set by any thread that finds news for this worker; cleared by this thread."""
-        self._worker: Any = worker  # its requests fit its answers, which types cannot tell
+        self.worker: Any = worker  # its requests fit its answers, which types cannot tell
         self._aborted = False
 
     def choose(self) -> FetchRequest | OffsetsRequest | LeadersRequest | Wait | Retire:
         """Return what to do next."""
         try:
-            chosen: FetchRequest | Wait = self._worker.choose()
-        except Exception:  # noqa: BLE001
+            chosen: FetchRequest | Wait = self.worker.choose()
+        except BaseException:  # noqa: BLE001 - also a SystemExit must not end the thread
             _log.exception("%s met an error of its own", self.name)
             return Wait(_AFTER_OWN_ERROR_S)
         return chosen
@@ -206,13 +236,14 @@ class _Thread(threading.Thread):
     def ask(self, request: FetchRequest | OffsetsRequest | LeadersRequest) -> None:
         """Ask the broker and handle what it answers."""
         try:
-            self._worker.take(request, request.ask(self.broker))
+            self.worker.take(request, request.ask(self.broker))
         except BrokerError as exc:
             if not self._aborted:
-                self._worker.fail(request, exc)
-        except Exception as exc:  # noqa: BLE001
+                self.worker.fail(request, exc)
+        except BaseException as exc:  # noqa: BLE001
             _log.exception("%s met an error of its own", self.name)
-            self._worker.fail(request, BrokerError(f"fetching: {exc!r}"))
+            self.broker.close()  # the rest of an answer may be there
+            self.worker.fail(request, BrokerError(f"fetching: {exc!r}"))
 
     def abort(self) -> None:
         """End the thread soon, also out of a request. Any thread."""

@@ -149,6 +149,7 @@ class FetchWorker:
             elif got.error is not None:
                 self._mark_failed([state], str(got.error))
             else:
+                state.info.answers += 1
                 state.info.high_watermark = got.high_watermark
                 if got.data:
                     served.append(state)
@@ -168,14 +169,16 @@ class FetchWorker:
             return
         else:
             chunk = Chunk(info, data, offset, max(offset, next_offset), damaged)
-        if next_offset is None or damaged:
-            self._give_up(state, chunk)
-        info.fetched_offset = chunk.next_offset
+        # Only what is in the queue counts as fetched: an error in between loses nothing.
         if self._scala:
             self._backlog.append((state, chunk))
+            info.fetched_offset = chunk.next_offset
             self._enqueue_backlog()
         else:
             state.queue.put(chunk)
+            info.fetched_offset = chunk.next_offset
+        if next_offset is None or damaged:
+            self._give_up(state, chunk)
 
     def _give_up(self, state: PartitionFetchState, chunk: Chunk) -> None:
         """Fetch no more of a partition whose iterator is going to fail."""

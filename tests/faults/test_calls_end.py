@@ -1,0 +1,339 @@
+"""Every public call that can wait ends within its documented time, whatever is down.
+
+``CALLS=all`` tries all troubles; otherwise one of each kind, so that it takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from zkconsumer.admin.tools import GroupTools
+from zkconsumer.cli.main import run
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.topic_filter import Whitelist
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import ConsumerTimeoutError, ZkConsumerError, ZkUnavailableError
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer
+from zkconsumer.testing.topics import zookeeper_session
+from zkconsumer.testing.waiting import free_port
+
+ALL = os.environ.get("CALLS") == "all"
+SESSION = 2.0
+SLACK = 2.0
+"""Seconds that a busy machine may add to what is measured."""
+START = 4.0
+"""For ``START_PATIENCE``: what a start may take beyond the configured timeouts."""
+ANSWER = 2.0
+"""For the 10 s that a commit may take beyond twice the session timeout."""
+TOOL = 1.0
+"""``--timeout`` of the tools."""
+HASTY = 1.0
+"""Seconds that a tool may take to close its session after an error."""
+
+Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
+
+TROUBLES = {
+    "zookeeper silent": {"zookeeper": "silent"},
+    "zookeeper down": {"zookeeper": "down"},
+    "broker silent": {"broker": "silent"},
+    "broker down": {"broker": "down"},
+    "everything silent": {"zookeeper": "silent", "broker": "silent"},
+    "everything down": {"zookeeper": "down", "broker": "down"},
+}
+SAMPLE = ("everything silent", "everything down")
+
+
+class Call(NamedTuple):
+    """A public call of a member and the seconds that it may take."""
+
+    name: str
+    make: Callable[[Running], object]
+    limit: float
+    alone: bool = False
+    """Whether it ends the member, which is then its own."""
+
+
+class Running:
+    """A member with two streams that deliver."""
+
+    def __init__(self, connector: Member, topic: str) -> None:
+        self.connector = connector
+        self.streams: list[Any] = connector.create_message_streams({topic: 2})[topic]
+
+
+def read_on(member: Running) -> None:
+    """Ask for messages until there is none in time."""
+    with suppress(ConsumerTimeoutError, StopIteration):
+        while True:
+            next(iter(member.streams[0]))
+
+
+def has_next(member: Running) -> None:
+    """Look for messages until there is none in time."""
+    with suppress(ConsumerTimeoutError):
+        while iter(member.streams[1]).has_next():
+            member.streams[1].try_next()
+
+
+def commit_async(member: Running) -> None:
+    """Wait for the callback."""
+    called = threading.Event()
+    member.connector.commit_offsets_async(callback=lambda _: called.set())
+    called.wait(60)
+
+
+def leave(member: Running) -> None:
+    """Leave a ``with`` statement."""
+    with member.connector:
+        pass
+
+
+def calls(leave_limit: float, commit_limit: float) -> list[Call]:
+    """What can be called once there are streams. Each gets a member of its own."""
+    p0 = {TopicPartition("t", 0): 1}
+    return [
+        Call("shutdown()", lambda m: m.connector.shutdown(), leave_limit, True),
+        Call("shutdown(1)", lambda m: m.connector.shutdown(timeout=1.0), 1.0, True),
+        Call("with", leave, leave_limit, True),
+        Call("commit_offsets()", lambda m: m.connector.commit_offsets(), commit_limit),
+        Call("commit_offsets(..)", lambda m: m.connector.commit_offsets(p0), commit_limit),
+        Call("commit_offsets_async()", commit_async, commit_limit),
+        Call("next", read_on, 1.0),
+        Call("has_next", has_next, 1.0),
+        Call("try_next", lambda m: m.streams[1].try_next(), 0.0),
+        Call("metrics", lambda m: m.connector.metrics(), 0.0),
+        Call("health", lambda m: m.connector.health(), 0.0),
+    ]
+
+
+def take(call: Callable[[], object]) -> float:
+    """Seconds that a call takes; a documented error is an answer too."""
+    began = time.monotonic()
+    with suppress(ZkConsumerError):
+        call()
+    return time.monotonic() - began
+
+
+class Timed:
+    """Calls side by side, each on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.threads: list[tuple[str, float, threading.Thread]] = []
+        self.seconds: dict[str, float] = {}
+        self.began = time.monotonic()
+
+    def start(self, name: str, limit: float, call: Callable[[], object]) -> None:
+        def work() -> None:
+            self.seconds[name] = take(call)
+
+        thread = threading.Thread(target=work, name=f"call {name}", daemon=True)
+        self.threads.append((name, limit, thread))
+        thread.start()
+
+    def overrun(self) -> dict[str, tuple[float, float | None]]:
+        """The calls that took longer than they may: the limit, and the time if it has ended."""
+        for _, limit, thread in self.threads:
+            thread.join(max(0.0, self.began + limit + SLACK - time.monotonic()))
+        return {
+            name: (limit, self.seconds.get(name))
+            for name, limit, _ in self.threads
+            if self.seconds.get(name, 1e9) > limit + SLACK
+        }
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalCluster]:
+    """Servers that may be paused and ended."""
+    with LocalCluster("3.9", properties={"zookeeper.session.timeout.ms": "6000"}) as running:
+        yield running
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of seconds, where they are constants."""
+    for module in ("connector", "coordinator"):
+        monkeypatch.setattr(f"zkconsumer.{module}.START_PATIENCE", START)
+        monkeypatch.setattr(f"zkconsumer.{module}.ANSWER_PATIENCE", ANSWER)
+
+
+def common(group: str) -> dict[str, object]:
+    """Settings of all members."""
+    return {
+        "group.id": group,
+        "consumer.timeout.ms": 1000,
+        "auto.offset.reset": "smallest",
+        "socket.timeout.ms": 1000,
+    }
+
+
+def members(cluster: LocalCluster, group: str) -> dict[str, tuple[type[Any], Any, float, float]]:
+    """The kinds of members: class, settings, and how long leaving and committing may take."""
+    in_zookeeper = common(group) | {
+        "zookeeper.connect": cluster.zookeeper,
+        "zookeeper.session.timeout.ms": int(SESSION * 1000),
+        "zookeeper.connection.timeout.ms": 2000,
+    }
+    channel = {
+        "offsets.storage": "kafka",
+        "offsets.channel.socket.timeout.ms": 1000,
+        "offsets.channel.backoff.ms": 100,
+    }
+    on_brokers = common(group) | {
+        "bootstrap.servers": cluster.bootstrap,
+        "session.timeout.ms": 6000,
+        "max.poll.interval.ms": 6000,
+        "heartbeat.interval.ms": 500,
+    }
+    leaving, commit = SESSION + 5, 2 * SESSION + ANSWER
+    offsets = 1.0 + 5 * 0.1
+    return {
+        "zookeeper": (ZookeeperConsumerConnector, in_zookeeper, leaving, commit),
+        "kafka storage": (
+            ZookeeperConsumerConnector,
+            in_zookeeper | channel,
+            leaving + offsets,
+            commit + offsets,
+        ),
+        "coordinator": (CoordinatorConsumerConnector, on_brokers, 6.0 + 5, 2 * 6.0 + ANSWER),
+    }
+
+
+@contextmanager
+def disturbed(cluster: LocalCluster, trouble: Mapping[str, str]) -> Iterator[None]:
+    """Servers that are silent or down for a while."""
+    servers = {"zookeeper": cluster.zookeeper_server, "broker": cluster.broker_servers[0]}
+    for name, how in trouble.items():
+        (servers[name].pause if how == "silent" else servers[name].kill)()
+    try:
+        yield
+    finally:
+        for name, how in trouble.items():
+            if how == "silent":
+                servers[name].resume()
+            else:
+                servers[name].start()
+                servers[name].wait_ready()
+        with zookeeper_session(cluster.zookeeper) as client:
+            wait_until(lambda: client.exists("/brokers/ids/0"), 60, "the broker is registered")
+
+
+TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
+    "group_names": (0, lambda tools, _: tools.group_names()),
+    "summaries": (0, lambda tools, _: tools.summaries()),
+    "describe": (1, lambda tools, group: tools.describe([group])),
+    "describe, Kafka": (2, lambda tools, group: tools.describe([group], kafka_offsets=True)),
+    "verify": (1, lambda tools, group: tools.verify([group], idle=True)),
+    "plan_delete": (0, lambda tools, group: tools.plan_delete(group)),
+    "delete": (0, lambda tools, group: tools.delete(group)),
+    "export": (0, lambda tools, _: tools.export()),
+    "list_topics": (0, lambda tools, _: tools.list_topics()),
+    "describe_topics": (0, lambda tools, _: tools.describe_topics()),
+}
+"""The admin module's calls. The number: how often brokers are waited for, each time together."""
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("trouble", TROUBLES if ALL else SAMPLE)
+def test_calls_end_after_a_healthy_start(
+    own: LocalCluster, group: str, topic: str, trouble: str
+) -> None:
+    """Members of all kinds that deliver, and tools that are connected: then servers are silent or
+    down. No call takes longer than it may."""
+    own.create_topic(topic, 2)
+    with Producer(own.bootstrap, topic, (0, 1)) as producer:
+        producer.send(5)
+    timed = Timed()
+    with ExitStack() as stack:
+        ready: list[tuple[str, float, Callable[[], object]]] = []
+        for kind, (make, settings, leaving, commit) in members(own, group).items():
+            shared: Running | None = None
+            for number, call in enumerate(calls(leaving, commit)):
+                running = shared
+                if running is None:
+                    name = f"{group}-{kind.replace(' ', '-')}-{number}"
+                    connector = make(settings | {"group.id": name})
+                    stack.callback(take, lambda c=connector: c.shutdown(timeout=1.0))
+                    running = Running(connector, topic)
+                    shared = None if call.alone else running
+                ready.append((f"{kind} {call.name}", call.limit, partial(call.make, running)))
+        used = f"{group}-zookeeper-0"
+        for name, (brokers, use) in TOOLS.items():
+            tools = GroupTools(own.zookeeper, TOOL)
+            tools.__enter__()
+            stack.callback(tools.__exit__, ValueError, ValueError(), None)
+            ready.append((f"tools {name}", TOOL * (1 + brokers), partial(use, tools, used)))
+        stack.enter_context(disturbed(own, TROUBLES[trouble]))
+        timed.began = time.monotonic()
+        for one in ready:
+            timed.start(*one)
+        overrun = timed.overrun()
+    print({name: round(seconds, 2) for name, seconds in timed.seconds.items()})  # noqa: T201
+    assert not overrun
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("how", ["silent", "down"])
+def test_calls_end_when_servers_were_never_there(group: str, how: str) -> None:
+    """From the start no server answers. Constructors, creating streams and all commands end."""
+    timed = Timed()
+    with ExitStack() as stack:
+        if how == "silent":
+            nobody = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
+            port = nobody.getsockname()[1]
+        else:
+            port = free_port()
+        address = f"127.0.0.1:{port}"
+        in_zookeeper = common(group) | {
+            "zookeeper.connect": address,
+            "zookeeper.connection.timeout.ms": 1500,
+        }
+        timed.start("connector", 1.5, lambda: ZookeeperConsumerConnector(in_zookeeper))
+        on_brokers = common(group) | {"bootstrap.servers": address, "max.poll.interval.ms": 3000}
+        for name, limit, use in (
+            ("create", START + 3.0, lambda c: c.create_message_streams({"t": 1})),
+            (
+                "by filter",
+                START + 3.0,
+                lambda c: c.create_message_streams_by_filter(Whitelist("t")),
+            ),
+            ("shutdown", 0.0, lambda c: c.shutdown()),
+            ("metrics", 0.0, lambda c: c.metrics()),
+            ("health", 0.0, lambda c: c.health()),
+        ):
+            connector = CoordinatorConsumerConnector(on_brokers)
+            stack.callback(take, lambda c=connector: c.shutdown(timeout=1.0))
+            timed.start(f"coordinator {name}", limit, partial(use, connector))  # type: ignore[arg-type]
+        fixed = ("--zookeeper", address, "--timeout", str(TOOL))
+        for command in (
+            "groups list",
+            "groups describe g",
+            "groups verify g",
+            "groups delete g",
+            "offsets export",
+            "topics list",
+            "topics describe",
+        ):
+            line = [*command.split(), *fixed]
+            timed.start(command, TOOL + HASTY, partial(status_of, line))
+        overrun = timed.overrun()
+    print({name: round(seconds, 2) for name, seconds in timed.seconds.items()})  # noqa: T201
+    assert not overrun
+
+
+def status_of(arguments: list[str]) -> None:
+    """Carry out a command; it must fail with the error that names ZooKeeper."""
+    status = run(arguments)
+    if status != ZkUnavailableError.exit_code:
+        raise AssertionError(f"{arguments}: status {status}")

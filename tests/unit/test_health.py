@@ -1,0 +1,197 @@
+"""``health()`` of both connectors, on simulated servers (``conftest.py``) and made-up members."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zkconsumer import Health, Trouble
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import ConnectorFailedError
+from zkconsumer.runtime.health import GAUGES, HealthMonitor, Membership, Sources
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.testing import wait_until
+
+if TYPE_CHECKING:
+    from conftest import Member, Switch  # type: ignore[import-not-found]
+
+SOON = 10.0
+P0 = TopicPartition("t", 0)
+
+
+def troubles(health: Health) -> list[Trouble]:
+    """What is wrong."""
+    return [reason.trouble for reason in health.reasons]
+
+
+def test_health_through_the_life_of_a_member(member: Member) -> None:
+    """Without streams, as an owner, and after ``shutdown``."""
+    before = member.health()
+    assert (troubles(before), before.ok, before.alive) == ([Trouble.NOT_STARTED], False, True)
+    member.create_message_streams({"t": 1})
+    wait_until(lambda: member.health(0.0).delivering, SOON, "it delivers")
+    found = member.health()
+    assert (found.ok, found.alive, found.reasons) == (True, True, ())
+    assert (found.registered, found.entitled, found.owned) == (True, True, 1)
+    assert found.state in {"RESTING", "STABLE"}
+    assert list(found.progress) == [P0]
+    assert found.seconds_since_progress == found.progress[P0]
+    with pytest.raises(AttributeError):
+        found.owned = 2  # type: ignore[misc]
+    member.shutdown()
+    assert troubles(member.health()) == [Trouble.CLOSED]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_failed_member_is_not_alive(member: Member, switch: Switch) -> None:
+    """The reason is the error that the streams raise."""
+    member.create_message_streams({"t": 1})
+    switch.broken = RuntimeError("broken")
+    wait_until(lambda: not member.health().alive, SOON, "it has failed")
+    found = member.health()
+    assert troubles(found) == [Trouble.FAILED]
+    assert "RuntimeError('broken')" in str(found.reasons[0])
+    assert not found.delivering
+    with pytest.raises(ConnectorFailedError):
+        member.shutdown()
+
+
+def test_health_is_read_while_the_member_waits_for_its_listener(member: Member) -> None:
+    """From any thread, at once; the listener is named as soon as it has taken too long."""
+    inside, go = threading.Event(), threading.Event()
+
+    class Slow:
+        def before_releasing_partitions(self, _partitions: object) -> None: ...
+
+        def before_starting_fetchers(self, _consumer: str, _assignment: object) -> None:
+            inside.set()
+            go.wait(SOON)
+
+    member.set_consumer_rebalance_listener(Slow())
+    creating = threading.Thread(target=lambda: member.create_message_streams({"t": 1}))
+    creating.start()
+    assert inside.wait(SOON)
+    assert Trouble.LISTENER not in troubles(member.health())
+    wait_until(lambda: Trouble.LISTENER in troubles(member.health(0.2)), SOON, "it is named")
+    go.set()
+    creating.join(SOON)
+    wait_until(lambda: Trouble.LISTENER not in troubles(member.health(0.2)), SOON, "it has ended")
+
+
+class Made:
+    """A member that the test makes up; the clock is ``now``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.open = True
+        self.member = Membership("RESTING", "resting", True, True, 1, 1)
+        self.info = PartitionTopicInfo("t", 0, 5)
+        self.stream: Any = SimpleNamespace(in_hand=None, queue=[], failure=None)
+        self.monitor = HealthMonitor(
+            Sources(
+                membership=lambda: self.member,
+                partitions=lambda: [(self.info, self.stream)] if self.member.owned else [],
+                streams=[self.stream],
+                is_open=lambda: self.open,
+                listening=lambda: False,
+                group="g",
+                servers="ZooKeeper at z:1",
+                clock=lambda: self.now,
+            )
+        )
+
+    def after(self, seconds: float) -> list[str]:
+        """The troubles ``seconds`` later, looked at each second."""
+        for _ in range(int(seconds)):
+            self.monitor.look()
+            self.now += 1
+        return [reason.trouble.label for reason in self.monitor.read(10.0).reasons]
+
+
+@pytest.mark.parametrize(
+    ("member", "is_open", "expected"),
+    [
+        (Membership("R", "resting", True, True, 0, 0), True, []),
+        (Membership("R", "resting", True, True, 3, 0), True, ["idle-member"]),
+        (Membership("N", "no session yet", False, False, 0, 0), False, ["not-registered"]),
+        (Membership("R", "resting", True, True, 3, 3), False, ["paused"]),
+        (Membership("J", "joining", True, False, 0, 0), True, ["rebalancing"]),
+        (Membership("R", "r", True, True, 2, 1, (P0,)), True, ["blocked"]),
+    ],
+)
+def test_a_trouble_becomes_a_reason_when_it_lasts(
+    member: Membership, is_open: bool, expected: list[str]
+) -> None:
+    """What is usual in a rebalance is none; when it is over, the reason is gone at once."""
+    made = Made()
+    made.info.answers, made.info.high_watermark = 1, 5
+    made.member, made.open = member, is_open
+
+    def answered(seconds: int) -> list[str]:
+        for _ in range(seconds):
+            made.info.answers += 1
+            found = made.after(1)
+        return found
+
+    assert answered(9) == []
+    assert answered(2) == expected
+    reasons = made.monitor.read(10.0).reasons
+    assert [reason.seconds for reason in reasons] == [11.0] * len(expected)
+    assert all(reason.text for reason in reasons)
+    made.member, made.open = Membership("R", "resting", True, True, 1, 1), True
+    made.info.answers += 1
+    assert made.after(1) == []
+    assert made.monitor.read(10.0).ok
+
+
+def test_progress_is_a_message_or_an_answer_that_there_is_none() -> None:
+    """An idle topic is healthy as long as its broker answers. Messages that wait are the
+    application's affair, otherwise the broker's."""
+    made = Made()
+    info = made.info
+    info.high_watermark = 5
+    for _ in range(30):
+        info.answers += 1
+        assert made.after(1) == []
+    assert made.after(8) == []
+    assert made.after(3) == ["fetching"]
+    assert "t-0" in str(made.monitor.read(10.0).reasons[0])
+    info.high_watermark = 9
+    info.answers += 1
+    made.stream.queue.append(object())
+    assert made.after(12) == ["application"]
+    info.consumed_offset = 6
+    assert made.after(1) == []
+    assert made.monitor.read(10.0).seconds_since_progress == 1.0
+    made.stream.in_hand = object()
+    assert made.after(21) == ["application"]
+    made.stream.failure = ValueError("damaged")
+    assert made.after(1) == ["stream-failed", "application"]
+    assert not made.monitor.read(10.0).alive
+
+
+def test_a_stopped_process_has_lasted_nothing_yet() -> None:
+    """While the process was stopped nothing was seen; it has its patience again."""
+    made = Made()
+    made.info.high_watermark = 5
+    assert made.after(2) == []
+    made.now += 3600
+    made.info.answers += 1
+    assert made.monitor.read(10.0).ok
+    made.open = False
+    assert made.after(9) == []
+    assert made.after(2) == ["paused"]
+    made.open = True
+    made.now += 3600
+    made.info.answers += 1
+    assert made.after(1) == []
+
+
+def test_gauges_are_numbers() -> None:
+    """Each gauge has a value for a member without partitions too."""
+    made = Made()
+    made.member = Membership("N", "new", False, False, 0, 0)
+    assert [float(gauge.value(made.monitor.read(10.0))) for gauge in GAUGES] == [1, 1, 0, 0, 0, 0]

@@ -1,0 +1,135 @@
+"""The watchdog of a member's threads, with a member on simulated servers (``conftest.py``)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zkconsumer.errors import ConnectorFailedError
+from zkconsumer.runtime import watchdog
+from zkconsumer.runtime.fetch.events import FetchEvent
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.threads import MemberThread, has_ended
+from zkconsumer.runtime.watchdog import Watchdog
+from zkconsumer.sim.fetching import SimConfig
+from zkconsumer.testing import wait_until
+
+if TYPE_CHECKING:
+    from conftest import Member  # type: ignore[import-not-found]
+
+SOON = 10.0
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look every 10 ms, and 20 looks until a member has hung."""
+    monkeypatch.setattr(watchdog, "PERIOD", 0.01)
+    monkeypatch.setattr(watchdog, "HUNG", 20)
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_member_whose_thread_hangs_fails(member: Member) -> None:
+    """The thread waits for something that never happens, for example in the application's journal.
+    The member leaves its group and its streams raise."""
+    (stream,) = member.create_message_streams({"t": 1})["t"]
+    never = threading.Event()
+    try:
+        member._host.post(never.wait)
+        with pytest.raises(ConnectorFailedError, match="in one step for 20 s"):
+            next(iter(stream))
+    finally:
+        never.set()
+    with pytest.raises(ConnectorFailedError):
+        member.shutdown(timeout=SOON)
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_member_that_is_busy_or_idle_does_not_hang(member: Member) -> None:
+    """Steps that follow one another, and waiting for something to do, are not one long step."""
+    member.create_message_streams({"t": 1})
+    dog = member._watchdog
+    assert dog is not None
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        member._host.post(lambda: time.sleep(0.005))
+        time.sleep(0.004)
+    assert member._loop is not None
+    assert not member._loop.ended
+    member.shutdown(timeout=SOON)
+    wait_until(lambda: dog._thread is not None and has_ended(dog._thread), SOON, "it ends")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_member_that_dies_while_it_fails_is_left_by_the_watchdog() -> None:
+    """The member's thread ends in the middle of leaving: the watchdog leaves in its place."""
+    host = MemberThread("m")
+    calls: list[str] = []
+
+    def crashed(_error: BaseException) -> None:
+        calls.append(threading.current_thread().name)
+        member.ended = True
+        if len(calls) == 1:
+            raise SystemExit
+        member.left = True
+
+    member: Any = SimpleNamespace(
+        ended=False, left=False, begin=lambda: 1 / 0, crashed=crashed, closed=None
+    )
+    host.start(member)
+    wait_until(lambda: host.dead, SOON, "the thread has ended")
+    dog = Watchdog("m_watchdog", host, member, ())
+    with pytest.raises(RuntimeError, match="the member's thread has ended"):
+        dog.look()
+    dog.start()
+    wait_until(lambda: member.left, SOON, "the member has left")
+    assert calls == ["m_loop", "m_watchdog"]
+
+
+def test_work_aside_that_ends_without_an_answer_is_noticed() -> None:
+    """And work that is done is not."""
+    host = MemberThread("m")
+    done = threading.Event()
+    host.aside(done.set)
+    assert done.wait(SOON)
+    wait_until(lambda: not host._beside, SOON, "the thread is forgotten")
+    host.check()
+    lost = threading.Thread(target=int, name="m_blocking")
+    lost.start()
+    lost.join()
+    host._beside.add(lost)
+    with pytest.raises(RuntimeError, match="m_blocking has ended unexpectedly"):
+        host.check()
+    host.check()
+
+
+def test_a_fetching_thread_that_could_not_be_started_is_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process had no thread to spare for a moment; the partition is not forgotten."""
+    events: list[FetchEvent] = []
+    config: Any = SimConfig(1000, 10_000, 1, 10, "smallest", "default")
+    manager = ConsumerFetcherManager(config, "me", events.append)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    target = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            manager.start({PartitionTopicInfo("t", 0, 0): target})
+        with pytest.raises(RuntimeError):
+            manager.check()
+    manager.check()
+    assert [one.name for one in manager._threads.values()] == ["me-leader-finder-thread"]
+    manager.shutdown()
+    manager.check()
+    assert all(has_ended(one) for one in manager._threads.values())

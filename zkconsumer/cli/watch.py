@@ -1,0 +1,163 @@
+"""``zkconsumer groups verify --watch``: verifies again and again, and prints what changes.
+
+The main thread does all of it; Ctrl-C and SIGTERM end it between two looks, or in one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import click
+
+from zkconsumer.admin.text import printable
+from zkconsumer.admin.verify import Finding
+from zkconsumer.errors import ZkConsumerError
+
+Look = Callable[[], Sequence[Finding]]
+"""Reads the groups once. Raises ZkConsumerError when that is not possible."""
+
+
+class Change(NamedTuple):
+    """What differs from the last look: ``found`` or ``cleared``; ``away`` or ``back``."""
+
+    change: str
+    finding: Finding | None
+    text: str
+
+
+@dataclass(slots=True)
+class Watch:
+    """Compares each look with those before it.
+
+    Args:
+        grace: seconds that a finding must have lasted: a rebalance leaves partitions without an
+            owner for a moment.
+    """
+
+    grace: float
+    _since: dict[Finding, float] = field(default_factory=dict)
+    _shown: dict[Finding, Finding] = field(default_factory=dict)
+    _away: bool = False
+
+    @property
+    def wrong(self) -> int:
+        """How many errors have been found and not cleared."""
+        return sum(finding.wrong for finding in self._shown.values())
+
+    def looked(self, findings: Sequence[Finding], now: float) -> Iterator[Change]:
+        """Take in what a look at the time ``now`` has found."""
+        if self._away:
+            self._away = False
+            yield Change("back", None, "the groups can be read again")
+        present = {_key(finding): finding for finding in findings}
+        self._since = {key: self._since.get(key, now) for key in present}
+        for key, finding in present.items():
+            if key not in self._shown and now - self._since[key] >= self.grace:
+                self._shown[key] = finding
+                yield Change("found", finding, finding.what)
+        for key in self._shown.keys() - present.keys():
+            finding = self._shown.pop(key)
+            yield Change("cleared", finding, finding.what)
+
+    def failed(self, error: ZkConsumerError) -> Iterator[Change]:
+        """Take in that a look was not possible. What was found before it stays so."""
+        if not self._away:
+            self._away = True
+            yield Change("away", None, str(error))
+
+
+def _key(finding: Finding) -> Finding:
+    """What makes two findings the same: numbers in their texts may differ."""
+    return finding._replace(what="")
+
+
+def watch(look: Look, grace: float, every: float, seconds: float | None, as_json: bool) -> int:
+    """Look every ``every`` seconds, for ``seconds`` in all; return the exit status.
+
+    Raises ZkConsumerError when the first look fails.
+    """
+    watching = Watch(grace)
+    begun = time.monotonic()
+    first = True
+    with _until_a_signal() as ended:
+        while not ended():
+            at = time.monotonic()
+            try:
+                changes = list(watching.looked(look(), at))
+            except ZkConsumerError as error:
+                if first:
+                    raise
+                changes = list(watching.failed(error))
+            except _Ended:
+                break
+            first = False
+            for change in changes:
+                _print(change, as_json)
+            if seconds is not None and time.monotonic() - begun >= seconds:
+                break
+            _sleep(at + every - time.monotonic())
+    click.echo(f"errors that last: {watching.wrong}", err=True)
+    return 1 if watching.wrong else 0
+
+
+class _Ended(BaseException):
+    """A signal has arrived."""
+
+
+@contextmanager
+def _until_a_signal() -> Iterator[Callable[[], bool]]:
+    """Have SIGINT and SIGTERM end what runs inside; the function returned says whether one did."""
+    arrived = False
+
+    def end(_number: int, _frame: object) -> None:
+        nonlocal arrived
+        first, arrived = not arrived, True
+        if first:
+            raise _Ended
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: arrived
+    except _Ended:
+        pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sleep(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+def _print(change: Change, as_json: bool) -> None:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    finding = change.finding
+    if as_json:
+        entry: Mapping[str, object] = {
+            "at": at,
+            "change": change.change,
+            "group": finding and finding.group,
+            "level": finding and ("error" if finding.wrong else "warning"),
+            "kind": finding and finding.kind.value,
+            "where": finding and finding.where,
+            "what": change.text,
+        }
+        sys.stdout.write(json.dumps(entry) + "\n")
+    elif finding is None:
+        sys.stdout.write(f"{at} {change.change}: {printable(change.text)}\n")
+    else:
+        level = "error" if finding.wrong else "warning"
+        sys.stdout.write(
+            f"{at} {change.change} {level} {finding.kind.value}: {printable(finding.where)}: "
+            f"{printable(change.text)}\n"
+        )
+    sys.stdout.flush()

@@ -1,0 +1,330 @@
+"""Health: whether a member does its work, and if not, why.
+
+``HealthMonitor`` looks at a member once a second, on the watchdog's thread, and notes since when
+each trouble has lasted and when each partition last made progress. ``read`` may be called by any
+thread; it waits for nothing but locks that are held for moments.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.streams import KafkaStream
+
+PATIENCE: Final = 30.0
+"""Seconds that a trouble must have lasted to be a reason, unless the caller says otherwise."""
+
+
+class Trouble(Enum):
+    """What can be wrong with a member."""
+
+    FAILED = ("failed", "The member has left its group for good, and its streams raise.")
+    STREAM_FAILED = (
+        "stream-failed",
+        "A stream has met a message that it cannot read, and cannot be read any further.",
+    )
+    CLOSED = ("closed", "``shutdown`` was called.")
+    NOT_STARTED = ("not-started", "No streams were created.")
+    NOT_REGISTERED = ("not-registered", "The member is not in its group.")
+    PAUSED = (
+        "paused",
+        "Delivery pauses, since the servers may have given the partitions to other members.",
+    )
+    REBALANCING = ("rebalancing", "A rebalance does not end.")
+    LISTENER = ("listener", "The rebalance listener does not return.")
+    BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
+    IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
+    APPLICATION = ("application", "Messages wait, and the application does not ask for them.")
+    FETCHING = ("fetching", "No broker answers for a partition of this member.")
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        """The value of the label ``reason`` in Prometheus."""
+        self.meaning = meaning
+
+
+_AT_ONCE: Final = frozenset(
+    {Trouble.FAILED, Trouble.STREAM_FAILED, Trouble.CLOSED, Trouble.NOT_STARTED}
+)
+_PAUSE: Final = 5.0
+"""Seconds between two looks after which the process must have been stopped."""
+_FINAL: Final = frozenset({Trouble.FAILED, Trouble.STREAM_FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a member is not healthy. ``str`` gives ``text``."""
+
+    trouble: Trouble
+    text: str
+    """What is wrong and what to do, in one line."""
+    seconds: float
+    """For how long, as far as it was seen."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a member does at one moment."""
+
+    state: str
+    """What the member is doing; the names are those of ``Metrics.state``."""
+    registered: bool
+    """Whether the member is in its group, as far as it knows."""
+    entitled: bool
+    """Whether partitions are assigned to it."""
+    owned: int
+    """How many partitions it owns."""
+    delivering: bool
+    """Whether it owns partitions and delivery does not pause."""
+    progress: Mapping[TopicPartition, float]
+    """For each owned partition, the seconds since a message of it was consumed or a broker
+    answered that there is none."""
+    reasons: tuple[Reason, ...]
+    """What is wrong, the worst first."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong. A member without a share of the partitions is healthy."""
+        return not self.reasons
+
+    @property
+    def alive(self) -> bool:
+        """Whether the member can recover by itself; if not, only a new connector helps."""
+        return not any(reason.trouble in _FINAL for reason in self.reasons)
+
+    @property
+    def seconds_since_progress(self) -> float | None:
+        """The longest time in ``progress``; ``None`` without partitions."""
+        return max(self.progress.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number of ``Health`` for Prometheus."""
+
+    name: str
+    help: str
+    value: Callable[[Health], float]
+
+
+GAUGES: Final = (
+    Gauge("healthy", "Whether nothing is wrong, 0 or 1.", lambda found: found.ok),
+    Gauge(
+        "alive",
+        "Whether the member can recover by itself, 0 or 1; if not, only a new connector helps.",
+        lambda found: found.alive,
+    ),
+    Gauge("registered", "Whether the member is in its group, 0 or 1.", lambda f: f.registered),
+    Gauge("entitled", "Whether partitions are assigned to it, 0 or 1.", lambda f: f.entitled),
+    Gauge(
+        "delivering",
+        "Whether it owns partitions and delivery does not pause, 0 or 1.",
+        lambda found: found.delivering,
+    ),
+    Gauge(
+        "seconds_since_progress",
+        "Of the owned partition for which it is longest: seconds since a message was consumed or "
+        "a broker answered that there is none.",
+        lambda found: found.seconds_since_progress or 0.0,
+    ),
+)
+UNHEALTHY: Final = (
+    "unhealthy",
+    "Whether something of this kind is wrong, 0 or 1; the label reason names the kind.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a member's machine knows, whatever kind of group it is in."""
+
+    state: str
+    doing: str
+    """The same in words."""
+    registered: bool
+    settled: bool
+    """Whether no rebalance is under way."""
+    assigned: int
+    owned: int
+    blocked: tuple[TopicPartition, ...] = ()
+    failure: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How far a partition was, and since when."""
+
+    position: int | None
+    answers: int
+    at: float
+
+
+@dataclass(slots=True)
+class Sources:
+    """Where the monitor looks. Each may be called by any thread."""
+
+    membership: Callable[[], Membership]
+    partitions: Callable[[], Iterable[tuple[PartitionTopicInfo, KafkaStream]]]
+    streams: Iterable[KafkaStream]
+    is_open: Callable[[], bool]
+    """Of the delivery gate."""
+    listening: Callable[[], bool]
+    """Whether the rebalance listener is being called."""
+    group: str
+    servers: str
+    """Who is asked, for people."""
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+
+class HealthMonitor:
+    """Watches one member that has streams.
+
+    Args:
+        sources: where to look.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._from = sources
+        self._lock = threading.Lock()
+        """Held for moments, and while nothing else is locked."""
+        self._since: dict[Trouble, float] = {}
+        self._seen: dict[PartitionTopicInfo, _Seen] = {}
+        self._looked = sources.clock()
+
+    def look(self) -> None:
+        """Take a sample. Called once a second."""
+        self.read(PATIENCE)
+
+    def read(self, patience: float) -> Health:
+        """The health at this moment; a trouble counts after ``patience`` seconds."""
+        sources, now = self._from, self._from.clock()
+        member = sources.membership()
+        partitions = list(sources.partitions())
+        is_open = sources.is_open()
+        found = self._troubles(member, is_open)
+        with self._lock:
+            self._leave_out_pause(now)
+            idle = self._progress(partitions, now)
+            self._since = {one: self._since.get(one, now) for one in found}
+            lasted = {one: now - since for one, since in self._since.items()}
+        reasons = [
+            Reason(one, text, lasted[one])
+            for one, text in found.items()
+            if one in _AT_ONCE or lasted[one] >= patience
+        ]
+        if is_open and member.failure is None:
+            slow = [pair for pair in partitions if idle[pair[0]] >= patience]
+            reasons += _stalled(slow, idle)
+        return Health(
+            state=member.state,
+            registered=member.registered,
+            entitled=member.assigned > 0,
+            owned=member.owned,
+            delivering=is_open and bool(partitions) and member.failure is None,
+            progress={info.topic_partition: seconds for info, seconds in idle.items()},
+            reasons=tuple(reasons),
+        )
+
+    def _leave_out_pause(self, now: float) -> None:
+        """While the process was stopped nothing was seen, so that time does not count."""
+        pause = now - self._looked
+        self._looked = now
+        if pause > _PAUSE:
+            self._since = {one: since + pause for one, since in self._since.items()}
+            for one in self._seen.values():
+                one.at += pause
+
+    def _progress(
+        self, partitions: Iterable[tuple[PartitionTopicInfo, KafkaStream]], now: float
+    ) -> dict[PartitionTopicInfo, float]:
+        seen: dict[PartitionTopicInfo, _Seen] = {}
+        for info, _ in partitions:
+            position, answers = info.position, info.answers
+            before = self._seen.get(info)
+            caught_up = before is not None and info.lag == 0 and answers != before.answers
+            if before is None or caught_up or position != before.position:
+                before = _Seen(position, answers, now)
+            seen[info] = before
+        self._seen = seen
+        return {info: now - one.at for info, one in seen.items()}
+
+    def _troubles(self, member: Membership, is_open: bool) -> dict[Trouble, str]:
+        """What is wrong at this moment, however short it has lasted; the worst first."""
+        servers, group = self._from.servers, self._from.group
+        if member.failure is not None:
+            return {Trouble.FAILED: f"{member.failure}"}
+        found: dict[Trouble, str] = {}
+        failed = [stream.failure for stream in self._from.streams if stream.failure is not None]
+        if failed:
+            found[Trouble.STREAM_FAILED] = (
+                f"a stream cannot be read any further: {failed[0]}; make a new connector, after "
+                "committing an offset behind the message"
+            )
+        if not member.registered:
+            found[Trouble.NOT_REGISTERED] = (
+                f"not a member of group {group}: {member.doing}; check {servers}"
+            )
+        elif not is_open:
+            found[Trouble.PAUSED] = f"delivery pauses: check {servers}, and pauses of this process"
+        if self._from.listening():
+            found[Trouble.LISTENER] = (
+                "the rebalance listener has not returned: look at what it waits for"
+            )
+        elif member.registered and not member.settled:
+            found[Trouble.REBALANCING] = f"a rebalance is under way: {member.doing}"
+        if member.blocked:
+            names = ", ".join(map(str, member.blocked[:3]))
+            found[Trouble.BLOCKED] = (
+                f"{len(member.blocked)} partitions are still owned by other members, such as "
+                f"{names}: zkconsumer groups verify {group} names the owners"
+            )
+        if member.registered and member.assigned and not member.owned:
+            found[Trouble.IDLE] = (
+                f"owns none of the {member.assigned} partitions assigned to this member: "
+                f"{member.doing}"
+            )
+        return found
+
+
+def _stalled(
+    slow: list[tuple[PartitionTopicInfo, KafkaStream]], idle: Mapping[PartitionTopicInfo, float]
+) -> list[Reason]:
+    """Why these partitions make no progress."""
+    waiting = [info for info, stream in slow if stream.in_hand or len(stream.queue)]
+    silent = [info for info, stream in slow if not (stream.in_hand or len(stream.queue))]
+    found = []
+    if waiting:
+        text = (
+            f"the application consumes nothing of {_names(waiting)}: look at what it does with "
+            "the last message"
+        )
+        found.append(Reason(Trouble.APPLICATION, text, max(idle[info] for info in waiting)))
+    if silent:
+        text = f"no broker answers for {_names(silent)}: check the brokers and their leaders"
+        found.append(Reason(Trouble.FETCHING, text, max(idle[info] for info in silent)))
+    return found
+
+
+def _names(infos: list[PartitionTopicInfo]) -> str:
+    first = ", ".join(str(info.topic_partition) for info in infos[:3])
+    return first if len(infos) <= 3 else f"{first} and {len(infos) - 3} more"
+
+
+def without_streams(closed: bool) -> Health:
+    """The health of a connector that has no streams; ``closed``: it was shut down."""
+    if closed:
+        reason = Reason(Trouble.CLOSED, "the connector is shut down; make a new one", 0.0)
+    else:
+        text = "no streams were created: call create_message_streams"
+        reason = Reason(Trouble.NOT_STARTED, text, 0.0)
+    return Health("CLOSED" if closed else "NEW", False, False, 0, False, {}, (reason,))
