@@ -11,6 +11,7 @@ import pytest
 
 from zkconsumer.core.common import topic_filter
 from zkconsumer.core.common.java_regex import compile_java
+from zkconsumer.core.common.name_sets import Names
 from zkconsumer.core.common.topic_filter import Expansions, expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
@@ -45,9 +46,9 @@ class Counting:
         self._program = compile_java(regex)
         return self
 
-    def fullmatch(self, name: str, timeout: float) -> Any:
-        self.names += 1
-        return self._program.fullmatch(name, timeout=timeout)
+    def matches(self, names: Names) -> list[bool]:
+        self.names += len(names.names)
+        return self._program.matches(names)
 
     def take(self) -> int:
         """Names since the last call."""

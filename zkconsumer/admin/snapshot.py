@@ -15,7 +15,12 @@ from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS, expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
-from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_registration, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import (
+    GroupPaths,
+    child_number,
+    decode_registration,
+    is_legal_topic,
+)
 from zkconsumer.errors import ZnodeFormatError
 
 CONSUMERS: Final = "/consumers"
@@ -159,9 +164,7 @@ def interpret(snapshot: GroupSnapshot, all_topics: Collection[str]) -> Registrat
 
 def partition_number(name: str) -> int | None:
     """Return the partition that a child's name means in Kafka 0.8 and later, or ``None``."""
-    if not (name.isascii() and name.isdigit()) or len(name) > 10:
-        return None
-    return int(name) if str(int(name)) == name and int(name) < 2**31 else None
+    return child_number(name)
 
 
 def topics_of(snapshot: GroupSnapshot, registrations: Registrations) -> list[str]:

@@ -14,6 +14,7 @@ from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     broker_path,
+    child_number,
     decode_broker,
     decode_topic,
     topic_path,
@@ -106,7 +107,8 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
 
 def read_brokers() -> Script[BrokersSnapshot]:
     """Read where the brokers are."""
-    names = [name for name in (yield from children(BROKER_IDS)) or [] if name.isdecimal()]
+    listed = (yield from children(BROKER_IDS)) or []
+    names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
     nodes = yield from read_many(paths)
     endpoints: dict[int, BrokerEndpoint] = {}

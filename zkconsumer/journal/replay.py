@@ -2,7 +2,7 @@
 
 What is compared after each event: the machine's state, its commands with all their fields, and what
 must hold of every machine. A machine reads no clock and draws no random number, so the events
-determine all of it. One exception: whether a topic filter takes too long depends on the computer.
+determine all of it.
 """
 
 from __future__ import annotations

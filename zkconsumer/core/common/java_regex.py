@@ -2,7 +2,8 @@ r"""Compile a Java regex so that it matches topic names as ``java.util.regex`` d
 
 Members of a group must agree which topics a filter means, and JVM members use Java's dialect. A
 subject is always a topic's name (ASCII letters, digits, ``.``, ``_``, ``-``), which settles most
-differences; the rest is translated here to the ``regex`` library, or refused:
+differences; the rest is translated here to pieces in the dialect of the ``regex`` library, which
+`name_sets` matches, or refused:
 
 - ``\Q..\E``, ``\x{..}``, ``\uXXXX``, ``\0oo``, ``\cX``, ``\e``, ``\h``, ``\v``, ``\z``, ``\R`` are
   rewritten; character classes with unions, ``&&`` and POSIX-like ``\p`` names too;
@@ -10,9 +11,8 @@ differences; the rest is translated here to the ``regex`` library, or refused:
   counted repetition, ``(?P<..>)``, ``(?#..)``, ``(?R)``, fuzzy matching, letters after a backslash
   that mean nothing in Java.
 
-Compiling has a bound too: the library copies what a repetition must repeat, so
-``((a{9999}){9999})`` would take all memory. Patterns that unfold to more than 20,000 parts beyond
-their length, or nest deeper than 100 groups, are refused although Java takes them.
+A pattern's size has bounds too. One that unfolds to more than 20,000 parts beyond its length, nests
+deeper than 100 groups, or has more than 8,192 characters is refused although Java takes it.
 
 Known to differ: Java also refuses look-behinds without an upper bound, and takes comments mode
 ``(?x)`` and ``\N{..}``, which are refused here.
@@ -27,6 +27,10 @@ from typing import Final
 
 import regex
 
+from zkconsumer.core.common.name_sets import LISTS, NameList, Program
+
+MAX_LENGTH: Final = 8_192
+"""Most characters of a pattern, unless it only lists names."""
 MAX_COPIES: Final = 20_000
 """Most parts that repetitions may add when they are unfolded."""
 MAX_NESTING: Final = 100
@@ -67,13 +71,17 @@ class InvalidRegexError(ValueError):
 
 
 @lru_cache(maxsize=16)
-def compile_java(pattern: str) -> regex.Pattern[str]:
+def compile_java(pattern: str) -> Program | NameList:
     """Return the compiled pattern. Raises InvalidRegexError."""
     try:
-        return regex.compile(_Translator(pattern).translate(), regex.V1 | regex.ASCII)
+        if LISTS.fullmatch(pattern):
+            return NameList(pattern)
+        if len(pattern) > MAX_LENGTH:
+            raise InvalidRegexError(f"it has more than {MAX_LENGTH} characters")
+        return Program(_Translator(pattern).translate())
     except InvalidRegexError:
         raise
-    except (regex.error, ValueError, OverflowError, RecursionError, MemoryError) as error:
+    except (regex.error, ValueError, OverflowError) as error:
         raise InvalidRegexError(str(error)) from None
 
 
@@ -88,7 +96,8 @@ class _Translator:
         self.size = 0  # parts of what a quantifier would repeat
         self.references: list[tuple[int, int]] = []  # index in the output, number of the group
 
-    def translate(self) -> str:
+    def translate(self) -> list[str]:
+        """The pattern in pieces of the ``regex`` library's dialect."""
         out: list[str] = []
         repeatable = False  # whether a quantifier may come next
         while self.at < len(self.pattern):
@@ -113,6 +122,8 @@ class _Translator:
             if self.pattern[start + 1 : start + 2] in _DIGITS and character == "\\":
                 self.references.append((len(out), self._reference()))
                 out.append("")
+            elif self._take("\\Q"):
+                out += map(_literal, map(ord, self._quoted()))
             elif character == "\\":
                 out.append(self._escape(in_class=False))
             elif character == "[":
@@ -123,7 +134,7 @@ class _Translator:
             self._count(self.at - start)
         for index, number in self.references:  # no such group: compiles and never matches
             out[index] = f"(?:\\{number})" if number <= self.groups else "(?!)"
-        return "".join(out)
+        return out
 
     def _count(self, size: int) -> None:
         """Note the size of what was just read; a quantifier may repeat it."""
@@ -211,10 +222,7 @@ class _Translator:
         self.at += 1
         letter = self._next("an escape")
         if letter == "Q":
-            end = self.pattern.find("\\E", self.at)
-            quoted = self.pattern[self.at : end] if end >= 0 else self.pattern[self.at :]
-            self.at = end + 2 if end >= 0 else len(self.pattern)
-            return "".join(_literal(ord(character)) for character in quoted)
+            return "".join(_literal(ord(character)) for character in self._quoted())
         if letter in "pP":
             return self._property(negated=letter == "P")
         if not in_class and letter == "k" and self._take("<"):
@@ -229,6 +237,13 @@ class _Translator:
         if letter in ("dDwWsS" if in_class else _SAME_ESCAPES):
             return f"\\{letter}"
         return _literal(self._code_point(letter))
+
+    def _quoted(self) -> str:
+        """Read what ``\\Q`` quotes; ``at`` is behind it."""
+        end = self.pattern.find("\\E", self.at)
+        quoted = self.pattern[self.at : end] if end >= 0 else self.pattern[self.at :]
+        self.at = end + 2 if end >= 0 else len(self.pattern)
+        return quoted
 
     def _code_point(self, letter: str) -> int:
         """The character that an escape stands for; ``at`` is behind its letter."""

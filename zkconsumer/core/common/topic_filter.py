@@ -2,8 +2,8 @@
 
 A filter (white list or black list) is a regex over whole topic names. Every member evaluates every
 other member's filter against its own list of topics, so the result must be the same everywhere.
-Patterns are foreign input: matching has a time limit. Pure functions apart from that limit, which
-the ``regex`` library keeps; any thread may call them.
+Patterns are foreign input: the steps of matching are limited, see `name_sets`. Pure functions; any
+thread may call them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from regex import Pattern as Program
-
 from zkconsumer.core.common.java_regex import InvalidRegexError, compile_java
+from zkconsumer.core.common.name_sets import NameList, Names, Program, TooManyStepsError
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ConfigError, ZnodeFormatError
@@ -22,18 +21,7 @@ from zkconsumer.errors import ConfigError, ZnodeFormatError
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics that filters leave out while ``exclude.internal.topics`` is true."""
 
-_QUICK_SECONDS: Final = 0.0005
-"""Processor time for one name on the first try. Ordinary patterns take some microseconds."""
-_SLOW_SECONDS: Final = 0.01
-"""Processor time for one name on the second try."""
-_SLOW_NAMES: Final = 4
-"""How many names may need a second try: 4 x 10 ms, then the pattern is refused."""
-
 _BLANKS: Final = "".join(map(chr, range(33)))  # what Java's String.trim removes
-
-
-class _TooSlowError(Exception):
-    """A pattern used up its time."""
 
 
 class _UnusableError(Exception):
@@ -63,7 +51,7 @@ class TopicFilter:
 
     pattern: Pattern
     regex: str
-    _program: Program[str] = field(init=False, repr=False, compare=False)
+    _program: Program | NameList = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -83,8 +71,8 @@ class TopicFilter:
         the regex takes too long.
         """
         try:
-            return bool(_select(self.pattern, self._program, [topic], exclude_internal))
-        except _TooSlowError:
+            return bool(_select(self.pattern, self._program, Names([topic]), exclude_internal))
+        except TooManyStepsError:
             raise ConfigError(
                 [f"topic filter {self.regex!r} takes too long to match {topic!r}: simplify it"]
             ) from None
@@ -114,9 +102,8 @@ def expand(
     can have are left out, because they have no partitions. The reader's own ``exclude_internal``
     counts.
 
-    Raises ZnodeFormatError when the regex is invalid, or takes too long: more than 0.5 ms of
-    processor time for each of five names, or more than 10 ms for one. So n names take 0.5 ms times
-    n, and some 50 ms, at most. Whether a borderline pattern takes too long depends on the machine.
+    Raises ZnodeFormatError when the regex is invalid, or takes more steps than are allowed for all
+    names together. That depends on the regex and the names, so it is the same for all members.
     """
     # DEVIATION-24: the JVM's hash maps hold them, and order partitions with equal hashes.
     if subscription.pattern is Pattern.STATIC:
@@ -138,7 +125,7 @@ class Expansions:
     def __init__(self) -> None:
         self._all_topics: tuple[str, ...] = ()
         self._exclude_internal = True
-        self._names: list[str] = []
+        self._names = Names([])
         self._found: dict[_Key, dict[str, int] | str] = {}
 
     def of(
@@ -150,7 +137,7 @@ class Expansions:
         """Do as ``expand`` for each registration, by any name.
 
         Returns the expanded ones by name, and by name why the others cannot be used. A filter that
-        took too long is not tried again with the same topics.
+        took too many steps is not tried again with the same topics.
         """
         before, self._found = self._found, {}
         topics = tuple(all_topics)
@@ -179,17 +166,15 @@ class Expansions:
             return str(fault)
 
 
-def _legal(topics: Collection[str]) -> list[str]:
-    return list(filter(is_legal_topic, topics))
+def _legal(topics: Collection[str]) -> Names:
+    return Names(filter(is_legal_topic, topics))
 
 
 def _static(subscription: Subscription) -> dict[str, int]:
     return {name: n for name, n in subscription.topics.items() if is_legal_topic(name)}
 
 
-def _selected(
-    subscription: Subscription, names: Collection[str], exclude_internal: bool
-) -> dict[str, int]:
+def _selected(subscription: Subscription, names: Names, exclude_internal: bool) -> dict[str, int]:
     """Topics that a filter means, with their number of streams. Raises _UnusableError."""
     stored, streams = next(iter(subscription.topics.items()))
     cleaned = clean_regex(stored)
@@ -200,32 +185,19 @@ def _selected(
         raise _UnusableError(
             f"topic filter {cleaned[:60]!a} is not a valid regex: {error}"
         ) from None
-    except _TooSlowError:
+    except TooManyStepsError:
         raise _UnusableError(f"topic filter {cleaned[:60]!a} takes too long to match") from None
     return dict.fromkeys(chosen, streams)
 
 
 def _select(
-    pattern: Pattern, program: Program[str], names: Collection[str], exclude_internal: bool
+    pattern: Pattern, program: Program | NameList, names: Names, exclude_internal: bool
 ) -> list[str]:
-    """Return the names a filter means. Raises _TooSlowError."""
+    """Return the names a filter means. Raises TooManyStepsError."""
     wanted = pattern is Pattern.WHITE_LIST
-    retries = _SLOW_NAMES
-    chosen: list[str] = []
-    for name in names:
-        if exclude_internal and name in INTERNAL_TOPICS:
-            continue
-        try:
-            # DEVIATION-21: the JVM lets a regex run indefinitely.
-            matched = program.fullmatch(name, timeout=_QUICK_SECONDS)
-        except TimeoutError:
-            if not retries:
-                raise _TooSlowError from None
-            retries -= 1
-            try:
-                matched = program.fullmatch(name, timeout=_SLOW_SECONDS)
-            except TimeoutError:
-                raise _TooSlowError from None
-        if (matched is not None) is wanted:
-            chosen.append(name)
-    return chosen
+    # DEVIATION-21: the JVM lets a regex run indefinitely.
+    return [
+        name
+        for name, matched in zip(names.names, program.matches(names), strict=True)
+        if matched is wanted and not (exclude_internal and name in INTERNAL_TOPICS)
+    ]

@@ -72,9 +72,8 @@ class GroupView:
     id to topic to number of streams, filters already expanded, members and topics in the order in
     which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
     path of each znode that could not be used (registration, topic, broker) to the reason; what it
-    says is left out. All members leave out the same, but for a filter that takes about as long to
-    match as it may: there each member's processor decides. ``partitions`` maps topic to its
-    partitions, ascending.
+    says is left out. All members leave out the same. ``partitions`` maps topic to its partitions,
+    ascending.
     """
 
     registered: bool

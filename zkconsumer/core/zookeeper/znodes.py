@@ -46,6 +46,16 @@ def is_legal_topic(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
 
 
+def child_number(name: str) -> int | None:
+    """Return the broker or partition that a child's name means, or ``None``.
+
+    Other names are foreign, also those that only Python takes for a number, such as ``01``.
+    """
+    if not (name.isascii() and name.isdigit()) or len(name) > 10:
+        return None
+    return int(name) if str(int(name)) == name and int(name) <= _INT32 else None
+
+
 def broker_path(broker_id: int) -> str:
     """Return the path of a broker's registration."""
     return f"{BROKER_IDS}/{_number(BROKER_IDS, broker_id)}"

@@ -16,6 +16,7 @@ from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
     broker_path,
+    child_number,
     decode_broker,
     decode_registration,
     decode_topic,
@@ -48,7 +49,8 @@ def _children(path: str) -> Script[tuple[str, ...]]:
 
 def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
     """Znodes of the brokers, by name; their list is watched."""
-    names = [name for name in sorted((yield from _children(BROKER_IDS))) if name.isdecimal()]
+    listed = sorted((yield from _children(BROKER_IDS)))
+    names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
     nodes: list[Node | None] = []
     if ctx.spec.scala:
