@@ -41,7 +41,10 @@ _TEST_TIMEOUT_S: Final = 60
 """Of one test with a mutant: one that hangs has found it."""
 _END_S: Final = 20
 """Seconds in which interrupted tests may stop their servers."""
-_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/[^ ]+)", re.MULTILINE)
+_OPTIONS: Final = "-q -x --tb=short -p no:cacheprovider -p no:xdist -p no:hypothesispytest".split()
+"""Pytest's; Hypothesis's plugin alone takes a second to load, and its tests do without."""
+_PACKAGES: Final = ("zkconsumer", "migrate", "spark")
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,9 @@ class Trees:
             for name in names:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
+            # Compiled once; hashes, not times, say which file has a mutant now.
+            compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", *_PACKAGES]
+            subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
             self._free.put(tree)
 
     @contextmanager
@@ -133,10 +139,10 @@ class Trees:
     def run(self, tree: Path, tests: Iterable[str], timeout: float, *options: str) -> Run:
         """Run pytest in a copy."""
         path = os.pathsep.join(str(tree / folder) for folder in ("", "migrate", "spark"))
-        arguments = ["-q", "-x", "-p", "no:cacheprovider", "--tb=short", *options, *tests]
+        arguments = [*_OPTIONS, *options, *tests]
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
-                [sys.executable, "-B", "-m", "pytest", *arguments],
+                [sys.executable, "-m", "pytest", *arguments],
                 cwd=tree,
                 env=os.environ | {"PYTHONPATH": path},
                 stdout=output,
