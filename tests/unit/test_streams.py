@@ -633,3 +633,27 @@ def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
     with pytest.raises(ConsumerTimeoutError if end == "revoke" else StopIteration):
         iter(tested).next()
     assert info.consumed_offset == 0
+
+
+def test_a_chunk_wakes_the_thread_that_waits_for_it(info: PartitionTopicInfo) -> None:
+    """At once, not when its timeout is over."""
+    tested = stream(timeout_ms=20_000)
+    got: list[MessageAndMetadata] = []
+    waiting = threading.Thread(target=lambda: got.append(iter(tested).next()), daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    tested.queue.put(chunk(info, 0, 0))
+    waiting.join(10)
+    assert [message.offset for message in got] == [0]
+
+
+def test_a_stop_waits_for_a_put_that_is_under_way(info: PartitionTopicInfo) -> None:
+    """A put that looked at ``stopped`` before it was set may still append."""
+    queue = ChunkQueue(1, threading.Lock())
+    fenced = threading.Thread(target=queue.fence, daemon=True)
+    with queue.changed:
+        fenced.start()
+        fenced.join(0.05)
+        assert fenced.is_alive()
+    fenced.join(10)
+    assert not fenced.is_alive()
