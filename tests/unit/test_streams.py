@@ -657,3 +657,22 @@ def test_a_stop_waits_for_a_put_that_is_under_way(info: PartitionTopicInfo) -> N
         assert fenced.is_alive()
     fenced.join(10)
     assert not fenced.is_alive()
+
+
+def test_a_fault_wakes_the_thread_that_waits_for_a_message() -> None:
+    """It hears of it at once: nothing else is going to arrive."""
+    tested = stream(timeout_ms=20_000)
+    raised: list[Exception] = []
+
+    def read() -> None:
+        try:
+            iter(tested).next()
+        except RuntimeError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=read, daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    tested.fail(RuntimeError("the member has failed"))
+    waiting.join(10)
+    assert [str(error) for error in raised] == ["the member has failed"]
