@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
-
 import pytest
 
+from tests.unit.tool_zk import ToolZk
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Failed,
-    GetMany,
     Multi,
-    Ok,
     Reply,
     SetData,
     ZkOp,
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import GroupActiveError, GroupChangedError, ZkUnavailableError
-from zkconsumer.sim.kernel import Kernel
-from zkconsumer.sim.zk import FakeZk
 
 PATHS = GroupPaths("g")
 KEY = OffsetKey("g", "t", 0)
 
 
-class Zk:
-    """A tool's session. ``before`` and ``after`` are called with each operation, ``after`` also
-    with its reply, which it may replace."""
+class Zk(ToolZk):
+    """A group with offsets of two topics, one of which was owned."""
 
     def __init__(self) -> None:
-        self.zk = FakeZk(Kernel(1))
-        self.before: Callable[[ZkOp], object] = lambda op: None
-        self.after: Callable[[ZkOp, Reply], Reply] = lambda op, reply: reply
-        self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
-        self._pass(1.0)
+        super().__init__()
         for path in ("/consumers", PATHS.root, PATHS.owners, PATHS.offsets):
             self.zk.do(Create(path))
         for topic in ("t", "u"):
@@ -46,48 +35,16 @@ class Zk:
             self.zk.do(Create(f"{PATHS.offsets_topic(topic)}/0", b"7"))
         self.zk.do(Create(PATHS.owners_topic("t")))
 
-    def _pass(self, seconds: float) -> None:
-        self.zk.kernel.run(until=self.zk.kernel.now + seconds)
-
-    def run(self, script: Any) -> Any:
-        reply: Reply | None = None
-        while True:
-            try:
-                op = next(script) if reply is None else script.send(reply)
-            except StopIteration as end:
-                return end.value
-            self.before(op)
-            reply = self.after(op, self._send(op))
-
-    def _send(self, op: ZkOp) -> Reply:
-        if isinstance(op, GetMany) and op.children:  # which members do not ask for
-            there = [self.zk.get(path) is not None for path in op.paths]
-            lists = [tuple(self.zk.children(path)) for path in op.paths]
-            return Ok(
-                tuple(names if found else None for names, found in zip(lists, there, strict=True))
-            )
-        replies: list[Reply] = []
-        self._client.submit(op, replies.append)
-        self._pass(0.1)
-        return replies[0]
-
-    def run_all(self, scripts: Iterable[Any]) -> Iterator[Any]:
-        return map(self.run, scripts)
-
     def register(self) -> None:
         """A member comes."""
         for path in (PATHS.ids, PATHS.member("g_m")):
             if self.zk.get(path) is None:
                 self.zk.do(Create(path))
 
-    def text(self, path: str) -> bytes | None:
-        node = self.zk.get(path)
-        return None if node is None else node.data
-
 
 @pytest.fixture
 def zk() -> Zk:
-    """A group with offsets of two topics, one of which was owned."""
+    """The group."""
     return Zk()
 
 
@@ -136,6 +93,15 @@ def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
     zk.after = overwrite
     with pytest.raises(GroupChangedError, match="holds something else now"):
         tools.carry_out(tools.plan_import({KEY: 9}))
+
+
+def test_an_offset_that_changes_meanwhile_is_left_alone(zk: Zk, tools: GroupTools) -> None:
+    """Between the look and the write."""
+    plan = tools.plan_import({KEY: 9})
+    zk.zk.do(SetData(KEY.path, b"8"))
+    with pytest.raises(GroupChangedError, match="was changed by somebody else"):
+        tools.carry_out(plan)
+    assert zk.text(KEY.path) == b"8"
 
 
 def test_an_active_group_is_written_to_with_force_only(zk: Zk, tools: GroupTools) -> None:

@@ -109,3 +109,17 @@ def test_a_broker_that_hangs_is_not_an_old_one(
     monkeypatch.setattr(module, "supported_versions", versions)
     with pytest.raises(BrokerUnavailableError, match="silent"):
         connect[1].open()
+
+
+def test_versions_that_cannot_be_read_are_the_broker_s_error(
+    connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an error of this library."""
+
+    def versions(_connection: object) -> dict[int, int]:
+        raise TypeError("'NoneType' object is not iterable")
+
+    monkeypatch.setattr(module, "supported_versions", versions)
+    with pytest.raises(BrokerError, match="cannot be read"):
+        connect[1].open()
+    assert not connect[1].is_open

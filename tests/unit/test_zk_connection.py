@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
@@ -99,3 +100,40 @@ def test_the_granted_session_timeout_is_in_seconds(
     monkeypatch.setattr(ConnectionHandler, "_invoke", lambda *_: (answer, None))
     connection._invoke(1.0, Connect(0, 0, 6000, 0, b"", None))
     assert connection.granted == 4.0
+
+
+def test_an_answer_that_cannot_be_read_answers_its_request(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo has taken it off its list: nothing else would."""
+
+    def fail(handler: Connection, *_: object) -> None:
+        handler.client._pending.popleft()
+        raise KeyError("an error code that kazoo does not know")
+
+    monkeypatch.setattr(ConnectionHandler, "_read_response", fail)
+    result = connection.client.handler.async_result()
+    connection.client._pending = deque([(None, result, 7)])
+    with pytest.raises(KeyError):
+        connection._read_response(SimpleNamespace(xid=7), b"", 0)
+    assert isinstance(result.exception, ConnectionLoss)
+
+
+def test_an_answer_out_of_order_breaks_the_connection(connection: Connection) -> None:
+    """And says nothing to the request that is next."""
+    result = connection.client.handler.async_result()
+    connection.client._pending = deque([(None, result, 7)])
+    with pytest.raises(ConnectionDropped, match="out of order"):
+        connection._read_response(SimpleNamespace(xid=8), b"", 0)
+    assert not result.ready()
+
+
+def test_servers_that_know_less_than_the_client_take_it_in_the_end(
+    connection: Connection,
+) -> None:
+    """After two session timeouts without any server it connects as one that has seen nothing."""
+    connection.client.last_zxid = 5
+    for waited, known in ((0, 5), (1.9 * SESSION, 5), (2.1 * SESSION, 0)):
+        connection._turned_away = time.monotonic() - waited if waited else None
+        connection._refused()
+        assert connection.client.last_zxid == known

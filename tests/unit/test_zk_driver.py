@@ -10,7 +10,16 @@ import pytest
 from kazoo import exceptions as kz
 from kazoo.protocol.states import EventType, KazooState
 
-from zkconsumer.core.zookeeper.ops import Code, Exists, Failed, Listing, Ok, Reply, SessionEvent
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Exists,
+    Failed,
+    GetMany,
+    Listing,
+    Ok,
+    Reply,
+    SessionEvent,
+)
 from zkconsumer.zk import driver as module
 from zkconsumer.zk.driver import ZkDriver
 
@@ -102,3 +111,18 @@ def test_a_counted_list_counts_its_children() -> None:
     result = SimpleNamespace(exception=None, value=(["a"], stat))
     module._deliver(module._listing, replies.append, result)
     assert replies == [Ok(Listing(("a",), 5, 9))]
+
+
+def test_what_must_not_be_read_is_not_missing(bench: Bench) -> None:
+    """An owner znode that cannot be read is not a free partition, however it is asked for."""
+    op = GetMany(("/a", "/b"))
+    replies: list[Reply] = []
+    value = [kz.NoNodeError.code, kz.NoAuthError.code]
+    bench.driver._multi_read(op, replies.append, SimpleNamespace(exception=None, value=value))
+    pipelined = module._Pipelined(op, replies.append)
+    for index, error in enumerate((kz.NoNodeError(), kz.NoAuthError())):
+        pipelined._answered(index, SimpleNamespace(exception=error))
+    assert replies == [Failed(Code.NO_AUTH, 1)] * 2
+    value[1] = kz.NoNodeError.code
+    bench.driver._multi_read(op, replies.append, SimpleNamespace(exception=None, value=value))
+    assert replies[2] == Ok((None, None))
