@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import struct
 import sys
@@ -181,6 +182,12 @@ def test_transactional_batches_are_messages() -> None:
     transactional = bytearray(batch([(b"k", b"v")] * 2))
     transactional[22] |= 0x10
     assert [record[2] for record in decode(seal(bytes(transactional)))] == [0, 1]
+
+
+def test_compressed_data_that_ends_early_is_damaged() -> None:
+    """What is there unfolds, but messages are missing."""
+    with pytest.raises(InvalidMessageError, match="ends early"):
+        codecs.decompress(GZIP, gzip.compress(b"x" * 1000)[:-9])
 
 
 def test_log_append_time() -> None:
