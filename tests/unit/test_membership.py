@@ -700,3 +700,14 @@ def test_static_members_come_first() -> None:
         shares = {name: decode_assignment(raw).partitions for name, raw in given.items()}
         assert {name: len(share) for name, share in shares.items()} == {"m1": 1, "m9": 2}
         assert A[0] in shares["m9"]
+
+
+@pytest.mark.parametrize("code", [22, 25])
+def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
+    """The group has given the partitions to others: the answer to a commit says so as well as one
+    to a heartbeat."""
+    machine = stable()
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
+    assert commands.Drop in kinds(given)
+    assert not machine.held
