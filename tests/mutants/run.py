@@ -41,7 +41,17 @@ _TEST_TIMEOUT_S: Final = 60
 """Of one test with a mutant: one that hangs has found it."""
 _END_S: Final = 20
 """Seconds in which interrupted tests may stop their servers."""
-_OPTIONS: Final = "-q -x --tb=short -p no:cacheprovider -p no:xdist -p no:hypothesispytest".split()
+_OPTIONS: Final = [
+    "-q",
+    "-x",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-p",
+    "no:hypothesispytest",
+]
 """Pytest's; Hypothesis's plugin alone takes a second to load, and its tests do without."""
 _PACKAGES: Final = ("zkconsumer", "migrate", "spark")
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+)", re.MULTILINE)
@@ -109,10 +119,11 @@ def load() -> list[Mutant]:
 class Trees:
     """Copies of the tree, one for each job, and the tests that run in them. Any thread.
 
-    ``stop`` ends all tests that run.
+    ``stop`` ends all tests that run. ``compiled``: compile the copies first, which pays for more
+    than a handful of mutants.
     """
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, jobs: int, *, compiled: bool = True) -> None:
         self.jobs = jobs
         self.stop = threading.Event()
         self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
@@ -124,7 +135,8 @@ class Trees:
                 shutil.copy2(ROOT / name, tree / name)
             # Compiled once; hashes, not times, say which file has a mutant now.
             compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", *_PACKAGES]
-            subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
+            if compiled:
+                subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
             self._free.put(tree)
 
     @contextmanager
@@ -139,7 +151,8 @@ class Trees:
     def run(self, tree: Path, tests: Iterable[str], timeout: float, *options: str) -> Run:
         """Run pytest in a copy."""
         path = os.pathsep.join(str(tree / folder) for folder in ("", "migrate", "spark"))
-        arguments = [*_OPTIONS, *options, *tests]
+        without = [part for name in _WITHOUT for part in ("-p", f"no:{name}")]
+        arguments = ["-q", "-x", "--tb=short", *without, *options, *tests]
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", *arguments],
