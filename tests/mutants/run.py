@@ -41,18 +41,8 @@ _TEST_TIMEOUT_S: Final = 60
 """Of one test with a mutant: one that hangs has found it."""
 _END_S: Final = 20
 """Seconds in which interrupted tests may stop their servers."""
-_OPTIONS: Final = [
-    "-q",
-    "-x",
-    "--tb=short",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:xdist",
-    "-p",
-    "no:hypothesispytest",
-]
-"""Pytest's; Hypothesis's plugin alone takes a second to load, and its tests do without."""
+_WITHOUT: Final = ("cacheprovider", "hypothesispytest", "xdist")
+"""Pytest's plugins that are left out; Hypothesis's takes a second to load."""
 _PACKAGES: Final = ("zkconsumer", "migrate", "spark")
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+)", re.MULTILINE)
 
