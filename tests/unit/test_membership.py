@@ -711,3 +711,30 @@ def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
     given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
     assert commands.Drop in kinds(given)
     assert not machine.held
+
+
+def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
+    """Another member wants one: when it is created, only the leader can notice."""
+    machine = stable()
+    beat(machine, 27)
+    answer(machine, events.FetchingStopped, {})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    told = tuple(
+        GroupMember(
+            name, None, RangeStrategy().subscribe(MemberState(name, topics, frozenset(), 1))
+        )
+        for name, topics in (("m1", {"a": 1}), ("m2", {"new": 1}))
+    )
+    given = answer(machine, events.Joined, "m1", 2, "m1", "range", told)
+    (load,) = (one for one in given if isinstance(one, commands.LoadTopics))
+    assert load.topics == ("a", "new")
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 9})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.FetchingStarted)
+    (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
+    assert load.topics == ("a", "new")
+    given = tell(machine, events.TopicsLoaded(load.token, {"a": 2, "new": 1}))
+    assert commands.StopFetching in kinds(given)
