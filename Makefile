@@ -77,7 +77,7 @@ fuzz: $(STAMP) ## coverage-guided fuzzing of every decoder of foreign bytes (a m
 	@$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python -m tests.fuzz.run
 
-mutants: $(STAMP) ## plant known bugs one at a time: does a test find each? (make mutants ARGS='--only NAME --json')
+mutants: $(STAMP) ## plant known bugs, two at a time: does a test find each? 15 minutes (ARGS="--only NAME --json")
 	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 interop: setup ## our members beside the original consumer, every case (about 8 minutes)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import zlib
+from pathlib import Path
 
 import pytest
-from zkaudit.decode.txnlog import TXN_HEADER, BodyError, decode_payload
+from zkaudit.decode.batches import LogReader
+from zkaudit.decode.columns import Filters
+from zkaudit.decode.txnlog import (
+    FILE_HEADER,
+    TXN_HEADER,
+    BodyError,
+    Stop,
+    decode_payload,
+    judge,
+)
 
-DELETE, SET_DATA, MULTI, ERROR = 2, 5, 14, -1
+DELETE, SET_DATA, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 14, -1, -10, -11
 
 
 def text(value: bytes) -> bytes:
@@ -52,3 +64,41 @@ def test_the_operations_of_a_failed_multi_are_not_done() -> None:
     first, second = decode_payload(transaction(MULTI, body))
     assert (first.type, first.tried, first.path, first.error) == ("error", "setData", "/a", 0)
     assert (second.type, second.error) == ("error", -101)
+
+
+def log(path: Path, *payloads: bytes) -> Path:
+    """A file of whole records."""
+    records = [struct.pack(">qi", zlib.adler32(one), len(one)) + one + b"B" for one in payloads]
+    path.write_bytes(FILE_HEADER + b"".join(records))
+    return path
+
+
+def test_a_damaged_record_at_the_end_is_corruption(tmp_path: Path) -> None:
+    """It is all there, so it is not one that is being written."""
+    file = log(tmp_path / "log.1", transaction(DELETE, text(b"/a")))
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        end = judge(descriptor, file.name, len(FILE_HEADER))
+    finally:
+        os.close(descriptor)
+    assert end is not None
+    assert (end.position, end.stop) == (len(FILE_HEADER), Stop.CORRUPT)
+    assert end.reason.startswith("checksum ")
+
+
+def test_a_path_prefix_keeps_what_has_no_path(tmp_path: Path) -> None:
+    """Ephemerals end with their sessions."""
+    write = text(b"/b") + text(b"1") + struct.pack(">i", 3)
+    file = log(
+        tmp_path / "log.1",
+        transaction(CREATE_SESSION, struct.pack(">i", 6000)),
+        transaction(SET_DATA, write),
+        transaction(DELETE, text(b"/a/x")),
+        transaction(CLOSE_SESSION, b""),
+    )
+    batches = LogReader(file, filters=Filters("/a")).batches()
+    types = [row["type"] for batch in batches for row in batch.to_pylist()]
+    assert types == ["createSession", "delete", "closeSession"]

@@ -64,6 +64,15 @@ def test_a_plan_cut_at_any_byte_is_refused() -> None:
             plan_file.parse("plan", data[:end])
 
 
+def test_a_plan_that_lacks_a_group_is_refused() -> None:
+    """The totals at its end count what was there."""
+    lines = list(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS))
+    heads = [number for number, line in enumerate(lines) if line.startswith('{"group":')]
+    without = "".join(lines[: heads[0]] + lines[heads[1] :])
+    with pytest.raises(PlanFileError, match="the totals at the end do not agree"):
+        plan_file.parse("plan", without.encode())
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

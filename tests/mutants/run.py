@@ -5,9 +5,10 @@
 ``*.toml`` beside this file lists mutants: ``name``, ``file``, the exact text ``old`` (once in the
 file) and what it becomes, ``new``, and ``tests``, of which at least one must fail.
 
-The tests run in a copy of the tree. First they all run without a mutant: a test that fails then
-finds nothing. Exit status: 0 when every mutant is found, 1 when one survives or is not as listed,
-130 after Ctrl-C.
+The tests run in copies of the tree, ``--jobs`` at a time. First they all run without a mutant: a
+test that fails then finds nothing. Results are printed as they arrive, then a table by part of the
+project. Exit status: 0 when every mutant is found, 1 when one survives or is not as listed, 130
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,22 +16,35 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 180
+ROOT: Final = Path(__file__).parents[2]
+TIMEOUT_S: Final = 180
 """Of one run of tests with a mutant; without one they all have ten times as long."""
-_END_S = 20
+_TEST_TIMEOUT_S: Final = 60
+"""Of one test with a mutant: one that hangs has found it."""
+_END_S: Final = 20
 """Seconds in which interrupted tests may stop their servers."""
+_WITHOUT: Final = ("cacheprovider", "hypothesispytest", "xdist")
+"""Pytest's plugins that are left out; Hypothesis's takes a second to load."""
+_PACKAGES: Final = ("zkconsumer", "migrate", "spark")
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,21 +57,38 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
 
+    @property
+    def part(self) -> str:
+        """The part of the project that it is in."""
+        folders = Path(self.file).parts[:-1]
+        return "/".join(folders[:2])
+
 
 @dataclass(frozen=True)
 class Result:
-    """``outcome``: found, survived, timeout, or why the mutant is not as listed."""
+    """``outcome``: found, survived, timeout, or why the mutant is not as listed.
+
+    ``by`` is the test that failed.
+    """
 
     name: str
     file: str
     outcome: str
     seconds: float
     tests: tuple[str, ...]
+    by: str = ""
 
     @property
     def good(self) -> bool:
         """Whether the tests noticed the mutant."""
         return self.outcome in ("found", "timeout")
+
+
+class Run(NamedTuple):
+    """Pytest's exit status, ``None`` after a timeout, and what it printed."""
+
+    status: int | None
+    output: str
 
 
 def load() -> list[Mutant]:
@@ -75,66 +106,174 @@ def load() -> list[Mutant]:
     return mutants
 
 
-def copy_tree(to: Path) -> None:
-    """Copy the files that git knows or would add."""
+class Trees:
+    """Copies of the tree, one for each job, and the tests that run in them. Any thread.
+
+    ``stop`` ends all tests that run. ``compiled``: compile the copies first, which pays for more
+    than a handful of mutants.
+    """
+
+    def __init__(self, folder: Path, jobs: int, *, compiled: bool = True) -> None:
+        self.jobs = jobs
+        self.stop = threading.Event()
+        self._free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        names = _files()
+        for number in range(jobs):
+            tree = folder / str(number)
+            for name in names:
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+            # Compiled once; hashes, not times, say which file has a mutant now.
+            compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", *_PACKAGES]
+            if compiled:
+                subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
+            self._free.put(tree)
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        """A copy that no other thread uses."""
+        tree = self._free.get()
+        try:
+            yield tree
+        finally:
+            self._free.put(tree)
+
+    def run(self, tree: Path, tests: Iterable[str], timeout: float, *options: str) -> Run:
+        """Run pytest in a copy."""
+        path = os.pathsep.join(str(tree / folder) for folder in ("", "migrate", "spark"))
+        without = [part for name in _WITHOUT for part in ("-p", f"no:{name}")]
+        arguments = ["-q", "-x", "--tb=short", *without, *options, *tests]
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *arguments],
+                cwd=tree,
+                env=os.environ | {"PYTHONPATH": path},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            deadline = time.monotonic() + timeout
+            status = process.poll()
+            while status is None and time.monotonic() < deadline and not self.stop.is_set():
+                try:
+                    status = process.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+            if status is None:
+                process.send_signal(signal.SIGINT)  # tests stop their servers
+                try:
+                    process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            output.seek(0)
+            return Run(status, output.read().decode(errors="replace"))
+
+
+def _files() -> list[str]:
+    """The files that git knows or would add."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, names.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+    return [name for name in names.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-def run_tests(tree: Path, tests: Iterable[str], timeout: float) -> int | None:
-    """Pytest's exit status; ``None`` after a timeout."""
-    path = os.pathsep.join(str(tree / folder) for folder in ("", "migrate", "spark"))
-    arguments = ["-q", "-x", "-p", "no:cacheprovider", *tests]
-    process = subprocess.Popen(
-        [sys.executable, "-B", "-m", "pytest", *arguments],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)  # tests stop their servers
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+def try_mutant(trees: Trees, mutant: Mutant) -> Result:
+    """Plant the mutant, run its tests, take it out again."""
+    began = time.monotonic()
+    with trees.one() as tree:
+        outcome, by = _plant(trees, tree, mutant)
+    seconds = round(time.monotonic() - began, 1)
+    return Result(mutant.name, mutant.file, outcome, seconds, mutant.tests, by)
 
 
-def try_mutant(tree: Path, mutant: Mutant) -> str:
-    """Plant the mutant, run its tests, take it out again; the outcome."""
+def _plant(trees: Trees, tree: Path, mutant: Mutant) -> tuple[str, str]:
     path = tree / mutant.file
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
     if before.count(mutant.old) != 1:
-        return f"stale: the old text is {before.count(mutant.old)} times in {mutant.file}"
+        return f"stale: the old text is {before.count(mutant.old)} times in {mutant.file}", ""
     after = before.replace(mutant.old, mutant.new)
     try:
         compile(after, mutant.file, "exec")
     except SyntaxError as error:
-        return f"invalid: {error}"
+        return f"invalid: {error}", ""
     try:
         path.write_text(after, encoding="utf-8")
-        status = run_tests(tree, mutant.tests, TIMEOUT_S)
+        run = trees.run(tree, mutant.tests, TIMEOUT_S, f"--timeout={_TEST_TIMEOUT_S}")
     finally:
         path.write_text(before, encoding="utf-8")
+    found = _FAILED.search(run.output)
     outcomes = {None: "timeout", 0: "survived", 1: "found"}
-    return outcomes.get(status, f"invalid: pytest ends with status {status}")
+    outcome = outcomes.get(run.status, f"invalid: pytest ends with status {run.status}")
+    return outcome, found[1] if found else ""
+
+
+def try_without(trees: Trees, mutants: Iterable[Mutant]) -> list[str]:
+    """Run all tests without a mutant; what pytest printed where they did not pass."""
+    every = sorted({test for mutant in mutants for test in mutant.tests})
+    files = sorted({test.partition("::")[0] for test in every})
+    shares = [set(files[number :: trees.jobs]) for number in range(trees.jobs)]
+
+    def one(share: set[str]) -> str:
+        tests = [test for test in every if test.partition("::")[0] in share]
+        if not tests:
+            return ""
+        with trees.one() as tree:
+            run = trees.run(tree, tests, 10 * TIMEOUT_S)
+        return "" if run.status == 0 else f"{run.output}\npytest ends with status {run.status}"
+
+    with ThreadPoolExecutor(trees.jobs) as pool, _stopping(trees):
+        return list(filter(None, pool.map(one, shares)))
+
+
+@contextmanager
+def _stopping(trees: Trees) -> Iterator[None]:
+    """End all tests when the body is left by an exception, such as Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        trees.stop.set()
+        raise
+
+
+def try_all(
+    trees: Trees, mutants: Sequence[Mutant], on_result: Callable[[Result], object]
+) -> list[Result]:
+    """Try each mutant; the results in the order of the list."""
+    with ThreadPoolExecutor(trees.jobs) as pool, _stopping(trees):
+        under_way: list[Future[Result]] = [
+            pool.submit(try_mutant, trees, mutant) for mutant in mutants
+        ]
+        try:
+            for future in as_completed(under_way):
+                on_result(future.result())
+        except BaseException:
+            for future in under_way:
+                future.cancel()
+            raise
+        return [future.result() for future in under_way]
+
+
+def table(mutants: Sequence[Mutant], results: Sequence[Result]) -> str:
+    """How many mutants of each part were found."""
+    parts = [mutant.part for mutant in mutants]
+    found = Counter(p for p, result in zip(parts, results, strict=True) if result.good)
+    seconds: Counter[str] = Counter()
+    for part, result in zip(parts, results, strict=True):
+        seconds[part] += round(result.seconds)
+    lines = [f"{'part':28} {'mutants':>8} {'found':>6} {'seconds':>8}"]
+    for part, count in sorted(Counter(parts).items()):
+        lines.append(f"{part:28} {count:8} {found[part]:6} {seconds[part]:8}")
+    total = sum(seconds.values())
+    lines.append(f"{'all':28} {len(parts):8} {found.total():6} {total:8}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
+    parser.add_argument("--file", metavar="TEXT", help="mutants of files whose path has this text")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="at a time (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     options = parser.parse_args(arguments)
@@ -142,37 +281,49 @@ def main(arguments: Sequence[str]) -> int:
     unknown = set(options.only or ()) - {mutant.name for mutant in mutants}
     if unknown:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
-    chosen = [mutant for mutant in mutants if not options.only or mutant.name in options.only]
+    chosen = [
+        mutant
+        for mutant in mutants
+        if (not options.only or mutant.name in options.only) and (options.file or "") in mutant.file
+    ]
     if options.list:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
-    results: list[Result] = []
+    began = time.monotonic()
+    done = 0
+
+    def show(result: Result) -> None:
+        nonlocal done
+        done += 1
+        by = f" by {result.by}" if result.by else ""
+        line = (
+            f"{done:3}/{len(chosen)} {result.seconds:6.1f} s  {result.name}: {result.outcome}{by}"
+        )
+        print(line, file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = Path(folder)
-        copy_tree(tree)
-        every = sorted({test for mutant in chosen for test in mutant.tests})
-        status = run_tests(tree, every, 10 * TIMEOUT_S)
-        if status != 0:
-            print(f"error: without a mutant pytest ends with status {status}", file=sys.stderr)
+        trees = Trees(Path(folder), max(1, options.jobs))
+        faults = try_without(trees, chosen)
+        if faults:
+            print(*faults, "error: these tests fail without a mutant", sep="\n", file=sys.stderr)
             return 1
-        for number, mutant in enumerate(chosen, 1):
-            began = time.monotonic()
-            outcome = try_mutant(tree, mutant)
-            seconds = round(time.monotonic() - began, 1)
-            results.append(Result(mutant.name, mutant.file, outcome, seconds, mutant.tests))
-            line = f"{number:3}/{len(chosen)} {seconds:6.1f} s  {mutant.name}: {outcome}"
-            print(line, file=sys.stderr, flush=True)
+        passed = f"the tests pass without a mutant, in {time.monotonic() - began:.0f} s"
+        print(passed, file=sys.stderr, flush=True)
+        results = try_all(trees, chosen, show)
     bad = [result for result in results if not result.good]
     if options.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
-    else:
-        print(f"{len(results) - len(bad)} of {len(results)} mutants were found")
-        for result in bad:
-            print(f"{result.name} ({result.file}): {result.outcome}")
+    shown = sys.stderr if options.json else sys.stdout
+    print(table(chosen, results), file=shown)
+    summary = f"{len(results) - len(bad)} of {len(results)} mutants were found"
+    print(f"{summary}, in {time.monotonic() - began:.0f} s", file=shown)
+    for result in bad:
+        print(f"{result.name} ({result.file}): {result.outcome}", file=shown)
     return 1 if bad else 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

@@ -1,15 +1,60 @@
-"""The list of planted bugs fits the code."""
+"""The list of planted bugs fits the code, and a bug that is planted is found or reported."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from tests.mutants.run import ROOT, Mutant, load
+from tests.mutants.run import ROOT, Mutant, Trees, load, try_all
+
+MUTANTS = load()
 
 
-@pytest.mark.parametrize("mutant", load(), ids=lambda mutant: mutant.name)
+def test_there_are_enough_in_each_part() -> None:
+    """Core, runtime, drivers, commands, migrator and audit all have some."""
+    assert len(MUTANTS) >= 110
+    parts = [mutant.file for mutant in MUTANTS]
+    for part in (
+        "zkconsumer/core/common",
+        "zkconsumer/core/coordinator",
+        "zkconsumer/core/zookeeper",
+        "zkconsumer/runtime/fetch",
+        "zkconsumer/runtime",
+        "zkconsumer/zk",
+        "zkconsumer/broker",
+        "zkconsumer/admin",
+        "zkconsumer/cli",
+        "migrate/zkmigrate/plan",
+        "migrate/zkmigrate/apply",
+        "spark/zkaudit",
+    ):
+        assert sum(file.startswith(f"{part}/") for file in parts) >= 3, part
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_planted_bug_has_its_place(mutant: Mutant) -> None:
     """The text that it replaces is in its file once, and its tests exist."""
     assert (ROOT / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
     for test in mutant.tests:
-        assert (ROOT / test.partition("::")[0]).exists(), test
+        path, *names = test.split("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert all(f"def {name}(" in text for name in names), test
+
+
+def test_a_sample_is_found_and_what_changes_nothing_survives(tmp_path: Path) -> None:
+    """The command itself: ``make mutants`` runs the whole list."""
+    name = "automatic commits pile up"
+    (planted,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    harmless = replace(planted, name="nothing", new=planted.old)
+    missing = replace(planted, name="missing", old="no such text")
+    results = try_all(
+        Trees(tmp_path, 2, compiled=False), [planted, harmless, missing], lambda result: None
+    )
+    assert [result.outcome.partition(":")[0] for result in results] == [
+        "found",
+        "survived",
+        "stale",
+    ]
+    assert results[0].by == planted.tests[0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from zkconsumer.admin.describe import GroupRow, group_rows, host_of
+from zkconsumer.admin.describe import GroupRow, group_rows, host_of, with_stored_offsets
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret
 from zkconsumer.admin.topics import (
     PartitionState,
@@ -300,3 +300,10 @@ def test_states_of_partitions() -> None:
     ]
     assert rows[2] == ("t", 2, 0, 5, "0", "0,1", "under-replicated")
     assert topic_row(snapshot, frozenset({0, 1})) == ("t", 5, 1, 3, 1)
+
+
+def test_offsets_that_are_stored_in_kafka_come_first() -> None:
+    """And the lag is counted from them."""
+    rows = [GroupRow("g", "t", number, 5, 100, 95, None, "") for number in (0, 1)]
+    stored = {"g": {TopicPartition("t", 0): 40}}
+    assert with_stored_offsets(rows, stored) == [rows[0]._replace(offset=40, lag=60), rows[1]]

@@ -77,14 +77,36 @@ def test_lost_connections_are_silence() -> None:
 
 
 def test_each_answer_ends_the_silence() -> None:
-    """Scripts that are answered now and then may take longer than ``timeout`` together."""
+    """A script that is answered now and then may take longer than ``timeout``."""
+
+    def script() -> Script[None]:
+        for _ in range(6):
+            yield from read(Exists("/"))
+
     began = time.monotonic()
     with BlockingZk("127.0.0.1:1", TIMEOUT) as zk:
-        zk._driver.answers = 4
-        for _ in range(4):
-            zk.run(read(Exists("/")))
+        zk._driver.answers = 6
+        zk.run(script())
     assert time.monotonic() - began > TIMEOUT
     assert zk._driver.closed == [5.0]
+
+
+def test_a_script_waits_for_the_next_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before has ended, and kazoo is opening another."""
+    monkeypatch.setattr("zkconsumer.zk.blocking.ZkDriver", ExpiringDriver)
+    with BlockingZk("127.0.0.1:1", 10.0) as zk:
+        driver = zk._driver
+        driver.requests = 1
+        driver._on_session(SessionEvent.LOST, 1)
+        driver.session_id = 0
+
+        def open_again() -> None:
+            driver.session_id = 2
+            driver._on_session(SessionEvent.OPENED, 2)
+
+        threading.Timer(0.05, open_again).start()
+        zk.run(read(Exists("/a")))
+    assert driver.requests == 2
 
 
 def test_a_script_does_not_go_on_in_another_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -114,3 +115,50 @@ def test_a_member_that_became_slow_while_joining_leaves_and_comes_back() -> None
     stream.in_hand = None
     kernel.run(until=13)
     assert machine.state is State.LOADING
+
+
+class Bench:
+    """The coordination of one member, without its machine."""
+
+    def __init__(self, listener: Any = None) -> None:
+        kernel, gate = Kernel(0), DeliveryGate(now=lambda: 0.0)
+        subscription, strategies = Subscription(Pattern.STATIC, {"t": 1}), (RangeStrategy(),)
+        spec = GroupSpec("g", "c", None, subscription, True, strategies, True, 30, 5, 3, 0.1, 30)
+        self.requests, self.heartbeats, self.taken = Line(), Line(), list[Any]()
+        host = SimHost(kernel, "c", None)
+        self.coordination = BrokerCoordination(
+            spec, host, gate, self.requests, self.heartbeats, [], listener
+        )
+        machine = SimpleNamespace(state=State.STABLE, generation=1, rejoins=1)
+        member: Any = SimpleNamespace(
+            machine=machine, take=self.taken.append, every=lambda seconds, action: None
+        )
+        self.coordination.begin(member)
+        self.kernel = kernel
+
+
+def test_heartbeats_have_a_line_of_their_own() -> None:
+    """They do not wait behind a JoinGroup, and go to the coordinator that the other line found."""
+    bench = Bench()
+    beat, find = commands.Heartbeat(1, "m", 1), commands.FindCoordinator(2)
+    for command in (find, commands.JoinGroup(3, "m", ()), beat):
+        bench.coordination.carry_out(command)
+    assert bench.heartbeats.sent == [beat]
+    assert beat not in bench.requests.sent
+    found: Any = object()
+    bench.requests.coordinator = found
+    bench.coordination._answered(find, events.CoordinatorFound(2), 0.0, 0)
+    assert bench.heartbeats.coordinator is found
+
+
+def test_a_listener_that_hangs_is_no_progress() -> None:
+    """Its call has taken longer than max.poll.interval.ms."""
+    listener = SimpleNamespace(since=0.0)
+    bench = Bench(listener)
+    for until, expected in ((4.0, 0), (6.0, 1)):
+        bench.kernel.run(until=until)
+        bench.coordination._watch_progress()
+        assert bench.taken.count(events.PollExpired()) == expected
+    listener.since = None
+    bench.coordination._watch_progress()
+    assert bench.taken[-1] == events.PollResumed()

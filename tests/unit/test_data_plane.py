@@ -74,3 +74,15 @@ def test_a_stop_waits_for_the_message_in_hand() -> None:
     stopping = Stopping([(PartitionTopicInfo("t", 0, 7), stream)], 5.0)
     assert stopping() == {T0: 8}
     assert len(stream.waited) == 1
+
+
+def test_nothing_is_delivered_any_more_before_fetching_is_stopped() -> None:
+    """What is queued is not handed out while the threads of fetching are waited for."""
+    found = plane()
+    revoked: list[bool] = []
+    manager: Any = found._manager
+    manager.stop = lambda infos: revoked.extend(info.revoked for info in infos)
+    found.start({T0: (FIRST, 5), T1: (FIRST, 7)})
+    found.stop([T0], lambda _: None)
+    found.drop([T1])
+    assert revoked == [True, True]

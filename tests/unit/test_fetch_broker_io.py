@@ -41,3 +41,10 @@ def test_a_request_is_repeated_on_a_closed_connection_only(
     with pytest.raises(BrokerUnavailableError):
         broker._ask(BrokerEndpoint(0, "127.0.0.1", 1), cast(Any, send))
     assert asking == [connection] * asked
+
+
+def test_socket_timeout_ms_is_in_milliseconds() -> None:
+    """A connection counts in seconds."""
+    given = {"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "socket.timeout.ms": 2500}
+    broker = BrokerIO(ConsumerConfig.parse(given), "c", FetchCounts())
+    assert broker._connect(BrokerEndpoint(0, "127.0.0.1", 1))._timeout == 2.5

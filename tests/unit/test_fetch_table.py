@@ -33,4 +33,5 @@ def test_abs_of_the_smallest_integer() -> None:
 
     assert absolute(-(2**31)) == 0
     assert [absolute(-1), absolute(0), absolute(1)] == [1, 0, 1]
+    assert absolute(-5) == 5
     assert absolute(2**31 - 2) == 2**31 - 2

@@ -136,3 +136,32 @@ def test_partitions_that_come_and_go_beside_a_retiring_worker(
         assert next(iter(target)).offset == 0
         manager.stop([info])
         target.shutdown()
+
+
+def test_news_that_arrive_while_a_thread_chooses_are_not_lost(
+    manager: ConsumerFetcherManager,
+) -> None:
+    """It has looked at the table already, and is about to sleep: it looks once more."""
+    chosen: list[int] = []
+
+    class Worker(threading.Thread):
+        alarm = threading.Event()
+        broker = Broker()
+        key = threads.LEADER_FINDER
+
+        def choose(self) -> threads.Wait:
+            chosen.append(1)
+            if len(chosen) == 1:
+                self.alarm.set()
+            else:
+                manager._closed = True
+                self.alarm.set()
+            return threads.Wait(None)
+
+        def run(self) -> None:
+            manager._run(self)  # type: ignore[arg-type]
+
+    thread = Worker(daemon=True)
+    thread.start()
+    thread.join(10)
+    assert len(chosen) == 2

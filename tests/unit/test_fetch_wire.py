@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from zkconsumer.broker.connection import error_from_code, mapped_errors
-from zkconsumer.broker.fetch import VERSIONS, _decode, _encode
+from zkconsumer.broker.fetch import VERSIONS, BrokerFetcher, _decode, _encode
 from zkconsumer.broker.types import Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
@@ -133,3 +136,27 @@ def test_every_kafka_python_error_is_mapped() -> None:
     for cls in classes:
         with pytest.raises(BrokerError), mapped_errors(HERE):
             raise cls("boom")
+
+
+def test_record_bytes_that_are_cut_off_are_an_error() -> None:
+    """The answer is shorter than it says: what is missing would look like no message."""
+    head = struct.pack(">ih1sii", 1, 1, b"t", 1, 0) + struct.pack(">hqi", 0, 9, 10)
+    with pytest.raises(ValueError, match="cut off"):
+        _decode(0, memoryview(head + b"x" * 9))
+    _, (got,) = _decode(0, memoryview(head + b"x" * 10))
+    assert got.data == b"x" * 10
+
+
+def test_an_error_of_the_whole_answer_is_raised() -> None:
+    """It has no partitions then, which is not the same as nothing new."""
+    answer = struct.pack(">ihii", 0, 70, 0, 0)
+    closed: list[bool] = []
+    connection: Any = SimpleNamespace(
+        endpoint=HERE,
+        version=lambda *_: 10,
+        exchange=lambda *_: memoryview(answer),
+        close=lambda: closed.append(True),
+    )
+    with pytest.raises(BrokerError):
+        BrokerFetcher(connection).fetch([Want("t", 0, 5, 100)], 100, 1, 1000)
+    assert closed

@@ -187,3 +187,30 @@ def test_answers_for_stopped_partitions_change_nothing() -> None:
     assert [info.fetched_offset for info in bench.infos] == [0, 0]
     assert [len(queue) for queue in bench.queues] == [0, 0]
     assert bench.events == []
+
+
+@pytest.mark.parametrize("how", ["answered", "failed"])
+def test_an_answer_leaves_a_partition_alone_that_another_worker_has(how: str) -> None:
+    """Its leader has changed while the request was under way."""
+    bench = Bench()
+    request = bench.choose()
+    bench.table.mark_failed(KEY, list(request.states.values()), bench.now)
+    bench.table.assign({bench.infos[0]: BrokerEndpoint(8, "127.0.0.1", 9092)})
+    if how == "answered":
+        bench.answer(request, [0])
+    else:
+        fail_as_a_whole(bench, request)
+    assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (0, 0)
+    work = bench.table.work(WorkerKey(8, 0), also_full=False)
+    assert work is not None
+    assert [state.info for state in work.states] == bench.infos
+    assert FetchEventKind.LEADER_LOST not in [event.kind for event in bench.events]
+
+
+def test_an_answer_that_brings_nothing_new_is_a_fault() -> None:
+    """It ends where it was to begin: asked for again at once, it would bring the same."""
+    bench = Bench()
+    bench.infos[0].fetched_offset = 5
+    bench.worker.take(bench.choose(), [Got("t", 0, None, 99, batch(4))])
+    assert (bench.infos[0].fetched_offset, len(bench.queues[0])) == (5, 0)
+    assert [event.kind for event in bench.events] == [FetchEventKind.LEADER_LOST]

@@ -18,8 +18,8 @@ from zkconsumer.core.coordinator import commands
 from zkconsumer.core.coordinator.events import HeartbeatAnswered, RequestFailed, Synced
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import RangeStrategy
-from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.ops import SessionEvent
+from zkconsumer.core.zookeeper import commands as zookeeper, events
+from zkconsumer.core.zookeeper.ops import Ok, SessionEvent
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.runtime.coordinator import BrokerCoordination
@@ -62,8 +62,13 @@ class LateZk:
     def __init__(self) -> None:
         self.pings: list[Callable[[], object]] = []
 
+        self.sent: list[Callable[[Any], object]] = []
+
     def ping(self, on_answer: Callable[[], object]) -> None:
         self.pings.append(on_answer)
+
+    def submit(self, op: Any, session_id: int, on_reply: Callable[[Any], object]) -> None:
+        self.sent.append(on_reply)
 
 
 class Bench:
@@ -324,3 +329,24 @@ def test_a_request_was_sent_before_its_answer_was_waited_for() -> None:
     worker.close()
     assert (command, answer) == ("beat", "BEAT")
     assert sent <= client.executing_since
+
+
+def test_the_lease_is_that_of_the_session_that_was_granted() -> None:
+    """A server may grant less than was asked for, and ends the session by that."""
+    bench = Bench()
+    bench.zk.session_timeout = 3.0
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.zk.pings[0]()
+    assert bench.gate.valid_until == bench.host.time + 3.0 * LEASE
+
+
+def test_a_script_of_a_lost_session_sends_nothing_more() -> None:
+    """The answer that it waits for arrives when the next session is open."""
+    bench = Bench()
+    bench.coordination.on_session(SessionEvent.OPENED, 1)
+    bench.coordination.carry_out(zookeeper.Register(1, 0))
+    (answer,) = bench.zk.sent
+    bench.coordination.on_session(SessionEvent.LOST, 1)
+    bench.coordination.on_session(SessionEvent.OPENED, 2)
+    answer(Ok(None))
+    assert len(bench.zk.sent) == 1

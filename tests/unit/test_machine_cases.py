@@ -18,8 +18,9 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Command
 from zkconsumer.core.zookeeper.events import Claim, Event
+from zkconsumer.core.zookeeper.known import Known
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import Code
+from zkconsumer.core.zookeeper.ops import Code, Listing, Node
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.core.zookeeper.view import GroupView, MemberSpec
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
@@ -369,3 +370,145 @@ def test_scala_keeps_a_trigger_of_an_attempt_that_failed() -> None:
     assert member.state is State.FAILED
     assert only(commands.AnswerStart, found).outcome is Outcome.REBALANCE_FAILED
     assert only(commands.SetTimer, found).name == "coalesce"
+
+
+def blocked() -> tuple[RebalanceMachine, commands.NotifyStarting]:
+    """A member that has claimed T0 while another one still owns T1."""
+    member = machine()
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, view())))
+    claimed = events.Claimed(claim.token, {T0: Claim(MINE, 1, 10)}, {T1: "g_a-0"})
+    return member, only(commands.NotifyStarting, member.on(claimed))
+
+
+def watching(member: RebalanceMachine, notify: commands.NotifyStarting) -> commands.WatchBlockers:
+    """It delivers T0, and watches the owner of T1."""
+    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
+    watch = only(commands.WatchBlockers, member.on(events.FetchingStarted(start.token)))
+    assert watch.partitions == {T1}
+    return watch
+
+
+def test_an_owner_znode_that_goes_during_an_attempt_is_claimed_at_once() -> None:
+    """Its watch fires while the listener is called: no second event follows."""
+    member, notify = blocked()
+    assert member.on(events.Changed(PATHS.owner(T1))) == []
+    watch = watching(member, notify)
+    found = member.on(events.BlockersWatched(watch.token, gone=False))
+    assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
+
+
+def test_an_owner_that_has_gone_before_it_was_watched_is_claimed_at_once() -> None:
+    """The watch was set too late, so it does not fire."""
+    member, notify = blocked()
+    watch = watching(member, notify)
+    found = member.on(events.BlockersWatched(watch.token, gone=True))
+    assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
+
+
+def test_a_blocked_partition_is_claimed_again_without_an_event() -> None:
+    """After the backoff: the event may have been lost."""
+    member, notify = blocked()
+    watch = watching(member, notify)
+    timer = only(commands.SetTimer, member.on(events.BlockersWatched(watch.token, gone=False)))
+    assert (timer.name, timer.seconds) == ("blocked", member.spec.backoff)
+    found = member.on(events.TimerFired(timer.token, timer.name))
+    assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
+
+
+def test_brokers_of_an_earlier_question_do_not_replace_newer_ones() -> None:
+    """Two changes, two readings: only the second one's answer counts."""
+    member = settled()
+    first = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
+    second = only(commands.LoadBrokers, member.on(events.Changed(BROKER_IDS)))
+    assert member.on(events.BrokersLoaded(first.token, (B1,))) == []
+    told = only(commands.SetBrokers, member.on(events.BrokersLoaded(second.token, (B0, B1))))
+    assert told.brokers == (B0, B1)
+
+
+def test_everything_is_read_again_periodically() -> None:
+    """Each time the timer is set again, and what was known by watches alone is not believed. The
+    timer that was set before counts no more."""
+    member = settled()
+    node = Node(b"", None)  # type: ignore[arg-type]
+    known = Known({"0": node}, Listing((), 1, 1), {}, {"t": node})
+    for _ in range(3):
+        load = look_again(member, events.Changed(PATHS.ids))
+        member.on(events.ViewLoaded(load.token, view(), known))
+        fired = events.TimerFired(member._timers["reread"], "reread")
+        timers = [one for one in member.on(fired) if isinstance(one, commands.SetTimer)]
+        assert [one.name for one in timers] == ["reread", "coalesce"]
+        assert member.on(fired) == []
+        load = only(commands.LoadView, member.on(events.TimerFired(timers[1].token, "coalesce")))
+        assert (load.known.brokers, load.known.topics) == (None, {})
+        check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view(), known)))
+        member.on(events.OwnersChecked(check.token, frozenset()))
+
+
+def commit_under_way(member: RebalanceMachine, tp: TopicPartition, at: int) -> commands.Commit:
+    """A user asks for a commit, and it is sent."""
+    return only(commands.Commit, member.on(events.CommitRequested(1, {tp: at})))
+
+
+def test_the_last_commit_waits_for_the_one_under_way() -> None:
+    """It needs the version that the one under way leaves behind."""
+    member = settled()
+    first = commit_under_way(member, T0, 15)
+    stop = only(commands.StopFetching, member.on(events.CloseRequested()))
+    assert member.on(events.FetchingStopped(stop.token, {T0: 16, T1: 10})) == []
+    found = member.on(events.Committed(first.token, {T0: Claim(MINE, 2, 15)}))
+    last = only(commands.Commit, found)
+    assert (last.positions, last.claims[T0]) == ({T0: 16, T1: 10}, Claim(MINE, 2, 15))
+
+
+def test_a_release_waits_for_the_commit_under_way() -> None:
+    """One that the listener asked for: it must not find the owner znode gone."""
+    member, stop = stopping()
+    commit = only(commands.Commit, member.on(events.FetchingStopped(stop.token, {T0: 12})))
+    found = member.on(events.Committed(commit.token, {T0: Claim(MINE, 2, 12)}))
+    notify = only(commands.NotifyReleasing, found)
+    asked = commit_under_way(member, T1, 15)
+    assert member.on(events.ListenerDone(notify.token)) == []
+    found = member.on(events.Committed(asked.token, {T1: Claim(MINE, 2, 15)}))
+    assert set(only(commands.Release, found).claims) == {T0}
+
+
+def test_a_partition_that_moves_to_another_stream_is_released() -> None:
+    """Its owner znode names the stream, and the other stream's thread delivers it."""
+    spec = MemberSpec(PATHS, "g_m", Subscription(Pattern.STATIC, {"t": 2}))
+    member = RebalanceMachine(spec)
+    alone = GroupView(True, (B0,), {"g_m": {"t": 2}}, {}, {"t": (0, 1)})
+    joined = replace(alone, members={"g_a": {"t": 1}, "g_m": {"t": 2}})
+    register = only(commands.Register, member.on(events.SessionOpened(1)))
+    load = only(commands.LoadView, member.on(events.Registered(register.token)))
+    claim = only(commands.ClaimPartitions, member.on(events.ViewLoaded(load.token, alone)))
+    assert claim.wanted == {T0: MINE, T1: ConsumerThreadId("g_m", 1)}
+    claims = {tp: Claim(thread, 1, 10) for tp, thread in claim.wanted.items()}
+    notify = only(commands.NotifyStarting, member.on(events.Claimed(claim.token, claims)))
+    start = only(commands.StartFetching, member.on(events.ListenerDone(notify.token)))
+    member.on(events.FetchingStarted(start.token))
+    load = look_again(member, events.Changed(PATHS.ids))
+    stop = only(commands.StopFetching, member.on(events.ViewLoaded(load.token, joined)))
+    assert stop.partitions == {T0, T1}
+
+
+def test_a_partition_whose_owner_znode_is_gone_is_dropped_and_claimed_again() -> None:
+    """Another member may have claimed it meanwhile: nothing more of it is delivered."""
+    member = settled()
+    load = look_again(member, events.SessionResumed())
+    check = only(commands.CheckOwners, member.on(events.ViewLoaded(load.token, view())))
+    found = member.on(events.OwnersChecked(check.token, frozenset({T1})))
+    assert only(commands.Drop, found).partitions == {T1}
+    assert only(commands.ClaimPartitions, found).wanted == {T1: MINE}
+
+
+def test_a_fenced_partition_is_dropped_and_the_group_is_read_again() -> None:
+    """Another session owns it: its delivery ends at once, and the caller hears why."""
+    member = settled()
+    commit = commit_under_way(member, T0, 15)
+    found = member.on(events.Committed(commit.token, {}, fenced=frozenset({T0})))
+    assert only(commands.Drop, found).partitions == {T0}
+    assert only(commands.AnswerCommit, found).faults
+    assert only(commands.SetTimer, found).name == "coalesce"
+    assert set(member.held) == {T1}

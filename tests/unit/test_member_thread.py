@@ -66,3 +66,18 @@ def test_what_an_action_or_a_helper_thread_raises_is_reported_to_the_member(
         thread.start(member)
         assert thread.join(10)
         assert [type(error) for error in member.failed] == [kind]
+
+
+def test_messages_without_an_end_hold_up_no_timer() -> None:
+    """A member that is busy still sends its pings."""
+    thread, member = MemberThread("m"), Member(2)
+
+    def again() -> None:
+        if not member.ended:
+            thread.post(again)
+
+    thread.post(again)
+    thread.after(0.01, lambda: member.done.append("timer"))
+    thread.start(member)
+    assert thread.join(10)
+    assert member.done == ["begin", "timer"]

@@ -634,3 +634,107 @@ def test_a_restarted_static_member_follows_its_topic() -> None:
         assert machine._reread is not None
         given = tell(machine, events.TopicsLoaded(machine._reread, {"a": 4}))
         assert (commands.StopFetching in kinds(given)) is expected
+
+
+def join_again(machine: MembershipMachine, generation: int, mine: list[TopicPartition]) -> None:
+    """From the stop before JoinGroup to the next generation, led by this member."""
+    if machine.state is State.STOPPING:
+        answer(machine, events.FetchingStopped, dict.fromkeys(machine.held, 9))
+        answer(machine, events.OffsetsCommitted, dict.fromkeys(machine.held, 0))
+        answer(machine, events.ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    state = MemberState("c", {"a": 1}, frozenset(machine.held), generation - 1)
+    told = GroupMember("m1", None, machine.spec.strategies[0].subscribe(state))
+    answer(machine, events.Joined, "m1", generation, "m1", "range", (told,))
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(mine))))
+
+
+def test_a_heartbeat_of_an_earlier_generation_says_nothing_about_this_one() -> None:
+    """Its answer is late: the member has joined again meanwhile."""
+    machine = stable()
+    (old,) = fire(machine, "heartbeat")
+    (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
+    assert commands.StopFetching in kinds(tell(machine, events.TopicsLoaded(load.token, {"a": 3})))
+    join_again(machine, 2, A[:2])
+    answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 9})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.FetchingStarted)
+    assert (machine.state, machine.generation) == (State.STABLE, 2)
+    for code in (22, 25, 27):
+        assert kinds(tell(machine, events.HeartbeatAnswered(old.token, code))) == []
+    assert set(machine.held) == set(A[:2])
+
+
+def test_a_cooperative_member_joins_again_after_it_gave_partitions_up() -> None:
+    """Others wait for them: they are assigned in the next generation only."""
+    machine = stable(cooperative=True)
+    beat(machine, 27)
+    join_again(machine, 2, A[:1])
+    assert machine.state is State.STOPPING
+    answer(machine, events.FetchingStopped, {A[1]: 9})
+    answer(machine, events.OffsetsCommitted, {A[1]: 0})
+    assert kinds(answer(machine, events.ListenerDone)) == [commands.Forget, commands.LoadTopics]
+    assert set(machine.held) == set(A[:1])
+
+
+def test_a_commit_is_given_up_after_so_many_attempts() -> None:
+    """Each after a pause; then the caller hears why."""
+    machine = stable()
+    given = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    for attempt in range(machine.spec.commit_attempts):
+        if attempt:
+            given = fire(machine, "commit")
+        (commit,) = given
+        given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: 14}))
+        assert commands.CommitOffsets not in kinds(given), "without a pause"
+    (told,) = (one for one in given if isinstance(one, commands.AnswerCommit))
+    assert "COORDINATOR_LOAD_IN_PROGRESS" in told.faults[0]
+
+
+def test_static_members_come_first() -> None:
+    """As in Kafka's assignors: the remainder goes to them, whatever their member ids are."""
+    metadata = RangeStrategy().subscribe(MemberState("c", {"a": 1}, frozenset(), -1))
+    told = [GroupMember("m1", None, metadata), GroupMember("m9", "i", metadata)]
+    for strategy in (RangeStrategy(), RoundRobinStrategy()):
+        given = strategy.assign(told, {"a": 3})
+        shares = {name: decode_assignment(raw).partitions for name, raw in given.items()}
+        assert {name: len(share) for name, share in shares.items()} == {"m1": 1, "m9": 2}
+        assert A[0] in shares["m9"]
+
+
+@pytest.mark.parametrize("code", [22, 25])
+def test_a_commit_of_a_generation_that_is_over_drops_at_once(code: int) -> None:
+    """The group has given the partitions to others: the answer to a commit says so as well as one
+    to a heartbeat."""
+    machine = stable()
+    (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}))
+    given = tell(machine, events.OffsetsCommitted(commit.token, {A[0]: code}))
+    assert commands.Drop in kinds(given)
+    assert not machine.held
+
+
+def test_a_leader_watches_topics_that_do_not_exist_yet() -> None:
+    """Another member wants one: when it is created, only the leader can notice."""
+    machine = stable()
+    beat(machine, 27)
+    answer(machine, events.FetchingStopped, {})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    told = tuple(
+        GroupMember(
+            name, None, RangeStrategy().subscribe(MemberState(name, topics, frozenset(), 1))
+        )
+        for name, topics in (("m1", {"a": 1}), ("m2", {"new": 1}))
+    )
+    given = answer(machine, events.Joined, "m1", 2, "m1", "range", told)
+    (load,) = (one for one in given if isinstance(one, commands.LoadTopics))
+    assert load.topics == ("a", "new")
+    answer(machine, events.TopicsLoaded, {"a": 2})
+    answer(machine, events.Synced, encode_assignment(AssignmentData(frozenset(A[:2]))))
+    answer(machine, events.OffsetsFetched, {A[0]: 9, A[1]: 9})
+    answer(machine, events.ListenerDone)
+    answer(machine, events.FetchingStarted)
+    (load,) = (one for one in fire(machine, "reread") if isinstance(one, commands.LoadTopics))
+    assert load.topics == ("a", "new")
+    given = tell(machine, events.TopicsLoaded(load.token, {"a": 2, "new": 1}))
+    assert commands.StopFetching in kinds(given)

@@ -176,6 +176,19 @@ def test_control_batches_are_skipped() -> None:
     assert scan(data[: len(plain) + len(control)]).next_offset == 2
 
 
+def test_transactional_batches_are_messages() -> None:
+    """Only the marker at a transaction's end is not."""
+    transactional = bytearray(batch([(b"k", b"v")] * 2))
+    transactional[22] |= 0x10
+    assert [record[2] for record in decode(seal(bytes(transactional)))] == [0, 1]
+
+
+def test_compressed_data_that_ends_early_is_damaged() -> None:
+    """What is there unfolds, but messages are missing."""
+    with pytest.raises(InvalidMessageError, match="ends early"):
+        codecs.decompress(GZIP, gzip(b"x" * 1000)[:-9])
+
+
 def test_log_append_time() -> None:
     """With log-append time all messages have the time that the broker set."""
     two = bytearray(batch([(b"k", b"v")] * 3))

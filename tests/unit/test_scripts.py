@@ -31,7 +31,8 @@ from zkconsumer.core.zookeeper.ops import (
     StoreOffsets,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.scripts import common
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext, op_bytes, packets
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
@@ -51,7 +52,8 @@ class Bench:
     zk: FakeZk = field(default_factory=lambda: FakeZk(Kernel(1)))
 
     def __post_init__(self) -> None:
-        self.client = self.connect()
+        self.seen: list[str] = []
+        self.client = self.connect(lambda event: self.seen.append(event.path))
         self.stranger = self.connect()
         for path in ("/consumers", PATHS.root, PATHS.ids, PATHS.owners, PATHS.owners_topic("t")):
             self.zk.do(Create(path))
@@ -60,8 +62,8 @@ class Bench:
         spec = MemberSpec(PATHS, "g_m", Subscription(Pattern.STATIC, {"t": 1}), scala=self.scala)
         self.context = ScriptContext(spec, self.client.session_id, lambda: 7)
 
-    def connect(self) -> FakeSession:
-        client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
+    def connect(self, on_watch: Callable[[Any], object] = lambda event: None) -> FakeSession:
+        client = self.zk.connect(6.0, on_watch, lambda state, session: None)
         self.zk.kernel.run(until=self.zk.kernel.now + 1)
         assert client.session_id
         return client
@@ -597,3 +599,143 @@ def test_a_view_reads_only_what_may_have_changed() -> None:
     gone, read = look(replaced.known)
     assert not gone.view.registered
     assert read == [PATHS.ids]
+
+
+def test_a_registration_of_a_later_session_s_version_is_made_again() -> None:
+    """Its version names the session: one that is too high would pass the checks of a later one."""
+    bench = Bench()
+    path = PATHS.member("g_m")
+    bench.send(Create(path, b"{}", ephemeral=True))
+    for version in range(3):
+        bench.send(SetData(path, b"{}", version))
+    fact, _ = bench.run(commands.Register(1, 1))
+    assert fact == events.Registered(1)
+    node = bench.zk.get(path)
+    assert node is not None
+    assert node.stat.version == 1
+
+
+def test_a_packet_fits_into_a_request() -> None:
+    """Whatever its operations are; those of one item stay together."""
+    items = [(n, (Create(f"/{n}", b"x" * 100_000), Delete(f"/{n}"))) for n in range(7)]
+    found = list(packets(items))
+    assert [n for packet in found for n in packet] == list(range(7))
+    assert all(len(ops) == 2 for packet in found for ops in packet.values())
+    for packet in found:
+        assert sum(op_bytes(op) for ops in packet.values() for op in ops) <= common.PACKET_BYTES
+
+
+def test_each_packet_that_failed_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the last of them."""
+    monkeypatch.setattr(common, "PACKET_BYTES", 1)
+    bench = registered()
+
+    def run(order: ScriptCommand) -> Any:
+        lost: list[ZkOp] = []
+
+        def answer(op: ZkOp) -> Reply:
+            if isinstance(op, Multi) and len(lost) < 3:
+                lost.append(op)
+                return Failed(Code.CONNECTION_LOSS)
+            return bench.send(op)
+
+        return drive(script_for(order, bench.context), answer)
+
+    claimed = run(CLAIM)
+    assert set(claimed.claims) == {T0, T1, T2}
+    committed = run(commands.Commit(3, 0, {T0: 4, T1: 5, T2: 6}, claimed.claims))
+    assert [bench.offset(tp) for tp in (T0, T1, T2)] == [b"4", b"5", b"6"]
+    assert run(commands.Release(4, 0, committed.claims)) == events.Released(4)
+    assert [bench.owner(tp) for tp in (T0, T1, T2)] == [0, 0, 0]
+
+
+TOPIC = b'{"version":1,"partitions":{"0":[0]}}'
+
+
+def test_a_view_watches_what_is_missing() -> None:
+    """Brokers and a topic that are created after the view are heard of."""
+    bench = registered()
+    bench.zk.do(Create("/brokers"))
+    bench.zk.do(Create("/brokers/topics"))
+    fact, _ = bench.run(commands.LoadView(2))
+    assert isinstance(fact, events.ViewLoaded)
+    assert (fact.view.brokers, fact.view.partitions) == ((), {})
+    bench.send(Create("/brokers/ids"), bench.stranger)
+    bench.send(Create("/brokers/topics/t", TOPIC), bench.stranger)
+    assert bench.seen == ["/brokers/ids", "/brokers/topics/t"]
+
+
+def test_a_view_watches_what_it_was_made_from() -> None:
+    """A member that joins, a topic that grows and a broker are heard of."""
+    bench = registered()
+    for path in ("/brokers", "/brokers/topics", "/brokers/ids"):
+        bench.zk.do(Create(path))
+    bench.zk.do(Create("/brokers/topics/t", TOPIC))
+    bench.run(commands.LoadView(2))
+    bench.send(Create(PATHS.member("g_n"), b"{}", ephemeral=True), bench.stranger)
+    bench.send(SetData("/brokers/topics/t", TOPIC), bench.stranger)
+    bench.send(Create("/brokers/ids/0", b"{}", ephemeral=True), bench.stranger)
+    assert bench.seen == [PATHS.ids, "/brokers/topics/t", "/brokers/ids"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_view_is_of_the_session_that_registered(epoch: int) -> None:
+    """A registration in another version was rewritten, or is of another session."""
+    fact, _ = registered().run(commands.LoadView(2, epoch=epoch))
+    assert isinstance(fact, events.ViewLoaded)
+    assert fact.view.registered is (epoch == 0)
+
+
+def test_the_owner_of_a_blocked_partition_is_watched() -> None:
+    """The member hears at once that it is free."""
+    bench = registered()
+    bench.send(Create(PATHS.owner(T0), b"g_a-0", ephemeral=True), bench.stranger)
+    order = commands.WatchBlockers(2, frozenset({T0}))
+    assert bench.run(order)[0] == events.BlockersWatched(2, gone=False)
+    bench.send(Delete(PATHS.owner(T0)), bench.stranger)
+    assert bench.seen == [PATHS.owner(T0)]
+    assert bench.run(order)[0] == events.BlockersWatched(2, gone=True)
+
+
+def test_owner_znodes_of_another_session_are_foreign() -> None:
+    """And so are those that are gone."""
+    bench, _ = holding()
+    bench.zk.do(Delete(PATHS.owner(T1)))
+    bench.send(Create(PATHS.owner(T1), b"g_m-0", ephemeral=True), bench.stranger)
+    fact, _ = bench.run(commands.CheckOwners(3, frozenset({T0, T1, T2})))
+    assert fact == events.OwnersChecked(3, frozenset({T1, T2}))
+
+
+def kafka_bench(dual: bool) -> tuple[Bench, dict[TopicPartition, Claim]]:
+    """A member with offsets in Kafka that holds T0 (40 in ZooKeeper) and T1 (none)."""
+    bench, claims = holding()
+    spec = replace(bench.context.spec, kafka_storage=True, dual_commit=dual)
+    bench.context = replace(bench.context, spec=spec)
+    return bench, claims
+
+
+@pytest.mark.parametrize(("in_kafka", "start"), [(30, 40), (50, 50), (None, 40)])
+def test_dual_commit_starts_at_the_larger_offset(in_kafka: int | None, start: int) -> None:
+    """As the JVM does: a group may be on its way from one store to the other."""
+    bench, _ = kafka_bench(dual=True)
+    order = commands.ClaimPartitions(3, 0, {T0: MINE})
+    fact = with_kafka(bench, order, lambda op: Ok((in_kafka,)))
+    assert isinstance(fact, events.Claimed)
+    assert fact.claims[T0].committed == start
+
+
+def test_a_former_owner_writes_nothing_to_kafka() -> None:
+    """Kafka cannot fence it, so the owner znode is looked at."""
+    bench, claims = kafka_bench(dual=False)
+    bench.zk.do(Delete(PATHS.owner(T0)))
+    bench.send(Create(PATHS.owner(T0), b"g_m-0", ephemeral=True), bench.stranger)
+    sent: list[OffsetOp] = []
+
+    def answer(op: OffsetOp) -> Reply:
+        sent.append(op)
+        return Ok((None,))
+
+    fact = with_kafka(bench, commands.Commit(3, 0, {T0: 50, T1: 60}, claims), answer)
+    assert isinstance(fact, events.Committed)
+    assert fact.fenced == {T0}
+    assert sent == [StoreOffsets(((T1, 60),))]

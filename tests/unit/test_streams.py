@@ -437,7 +437,7 @@ def test_wait_released_by_the_holder_itself(info: PartitionTopicInfo) -> None:
     assert tested.held_by_caller
     tested.revoke([info])
     begun = time.monotonic()
-    assert tested.wait_released([info], begun + 30)
+    assert tested.wait_released([info], begun + 10)
     assert time.monotonic() - begun < 5
     assert not tested.held_by_caller
     with pytest.raises(ConsumerTimeoutError):
@@ -454,7 +454,7 @@ def test_wait_released_after_the_holder_has_ended(info: PartitionTopicInfo) -> N
     thread.join()
     tested.revoke([info])
     begun = time.monotonic()
-    assert tested.wait_released([info], begun + 30)
+    assert tested.wait_released([info], begun + 10)
     assert time.monotonic() - begun < 5
     assert info.consumed_offset == 0
 
@@ -633,3 +633,46 @@ def test_revoke_while_decoding(info: PartitionTopicInfo, end: str) -> None:
     with pytest.raises(ConsumerTimeoutError if end == "revoke" else StopIteration):
         iter(tested).next()
     assert info.consumed_offset == 0
+
+
+def test_a_chunk_wakes_the_thread_that_waits_for_it(info: PartitionTopicInfo) -> None:
+    """At once, not when its timeout is over."""
+    tested = stream(timeout_ms=20_000)
+    got: list[MessageAndMetadata] = []
+    waiting = threading.Thread(target=lambda: got.append(iter(tested).next()), daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    tested.queue.put(chunk(info, 0, 0))
+    waiting.join(10)
+    assert [message.offset for message in got] == [0]
+
+
+def test_a_stop_waits_for_a_put_that_is_under_way(info: PartitionTopicInfo) -> None:
+    """A put that looked at ``stopped`` before it was set may still append."""
+    queue = ChunkQueue(1, threading.Lock())
+    fenced = threading.Thread(target=queue.fence, daemon=True)
+    with queue.changed:
+        fenced.start()
+        fenced.join(0.05)
+        assert fenced.is_alive()
+    fenced.join(10)
+    assert not fenced.is_alive()
+
+
+def test_a_fault_wakes_the_thread_that_waits_for_a_message() -> None:
+    """It hears of it at once: nothing else is going to arrive."""
+    tested = stream(timeout_ms=20_000)
+    raised: list[Exception] = []
+
+    def read() -> None:
+        try:
+            iter(tested).next()
+        except RuntimeError as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=read, daemon=True)
+    waiting.start()
+    wait_until(lambda: bool(tested.queue.changed._waiters), 10, "it waits")  # type: ignore[attr-defined]
+    tested.fail(RuntimeError("the member has failed"))
+    waiting.join(10)
+    assert [str(error) for error in raised] == ["the member has failed"]

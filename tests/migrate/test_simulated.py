@@ -1,0 +1,396 @@
+"""Moves on a simulated ZooKeeper: what stops one, and what is left of it then.
+
+Kafka is a dict. What real servers answer is tested elsewhere; here others come in between at
+exactly the moment that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from zkmigrate.apply import migrator as module
+from zkmigrate.apply.migrator import Migrator
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.errors import JournalError
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import Direction, KafkaOffset, LogRange, Store, TopicState
+from zkmigrate.plan.values import Entry, GroupPlan
+from zkmigrate.stores import migration_marker
+from zkmigrate.verify import DIFFERENCE, PROGRESS, compare
+
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Create,
+    Delete,
+    Failed,
+    Multi,
+    Reply,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import BrokerError
+
+PATHS = GroupPaths("g")
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MARKER = migration_marker.path("g")
+
+
+class Journal:
+    """Keeps its records, and notes them among everything else that is done."""
+
+    def __init__(self, done: list[str]) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._done = done
+
+    def write(self, **record: Any) -> None:
+        self.records.append(record)
+        self._done.append(record["step"])
+
+
+class Stores:
+    """A group that has committed 7 and 9 in ZooKeeper, and nothing in Kafka."""
+
+    timeout = coordinator_timeout = 0.1
+
+    def __init__(self) -> None:
+        self.zk = ToolZk()
+        for path in ("/consumers", PATHS.root, PATHS.offsets, PATHS.offsets_topic("t")):
+            self.zk.zk.do(Create(path))
+        for tp, offset in ((T0, b"7"), (T1, b"9")):
+            self.zk.zk.do(Create(PATHS.offset(tp), offset))
+        self.done: list[str] = []
+        self.journal: Any = Journal(self.done)
+        self.committed: dict[TopicPartition, StoredOffset] = {}
+        self.members: tuple[str, ...] = ()
+        self.refuses: dict[TopicPartition, BrokerError] = {}
+        self.topics = {"t": TopicState(5, (0, 1))}
+        self.ranges = dict.fromkeys((T0, T1), LogRange(0, 100))
+        self.kafka = SimpleNamespace(
+            members=lambda group: self.members, commit=self.commit, delete=self.delete
+        )
+        self.logs = SimpleNamespace(covering=lambda tps, timeout: (self.topics, self.ranges))
+
+    def on_wait(self, what: str) -> None:
+        self.done.append(f"wait for {what}")
+
+    def fetch(self, _group: str, _tps: object) -> Mapping[TopicPartition, StoredOffset]:
+        return self.committed
+
+    def commit(self, _group: str, new: Mapping[TopicPartition, StoredOffset]) -> Mapping[Any, Any]:
+        self.done.append("commit")
+        self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
+        return self.refuses
+
+    def delete(self, _group: str, gone: list[TopicPartition]) -> Mapping[Any, Any]:
+        for tp in gone:
+            del self.committed[tp]
+        return {}
+
+    # what the test does
+
+    def plan(self, direction: Direction = Direction.ZK_TO_KAFKA) -> PlanFile:
+        """The plan made now."""
+        entries = []
+        for tp in (T0, T1):
+            node = self.zk.zk.get(PATHS.offset(tp))
+            zk = None if node is None else int(node.data)
+            stored = self.committed.get(tp)
+            kafka = None if stored is None else KafkaOffset(*stored)
+            to = zk if direction is Direction.ZK_TO_KAFKA else kafka and kafka.offset
+            version = None if node is None else node.stat.version
+            entries.append(Entry(tp, zk, version, kafka, to, True, "only one has it"))
+        group = GroupPlan("g", entries=tuple(entries), topics={"t": 5})
+        return PlanFile(direction, 1, (group,), "digest")
+
+    def apply(self, plan: PlanFile) -> Result:
+        """Carry the plan out."""
+        (result,) = self.migrator().apply(plan, self.journal, lambda result: None)
+        return result
+
+    def rollback(self, plan: PlanFile, force: bool = False) -> Result:
+        """Take it back."""
+        migrator = self.migrator(force)
+        (result,) = migrator.rollback(plan, self.journal, True, lambda result: None)
+        return result
+
+    def migrator(self, force: bool = False) -> Migrator:
+        stores: Any = self
+        return Migrator(stores, force=force)
+
+    def write(self, offset: bytes) -> None:
+        """A client that is not a member writes T0's offset to ZooKeeper."""
+        self.zk.zk.do(SetData(PATHS.offset(T0), offset))
+
+    @property
+    def claimed(self) -> bool:
+        """Whether anything of the migrator's claim is left."""
+        owners = [self.zk.text(PATHS.owner(tp)) for tp in (T0, T1)]
+        return any(owners) or bool(self.zk.zk.children(PATHS.ids))
+
+
+@pytest.fixture
+def stores() -> Stores:
+    """Both stores."""
+    return Stores()
+
+
+def at(stores: Stores, wanted: Callable[[ZkOp], bool], action: Callable[[], object]) -> None:
+    """Do something just before the first such operation."""
+    done: list[ZkOp] = []
+
+    def before(op: ZkOp) -> None:
+        if not done and wanted(op):
+            done.append(op)
+            action()
+
+    stores.zk.before = before
+
+
+def claims(op: ZkOp) -> bool:
+    """The multi that creates owner znodes."""
+    return isinstance(op, Multi) and any(
+        isinstance(part, Create) and part.ephemeral for part in op.ops
+    )
+
+
+def registers(op: ZkOp) -> bool:
+    """The migrator registers."""
+    return isinstance(op, Create) and op.ephemeral
+
+
+def writes(op: ZkOp) -> bool:
+    """The multi that writes offsets."""
+    return isinstance(op, Multi) and any(
+        isinstance(part, SetData | Create) and part.path.startswith(PATHS.offsets)
+        for part in op.ops
+    )
+
+
+def marks(op: ZkOp) -> bool:
+    """The multi that writes the marker."""
+    return isinstance(op, Multi) and op.ops[-1].path == MARKER
+
+
+def test_a_move_is_named_in_the_journal_before_each_step(stores: Stores) -> None:
+    """And nothing of the claim is left behind it."""
+    assert stores.apply(stores.plan()).outcome is Outcome.DONE
+    assert stores.done == ["claim", "write", "commit", "mark", "done"]
+    assert stores.committed == {T0: StoredOffset(7), T1: StoredOffset(9)}
+    assert not stores.claimed
+
+
+def test_a_consumer_at_the_coordinator_stops_a_move(stores: Stores) -> None:
+    """It commits to Kafka itself."""
+    plan = stores.plan()
+    stores.members = ("consumer-1",)
+    assert "joined at the broker's coordinator" in stores.apply(plan).why
+    assert stores.done == []
+
+
+def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) -> None:
+    """Also where it is the same again: a consumer is at work."""
+    plan = stores.plan()
+    stores.write(b"8")
+    stores.write(b"7")
+    assert "was written in ZooKeeper since the plan was made" in stores.apply(plan).why
+    assert not stores.committed
+    assert not stores.claimed
+
+
+def test_what_was_written_is_read_back(stores: Stores) -> None:
+    """Otherwise nothing is marked as moved, and the claim is released."""
+    stores.kafka.commit = lambda group, new: {}
+    assert "but kafka holds none" in stores.apply(stores.plan()).why
+    assert stores.zk.text(MARKER) is None
+    assert not stores.claimed
+
+
+def test_a_refused_commit_is_a_failure(stores: Stores) -> None:
+    """It names a partition and why."""
+    stores.refuses = {T1: BrokerError("not allowed")}
+    assert "the coordinator refused 1 of 2 offsets" in stores.apply(stores.plan()).why
+    assert stores.zk.text(MARKER) is None
+
+
+def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
+    """While the claims are released, and by each later run."""
+    plan = stores.plan()
+    path = GroupPaths("g").ids
+
+    def deregisters(op: ZkOp) -> bool:
+        return isinstance(op, Delete) and op.path.startswith(path)
+
+    at(stores, deregisters, lambda: stores.write(b"8"))
+    for _ in range(2):
+        assert "since the group was moved" in stores.apply(plan).why
+    assert stores.done[-1] == "done"
+
+
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
+def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: str) -> None:
+    """Its offsets mean other messages now, or none."""
+    plan = stores.plan()
+    if how == "recreated":
+        stores.topics = {"t": TopicState(6, (0, 1))}
+    else:
+        stores.ranges = dict.fromkeys((T0, T1), LogRange(8, 100))
+    expected = {"recreated": "was deleted since", "truncated": "does not hold 7"}[how]
+    assert expected in stores.apply(plan).why
+    assert not stores.committed
+
+
+def test_an_offset_committed_after_the_move_is_rolled_back_with_force_only(
+    stores: Stores,
+) -> None:
+    """A consumer has gone on from it."""
+    plan = stores.plan()
+    stores.apply(plan)
+    stores.committed[T0] = StoredOffset(50)
+    assert "it was changed since" in stores.rollback(plan).why
+    assert stores.committed[T0].offset == 50
+    assert stores.rollback(plan, force=True).outcome is Outcome.DONE
+    assert not stores.committed
+
+
+def test_a_plan_that_was_rolled_back_is_not_applied_again(stores: Stores) -> None:
+    """The stores may have changed since: that takes another plan."""
+    plan = stores.plan()
+    stores.apply(plan)
+    assert stores.rollback(plan).outcome is Outcome.DONE
+    assert "was rolled back: make a new plan" in stores.apply(plan).why
+    assert not stores.committed
+
+
+def test_a_commit_between_the_look_and_the_claim_stops_a_move(stores: Stores) -> None:
+    """The claim checks the version that was looked at."""
+    plan = stores.plan()
+    at(stores, claims, lambda: stores.write(b"8"))
+    assert "changed while it was claimed" in stores.apply(plan).why
+    assert not stores.committed
+    assert not stores.claimed
+
+
+def test_a_member_that_registers_before_the_claim_stops_a_move(stores: Stores) -> None:
+    """It is seen after the migrator has registered."""
+
+    def register() -> None:
+        stores.zk.zk.do(Create(PATHS.member("g_m")))
+
+    at(stores, registers, register)
+    assert (
+        "g_m registered in ZooKeeper: stop these members first" in stores.apply(stores.plan()).why
+    )
+    assert "commit" not in stores.done
+
+
+def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
+    """Its registration is gone, and with it what kept members out."""
+
+    def end() -> None:
+        for name in stores.zk.zk.children(PATHS.ids):
+            stores.zk.zk.do(Delete(PATHS.member(name)))
+
+    at(stores, claims, end)
+    assert "session with ZooKeeper ended" in stores.apply(stores.plan()).why
+    assert "commit" not in stores.done
+
+
+def test_a_commit_before_the_marker_keeps_it_from_being_written(stores: Stores) -> None:
+    """The group is not moved: a consumer is still alive."""
+    plan = stores.plan()
+    at(stores, marks, lambda: stores.write(b"8"))
+    assert "while the group was moved" in stores.apply(plan).why
+    assert stores.zk.text(MARKER) is None
+
+
+def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores) -> None:
+    """On the way back to ZooKeeper."""
+    stores.committed = {T0: StoredOffset(70), T1: StoredOffset(90)}
+    plan = stores.plan(Direction.KAFKA_TO_ZK)
+    at(stores, writes, lambda: stores.write(b"8"))
+    assert "changed by a client that is not a member" in stores.apply(plan).why
+    assert stores.zk.text(PATHS.offset(T0)) == b"8"
+
+
+def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
+    """Its answer got lost, and a change stops the move before it is looked at again."""
+
+    def lose(op: ZkOp, reply: Reply) -> Reply:
+        if not claims(op):
+            return reply
+        stores.write(b"8")
+        return Failed(Code.CONNECTION_LOSS)
+
+    stores.zk.after = lose
+    assert "changed while it was claimed" in stores.apply(stores.plan()).why
+    assert not stores.claimed
+
+
+def test_a_run_waits_for_the_session_of_a_killed_one(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claims are still there, under the name in the journal."""
+    stores.zk.zk.do(Create(PATHS.ids))
+    stores.zk.zk.do(Create(PATHS.member("g_zkmigrate-1")))
+    stores.journal.records = [{"group": "g", "step": "claim", "name": "g_zkmigrate-1"}]
+
+    def end(_seconds: float) -> None:
+        stores.zk.zk.do(Delete(PATHS.member("g_zkmigrate-1")))
+
+    monkeypatch.setattr(module.time, "sleep", end)
+    assert stores.apply(stores.plan()).outcome is Outcome.DONE
+    assert stores.done[0].startswith("wait for the session of an earlier run")
+
+
+def test_a_group_that_fails_does_not_stop_the_others(stores: Stores) -> None:
+    """Only a damaged journal does, or a ZooKeeper that is away."""
+    plan = stores.plan()
+    (group,) = plan.groups
+    other = GroupPlan("nobody", entries=group.entries, topics=group.topics)
+    both = replace(plan, groups=(other, group))
+    results = stores.migrator().apply(both, stores.journal, lambda result: None)
+    assert [result.outcome for result in results] == [Outcome.FAILED, Outcome.DONE]
+
+
+def test_a_journal_that_contradicts_the_plan_is_not_believed(stores: Stores) -> None:
+    """Nothing is restored by guess."""
+    plan = stores.plan()
+    stores.apply(plan)
+    stores.journal.records[0]["held"][0][2] = 40
+    with pytest.raises(JournalError, match="does not agree with the plan"):
+        stores.rollback(plan)
+
+
+@pytest.mark.parametrize(
+    ("zk", "kafka", "kinds"),
+    [
+        ((7, 9), (7, 9), []),
+        ((7, 9), (8, 9), [PROGRESS]),
+        ((7, 9), (6, 9), [DIFFERENCE]),
+        ((7, 9), (None, 9), [DIFFERENCE]),
+        ((8, 9), (7, 9), [DIFFERENCE]),
+        ((None, 9), (7, 9), []),
+    ],
+)
+def test_what_verify_calls_a_difference(
+    stores: Stores,
+    zk: tuple[int | None, ...],
+    kafka: tuple[int | None, ...],
+    kinds: list[str],
+) -> None:
+    """The target may be ahead, and the source may be empty; nothing else."""
+    plan = stores.plan()
+    (group,) = plan.groups
+    held = {
+        Store.ZOOKEEPER: dict(zip((T0, T1), zk, strict=True)),
+        Store.KAFKA: dict(zip((T0, T1), kafka, strict=True)),
+    }
+    assert [one.kind for one in compare(group, plan.direction, held)] == kinds

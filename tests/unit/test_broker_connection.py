@@ -1,0 +1,125 @@
+"""A connection to a broker that misbehaves: what is believed, and for how long."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.broker import connection as module
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
+
+TIMEOUT = 0.3
+
+
+class Server:
+    """Answers each request with the correlation ids of ``ids``; with none, it stays silent."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = BrokerEndpoint(0, *self.listening.getsockname()[:2])
+        self._ids = ids
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        held = []
+        while True:
+            try:
+                peer, _ = self.listening.accept()
+            except OSError:
+                return
+            held.append(peer)
+            while self._ids and peer.recv(4096):
+                peer.sendall(struct.pack(">ii", 6, self._ids.pop(0)) + b"ok")
+
+
+@pytest.fixture
+def connect() -> Iterator[tuple[list[int], BrokerConnection]]:
+    """The ids to answer with, and a connection that has asked for no versions."""
+    ids: list[int] = []
+    server = Server(ids)
+    made = BrokerConnection(server.endpoint, "c", TIMEOUT, 0)
+    yield ids, made
+    made.close()
+    server.listening.close()
+
+
+def test_an_answer_to_another_request_is_not_believed(
+    connect: tuple[list[int], BrokerConnection],
+) -> None:
+    """A late one, for example. After it nothing on this connection can be believed."""
+    ids, connection = connect
+    ids += [1, 1]
+    connection._connect()
+    assert bytes(connection.exchange_opened(3, 0, b"")) == b"ok"
+    with pytest.raises(BrokerError, match="wrong correlation id"):
+        connection.exchange_opened(3, 0, b"")
+    assert not connection.is_open
+
+
+def test_a_silent_broker_has_its_whole_timeout(
+    connect: tuple[list[int], BrokerConnection],
+) -> None:
+    """Also where it is a fraction of a second; then the connection is closed."""
+    _, connection = connect
+    connection._connect()
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+        connection.exchange_opened(3, 0, b"")
+    assert TIMEOUT * 0.9 < time.monotonic() - began < 20 * TIMEOUT
+    assert not connection.is_open
+
+
+@pytest.mark.parametrize(
+    ("causes", "version"),
+    [([], 4), ([ConnectionResetError()], 4), ([ConnectionResetError()] * 2, 0)],
+)
+def test_a_broker_is_an_old_one_if_it_drops_two_connections(
+    causes: list[OSError],
+    version: int,
+    connect: tuple[list[int], BrokerConnection],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers before 0.10 do so when they are asked for versions; others do for other reasons."""
+    left = list(causes)
+
+    def versions(_connection: object) -> dict[int, int]:
+        if left:
+            raise BrokerUnavailableError("dropped") from left.pop()
+        return {1: 4}
+
+    monkeypatch.setattr(module, "supported_versions", versions)
+    assert connect[1].version(1, 4, 0) == version
+
+
+def test_a_broker_that_hangs_is_not_an_old_one(
+    connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence says nothing of its age."""
+
+    def versions(_connection: object) -> dict[int, int]:
+        raise BrokerUnavailableError("silent") from TimeoutError()
+
+    monkeypatch.setattr(module, "supported_versions", versions)
+    with pytest.raises(BrokerUnavailableError, match="silent"):
+        connect[1].open()
+
+
+def test_versions_that_cannot_be_read_are_the_broker_s_error(
+    connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an error of this library."""
+
+    def versions(_connection: object) -> dict[int, int]:
+        raise TypeError("'NoneType' object is not iterable")
+
+    monkeypatch.setattr(module, "supported_versions", versions)
+    with pytest.raises(BrokerError, match="cannot be read"):
+        connect[1].open()
+    assert not connect[1].is_open

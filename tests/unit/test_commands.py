@@ -1,0 +1,189 @@
+"""Commands without servers: what they do by default, and their exit status."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from zkconsumer.admin.change import Deletion
+from zkconsumer.admin.tools import ImportPlan
+from zkconsumer.admin.verify import Finding, Kind
+from zkconsumer.cli import consume
+from zkconsumer.cli.groups import groups
+from zkconsumer.cli.offsets import offsets
+from zkconsumer.errors import CommitFailedError, ConfigError, ConsumerTimeoutError
+
+ZOOKEEPER = ["--zookeeper", "127.0.0.1:1"]
+
+
+class Tools:
+    """Notes what is done."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.done: list[str] = []
+        self.findings: list[Finding] = []
+
+    def __enter__(self) -> Tools:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def verify(self, *_: object, **__: object) -> list[Finding]:
+        return self.findings
+
+    def delete(self, group: str, topic: str | None) -> Deletion:
+        self.done.append("deleted")
+        return self.plan_delete(group, topic)
+
+    def plan_delete(self, group: str, topic: str | None) -> Deletion:
+        return Deletion(group, topic, True, ("/consumers/g",))
+
+    def export(self, _groups: object) -> dict[Any, int]:
+        return {}
+
+    def plan_import(self, _wanted: object) -> ImportPlan:
+        return ImportPlan((), 0, {}, {})
+
+    def carry_out(self, *_: object) -> None:
+        self.done.append("written")
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """Those that the commands use."""
+    made = Tools()
+    for module in ("groups", "offsets"):
+        monkeypatch.setattr(f"zkconsumer.cli.{module}.GroupTools", lambda *_: made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status"), [([], 0), ([Kind.TOPIC_MISSING], 0), ([Kind.UNOWNED], 1)]
+)
+def test_verify_ends_with_1_when_something_is_wrong(
+    tools: Tools, kinds: list[Kind], status: int
+) -> None:
+    """A warning is not wrong."""
+    tools.findings = [Finding("g", kind, "/x", "what") for kind in kinds]
+    assert CliRunner().invoke(groups, ["verify", "g", *ZOOKEEPER]).exit_code == status
+
+
+@pytest.mark.parametrize(("option", "done"), [([], []), (["--execute"], ["deleted"])])
+def test_a_deletion_is_a_dry_run_without_execute(
+    tools: Tools, option: list[str], done: list[str]
+) -> None:
+    """Nothing is changed by looking."""
+    assert CliRunner().invoke(groups, ["delete", "g", *option, *ZOOKEEPER]).exit_code == 0
+    assert tools.done == done
+
+
+@pytest.mark.parametrize(("option", "done"), [([], []), (["--execute"], ["written"])])
+def test_an_import_is_a_dry_run_without_execute(
+    tools: Tools, option: list[str], done: list[str], tmp_path: Path
+) -> None:
+    """Nothing is changed by looking."""
+    file = tmp_path / "offsets"
+    file.write_text("/consumers/g/offsets/t/0:5\n")
+    result = CliRunner().invoke(offsets, ["import", str(file), *option, *ZOOKEEPER])
+    assert (result.exit_code, tools.done) == (0, done)
+
+
+@pytest.mark.usefixtures("tools")
+def test_an_export_overwrites_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one that appears after the first look."""
+    file = tmp_path / "offsets"
+    file.write_text("mine")
+    monkeypatch.setattr("os.path.lexists", lambda _: False)
+    result = CliRunner().invoke(offsets, ["export", "--output", str(file), *ZOOKEEPER])
+    assert isinstance(result.exception, ConfigError)
+    assert file.read_text() == "mine"
+
+
+# -- consume --------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Raises one error after the other, each time it is read."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = iter(errors)
+
+    def __iter__(self) -> Iterator[object]:
+        raise next(self._errors)
+
+
+class Output:
+    """A printer that has just printed; ``count`` messages so far."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count, self.last = count, time.monotonic()
+
+    def close(self) -> None:
+        pass
+
+
+def end_of(stream: Stream, timeout: float) -> BaseException | None:
+    """What a stream's thread reports."""
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    output: Any = Output()
+    consume._print_stream(stream, output, timeout, ends)  # type: ignore[arg-type]
+    return ends.get(timeout=1)
+
+
+def test_a_timeout_of_one_stream_counts_when_the_others_are_silent_too() -> None:
+    """Another one has just printed a message: it continues."""
+    late, other = ConsumerTimeoutError("late"), ValueError("other")
+    assert end_of(Stream(late, other), timeout=60) is other
+    assert end_of(Stream(late, other), timeout=0) is late
+
+
+def test_any_error_of_a_stream_is_reported() -> None:
+    """The main thread waits for it."""
+    broken = RuntimeError("broken")
+    assert end_of(Stream(broken), timeout=60) is broken
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Consume, with a connector whose shutdown may fail."""
+
+    def run(opened: Callable[[Any], Any], count: int = 0, fault: Exception | None = None) -> int:
+        def shutdown() -> None:
+            if fault is not None:
+                raise fault
+
+        connector = SimpleNamespace(shutdown=shutdown)
+        monkeypatch.setattr(consume, "ZookeeperConsumerConnector", lambda _: connector)
+        config: Any = SimpleNamespace(consumer_timeout_ms=0)
+        output: Any = Output(count)
+        return consume._consume(config, opened, output, lambda: None, None)
+
+    return run
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 1), (3, 0)])
+def test_a_timeout_is_a_success_after_messages_only(
+    run: Callable[..., int], count: int, status: int
+) -> None:
+    """As in the JVM's tool."""
+    assert run(lambda _: [Stream(ConsumerTimeoutError("late"))], count) == status
+
+
+def test_an_interruption_tells_that_the_last_commit_failed(run: Callable[..., int]) -> None:
+    """What was printed will be printed again."""
+
+    def interrupted(_connector: object) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        run(interrupted, fault=CommitFailedError("no answer"))
+    assert raised.value.__notes__ == ["and the last commit failed: no answer"]

@@ -1,0 +1,155 @@
+"""Requests to a coordinator: what an answer leaves out is not good news, and retries end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.broker.coordinator_calls import (
+    StoredOffset,
+    TryAgainError,
+    commit,
+    fetch_offsets,
+    until,
+)
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.errors import BrokerError, CommitFailedError
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+HERE = BrokerEndpoint(0, "127.0.0.1", 1)
+
+
+class Broker:
+    """Knows every version, and answers with ``answer``; keeps the requests."""
+
+    endpoint = HERE
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.requests: list[Any] = []
+
+    def version(self, _key: int, *wanted: int) -> int:
+        return wanted[0]
+
+    def call(self, request: Any, _response: type[Any], _version: int) -> Any:
+        self.requests.append(request)
+        return self.answer
+
+
+def part(number: int, **fields: object) -> SimpleNamespace:
+    """One partition of an answer."""
+    defaults = {"error_code": 0, "committed_leader_epoch": -1, "metadata": ""}
+    return SimpleNamespace(partition_index=number, **{**defaults, **fields})
+
+
+def answer(*parts: SimpleNamespace, code: int = 0) -> SimpleNamespace:
+    """An answer about topic ``t``."""
+    return SimpleNamespace(
+        error_code=code, topics=[SimpleNamespace(name="t", partitions=list(parts))]
+    )
+
+
+def test_a_partition_that_an_answer_leaves_out_has_not_been_read() -> None:
+    """It is not the same as one without an offset: a member would begin elsewhere."""
+    broker: Any = Broker(answer(part(0, committed_offset=7)))
+    found = fetch_offsets(broker, "g", [T0, T1])
+    assert found.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert found.offsets == {T0: StoredOffset(7)}
+
+
+def test_a_partition_with_an_error_has_not_been_read() -> None:
+    """The first error counts, whatever the others hold."""
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    parts = (part(0, committed_offset=-1, error_code=code), part(1, committed_offset=7))
+    broker: Any = Broker(answer(*parts))
+    found = fetch_offsets(broker, "g", [T0, T1])
+    assert (found.code, found.what) == (code, f"stored offset of {T0}")
+
+
+def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
+    """It is sent again."""
+    broker: Any = Broker(answer(part(0)))
+    codes = commit(broker, "g", {T0: StoredOffset(1), T1: StoredOffset(2)}, 7)
+    assert codes == {T0: 0, T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+def test_the_search_for_a_coordinator_ends_in_its_time() -> None:
+    """However often it asks to try again."""
+    tries: list[int] = []
+
+    def once() -> None:
+        tries.append(1)
+        assert len(tries) < 50
+        raise TryAgainError(BrokerError("moving"))
+
+    with pytest.raises(CommitFailedError, match="moving"):
+        until(once, lambda: None, 0.2, 0.02, threading.Event(), "the coordinator")
+    assert len(tries) > 2
+
+
+class Bench:
+    """A client of the coordinator ``broker``, with the limits of its connections."""
+
+    def __init__(self, reply: Any) -> None:
+        self.broker, self.timeouts = Broker(reply), list[float | None]()
+        brokers = KnownBrokers([HERE], lambda broker: 0)
+        limits: Mapping[str, Any] = {"session_timeout": 10, "rebalance_timeout": 60, "timeout": 5}
+        self.client = GroupClient("g", "c", None, brokers, **limits)
+        self.client.coordinator = HERE
+
+    def execute(self, command: Any) -> Any:
+        def connect(_endpoint: BrokerEndpoint, timeout: float | None = None) -> Any:
+            self.timeouts.append(timeout)
+            return self.broker
+
+        self.client._connection = connect  # type: ignore[method-assign]
+        return self.client.execute(command)
+
+
+def test_a_join_says_its_times_in_milliseconds_and_waits_for_the_rebalance() -> None:
+    """The coordinator answers when all members have joined, or the rebalance timeout is over."""
+    reply = SimpleNamespace(
+        error_code=0, member_id="m", generation_id=3, leader="m", protocol_name="range", members=[]
+    )
+    bench = Bench(reply)
+    assert bench.execute(commands.JoinGroup(1, "m", ())).generation == 3
+    (request,) = bench.broker.requests
+    assert (request.session_timeout_ms, request.rebalance_timeout_ms) == (10_000, 60_000)
+    (timeout,) = bench.timeouts
+    assert timeout is not None
+    assert timeout > 60
+
+
+def test_a_commit_names_its_generation() -> None:
+    """Without it the coordinator would take it from anyone."""
+    bench = Bench(answer(part(0)))
+    found = bench.execute(commands.CommitOffsets(1, "m", 7, {T0: 5}))
+    assert found == events.OffsetsCommitted(1, {T0: 0})
+    (request,) = bench.broker.requests
+    assert (request.generation_id_or_member_epoch, request.member_id) == (7, "m")
+
+
+def test_a_heartbeat_without_an_answer_confirms_nothing() -> None:
+    """The coordinator may be gone."""
+    bench = Bench(None)
+    bench.client.coordinator = None
+    found = bench.client.execute(commands.Heartbeat(1, "m", 7))
+    assert found == events.HeartbeatAnswered(1, UNREACHABLE)
+
+
+def test_a_client_that_was_closed_connects_no_more() -> None:
+    """Whatever its thread still wants to send."""
+    bench = Bench(None)
+    bench.client.close()
+    found = bench.client.execute(commands.LeaveGroup(1, "m"))
+    assert isinstance(found, events.RequestFailed)
+    assert found.detail == "the member has given up"

@@ -1,0 +1,81 @@
+"""The leader finder, step by step: whom it asks, and how long it waits."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from zkconsumer.broker.types import ClusterMetadata
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.runtime.chunk_queue import ChunkQueue
+from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
+from zkconsumer.runtime.fetch.leaders import LeaderFinder
+from zkconsumer.runtime.fetch.requests import LeadersRequest, Wait
+from zkconsumer.runtime.fetch.table import FetchTable, WorkerKey
+from zkconsumer.runtime.partition_info import PartitionTopicInfo
+
+BROKERS = [BrokerEndpoint(n, "127.0.0.1", 9092 + n) for n in range(3)]
+BACKOFF = 0.2
+
+
+class Bench:
+    """Three brokers, and a partition without a leader."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.events: list[FetchEvent] = []
+        self.table = FetchTable(1)
+        self.table.set_brokers(BROKERS)
+        self.info = PartitionTopicInfo("t", 0, 0)
+        self.table.add({self.info: ChunkQueue(1, threading.Lock())})
+        self.finder = LeaderFinder(
+            self.table, BACKOFF, self.events.append, lambda: self.now, random.Random(0)
+        )
+
+    def choose(self) -> LeadersRequest:
+        """The next step, which asks a broker."""
+        chosen = self.finder.choose()
+        assert isinstance(chosen, LeadersRequest)
+        return chosen
+
+    def waits(self) -> None:
+        """It waits for the backoff, and then asks again; new brokers end the wait."""
+        assert self.finder.choose() == Wait(pytest.approx(BACKOFF))
+        self.table.set_brokers(BROKERS)
+        self.choose()
+
+
+def test_all_brokers_are_asked_before_it_waits() -> None:
+    """One that does not answer costs no backoff while there are others."""
+    bench = Bench()
+    asked = set()
+    for _ in BROKERS:
+        assert not bench.events
+        request = bench.choose()
+        asked.add(request.endpoint)
+        bench.finder.fail(request, BrokerUnavailableError("silent"))
+    assert asked == set(BROKERS)
+    assert [event.kind for event in bench.events] == [FetchEventKind.METADATA_FAILED]
+    bench.waits()
+
+
+def test_a_partition_without_a_leader_is_asked_for_after_the_backoff() -> None:
+    """Not as fast as the broker answers."""
+    bench = Bench()
+    bench.finder.take(bench.choose(), ClusterMetadata({}, {}, {}))
+    bench.waits()
+
+
+def test_a_partition_is_assigned_to_the_worker_of_its_leader() -> None:
+    """At the address that ZooKeeper has, where the two differ."""
+    bench = Bench()
+    elsewhere = BrokerEndpoint(1, "old", 1)
+    answer = ClusterMetadata({1: elsewhere}, {bench.info.topic_partition: 1}, {})
+    bench.finder.take(bench.choose(), answer)
+    work = bench.table.work(WorkerKey(1, 0), also_full=False)
+    assert work is not None
+    assert (work.endpoint, [state.info for state in work.states]) == (BROKERS[1], [bench.info])
+    assert bench.finder.choose() == Wait(None)

@@ -1,0 +1,139 @@
+"""The limits of kazoo's connection, without a server."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
+
+from zkconsumer.zk.connection import Connection, Handler
+
+SESSION = 6.0
+
+
+@pytest.fixture
+def connection() -> Connection:
+    """The connection of a client that is not started, to two servers."""
+    return Connection(KazooClient("127.0.0.1:1,127.0.0.1:2", handler=Handler()), SESSION)
+
+
+def test_a_server_may_be_silent_for_a_third_of_the_session(connection: Connection) -> None:
+    """From the oldest request without an answer, or from the last answer. A server that owes
+    nothing has no limit."""
+    assert connection.patience() == math.inf
+    connection.client._pending = deque([object()])
+    connection._connecting = False
+    connection._asked = time.monotonic()
+    assert SESSION / 3 - 1 < connection.patience() <= SESSION / 3
+    connection._asked -= 100
+    assert connection.patience() < -90
+    connection._heard = time.monotonic()
+    assert connection.patience() > SESSION / 3 - 1, "it answers steadily, if slowly"
+    connection.granted = 0.3
+    assert connection.patience() <= 0.1, "the server has granted less"
+
+
+def test_the_server_that_was_tried_last_is_tried_last(connection: Connection) -> None:
+    """It may be the one that is silent."""
+    for port in (1, 2):
+        connection._tried = "127.0.0.1", port
+        assert connection._expand_client_hosts()[-1][2] == port
+
+
+def test_waking_the_thread_never_blocks() -> None:
+    """However many requests wait without a connection."""
+    first, second = Handler().create_socket_pair()
+
+    def wake() -> None:
+        for _ in range(10_000):
+            second.send(b"x")
+
+    waking = threading.Thread(target=wake, daemon=True)
+    waking.start()
+    waking.join(10)
+    assert not waking.is_alive()
+    first.close()
+    second.close()
+
+
+def test_no_error_ends_the_thread(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins again, until the client is stopped."""
+    begun: list[int] = []
+
+    def fail(_self: object) -> None:
+        begun.append(1)
+        if len(begun) == 2:
+            connection.client._stopped.set()
+        raise RuntimeError("xids do not match")
+
+    monkeypatch.setattr(ConnectionHandler, "zk_loop", fail)
+    monkeypatch.setattr("zkconsumer.zk.connection._RESTART_SECONDS", 0.0)
+    connection.client._stopped.clear()
+    connection.zk_loop()
+    assert len(begun) == 2
+
+
+def test_closing_waits_for_a_limited_time(connection: Connection) -> None:
+    """The thread may hang in a connection attempt."""
+    waits: list[float | None] = []
+    connection._connection_routine = SimpleNamespace(
+        join=lambda timeout=None: waits.append(timeout), is_alive=lambda: True
+    )
+    connection.stop_by = time.monotonic() + 1
+    assert not connection.stop()
+    assert all(wait is not None and wait <= 1 for wait in waits)
+
+
+def test_the_granted_session_timeout_is_in_seconds(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says it in milliseconds."""
+    answer = SimpleNamespace(passwd=b"p" * 16, time_out=4000)
+    monkeypatch.setattr(ConnectionHandler, "_invoke", lambda *_: (answer, None))
+    connection._invoke(1.0, Connect(0, 0, 6000, 0, b"", None))
+    assert connection.granted == 4.0
+
+
+def test_an_answer_that_cannot_be_read_answers_its_request(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo has taken it off its list: nothing else would."""
+
+    def fail(handler: Connection, *_: object) -> None:
+        handler.client._pending.popleft()
+        raise KeyError("an error code that kazoo does not know")
+
+    monkeypatch.setattr(ConnectionHandler, "_read_response", fail)
+    result = connection.client.handler.async_result()
+    connection.client._pending = deque([(None, result, 7)])
+    with pytest.raises(KeyError):
+        connection._read_response(SimpleNamespace(xid=7), b"", 0)
+    assert isinstance(result.exception, ConnectionLoss)
+
+
+def test_an_answer_out_of_order_breaks_the_connection(connection: Connection) -> None:
+    """And says nothing to the request that is next."""
+    result = connection.client.handler.async_result()
+    connection.client._pending = deque([(None, result, 7)])
+    with pytest.raises(ConnectionDropped, match="out of order"):
+        connection._read_response(SimpleNamespace(xid=8), b"", 0)
+    assert not result.ready()
+
+
+def test_servers_that_know_less_than_the_client_take_it_in_the_end(
+    connection: Connection,
+) -> None:
+    """After two session timeouts without any server it connects as one that has seen nothing."""
+    connection.client.last_zxid = 5
+    for waited, known in ((0, 5), (1.9 * SESSION, 5), (2.1 * SESSION, 0)):
+        connection._turned_away = time.monotonic() - waited if waited else None
+        connection._refused()
+        assert connection.client.last_zxid == known
