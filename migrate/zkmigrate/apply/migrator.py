@@ -2,9 +2,9 @@
 
 Used from one thread. Each group goes through the same steps, and the journal names each before it
 begins: ``claim`` (take the group over), ``write`` (change the target), ``mark`` (write the marker,
-release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the source
-store is read once more, and again by each later run. A run that finds a group begun repeats all
-steps: each accepts that its work was done before.
+lock the group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After
+``done`` the source store is read once more, and again by each later run. A run that finds a group
+begun repeats all steps: each accepts that its work was done before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import Script, T
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
-from zkmigrate.apply import ownership
+from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.change import Change, back, forward, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
@@ -39,12 +40,20 @@ class Migrator:
         stores: both, opened.
         effect: called before and after each change outside of this process.
         force: also roll back groups whose offsets were changed after the move.
+        lock: keep old consumers of groups that were moved to Kafka from starting.
     """
 
-    def __init__(self, stores: Stores, effect: Effect = no_effect, force: bool = False) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        effect: Effect = no_effect,
+        force: bool = False,
+        lock: bool = False,
+    ) -> None:
         self._stores = stores
         self._effect = effect
         self._force = force
+        self._lock = lock
         self._checks = Checks(stores, force)
         self._run = uuid.uuid4().hex[:8]
 
@@ -97,6 +106,8 @@ class Migrator:
             if set(steps) <= {"claim", "undo-claim"}:
                 if execute:
                     self._wait_for_earlier_runs(_names(records), group.group)
+                    if records[0].get("locked"):
+                        self._run_guard(guard.lock(group.group, int(time.time() * 1000)))
                     journal.write(group=group.group, step="undo-done")
                 return Result(group.group, Outcome.NOTHING, 0, "nothing was written")
             (claim,) = [record for record in records if record["step"] == "claim"][:1]
@@ -140,11 +151,27 @@ class Migrator:
             return Result(change.group, Outcome.WOULD, len(change.to))
         name = f"{change.group}_zkmigrate-{self._run}"
         hold = ownership.Hold(change.group, name, int(time.time() * 1000))
-        journal.write(group=change.group, step=f"{prefix}claim", name=name, held=record_of(change))
         zk = self._stores.zk
+        before = zk.run(guard.look(change.group))
+        locked = before.guard is guard.Guard.LOCKED
+        was_locked = bool(records[0].get("locked")) if records else locked
+        if undo:  # what is undone is locked again if it was before
+            lock, lock_again = was_locked, locked
+        else:
+            lock = change.target is Store.KAFKA and (self._lock or was_locked)
+            lock_again = locked or was_locked
+        journal.write(
+            group=change.group,
+            step=f"{prefix}claim",
+            name=name,
+            held=record_of(change),
+            locked=was_locked,
+        )
         partitions = {*change.zk, *change.kafka}
         accept = self._checks.acceptor(change, resumed)
         try:
+            if before.record is not None:
+                self._run_guard(guard.unlock(change.group))
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             self._checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
@@ -158,8 +185,9 @@ class Migrator:
         except ZkUnavailableError:
             raise  # the claims end with the session
         except ZkConsumerError as error:
-            self._release_after(error, hold)
+            self._release_after(error, hold, lock_again)
             raise
+        unlocked = self._run_guard(guard.lock(change.group, hold.now_ms)) if lock else None
         others = zk.run(ownership.counted(ownership.release(hold), self._effect))
         if others and change.target is Store.KAFKA and not undo:
             raise GroupRefusedError(
@@ -170,11 +198,17 @@ class Migrator:
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
             self._checks.source_unchanged(change)
-        return Result(change.group, Outcome.DONE, written)
+        why = f"not locked: {unlocked}" if unlocked else ""
+        return Result(change.group, Outcome.DONE, written, why)
 
-    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
+    def _run_guard(self, script: Script[T]) -> T:
+        return self._stores.zk.run(ownership.counted(script, self._effect))
+
+    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold, lock: bool) -> None:
         """Release the group after a failure, as far as ZooKeeper can be reached."""
         try:
+            if lock:
+                self._run_guard(guard.lock(hold.group, hold.now_ms))
             self._stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session

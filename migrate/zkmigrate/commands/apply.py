@@ -22,6 +22,12 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 @click.command()
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Move the offsets; without it nothing is changed.")
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="Keep old consumers of groups that are moved to Kafka from starting, see guard.",
+)
 @journal_option
 @server_options
 @only_problems_option
@@ -29,6 +35,7 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 def apply(
     plan: str,
     execute: bool,
+    guard: bool,
     journal: str | None,
     servers: Servers,
     only_problems: bool,
@@ -43,7 +50,7 @@ def apply(
     loaded, passed = load(plan)
     verb = "moving" if execute else "checking"
     with Progress(verb, len(loaded.groups)) as progress, open_stores(servers, progress) as stores:
-        migrator = open_migrator(stores)
+        migrator = open_migrator(stores, lock=guard)
         if execute:
             with Journal(journal_path(plan, journal), loaded.digest) as opened:
                 results = migrator.apply(loaded, opened, counted(progress))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -13,12 +12,11 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.decisions import decisions
-from zkmigrate.commands.out_file import write_out
+from zkmigrate.commands.files import read_file, write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import offset_csv, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
@@ -82,17 +80,9 @@ def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, i
     """
     group = which.groups[0] if len(which.groups) == 1 else None
     found: dict[str, dict[TopicPartition, int]] = {}
-    for key, offset in offset_csv.parse(file, _read(file), group).items():
+    for key, offset in offset_csv.parse(file, read_file(file), group).items():
         found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
     if not found:
         raise OffsetsFileError([f"{file}: holds no offset"])
     chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
     return {name: found[name] for name in chosen}
-
-
-def _read(file: str) -> bytes:
-    """Return a file's content. Raises PlanFileError."""
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise PlanFileError(f"{file}: {error.strerror}") from None

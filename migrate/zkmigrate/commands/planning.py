@@ -16,7 +16,7 @@ from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan.group import plan_group
-from zkmigrate.plan.options import OnConflict, Options, Skip, covers
+from zkmigrate.plan.options import Options, Skip, covers
 from zkmigrate.plan.values import GroupPlan, Kind, Verdict
 from zkmigrate.text import Note, shown
 
@@ -44,8 +44,7 @@ def plan_groups(
     progress.total = len(groups)
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
-    times = options.on_conflict is OnConflict.NEWEST
-    for found in read_states(stores, groups, from_file or {}, times):
+    for found in read_states(stores, groups, from_file or {}, options.needs_commit_times):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
         else:

@@ -45,11 +45,11 @@ def load(path: str) -> tuple[plan_file.PlanFile, PassedGroups]:
     return replace(loaded, groups=passed), passed
 
 
-def open_migrator(stores: Stores, force: bool = False) -> Migrator:
+def open_migrator(stores: Stores, force: bool = False, lock: bool = False) -> Migrator:
     """Return a migrator. Loads kafka-python, which takes long."""
     from zkmigrate.apply.migrator import Migrator
 
-    return Migrator(stores, force=force)
+    return Migrator(stores, force=force, lock=lock)
 
 
 def counted(progress: Progress) -> Callable[[Result], None]:

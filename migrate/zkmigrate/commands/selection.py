@@ -39,6 +39,11 @@ class Selection:
         except re.error as error:
             raise click.UsageError(f"--groups-regex: {error}") from None
 
+    @property
+    def named(self) -> bool:
+        """Whether the groups were named one by one, so that each is meant."""
+        return bool(self.groups)
+
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
         """Return the chosen groups of a store, at least one. ``names`` lists what it knows."""
         if self.groups and store is Store.KAFKA:

@@ -40,6 +40,7 @@ class Kind(Enum):
     PARTITION_MISSING = "partition-missing"
     RECREATED = "topic-recreated"
     SLIPPED = "slipped-offsets"
+    NO_OFFSET = "no-offset"
     IDLE = "idle"
 
     @property
@@ -58,6 +59,7 @@ _DECIDABLE = frozenset(
         Kind.PARTITION_MISSING,
         Kind.RECREATED,
         Kind.SLIPPED,
+        Kind.NO_OFFSET,
         Kind.IDLE,
         Kind.UNREADABLE,
     }
