@@ -47,7 +47,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_registration
 from zkmigrate.apply.journal import Effect
-from zkmigrate.errors import refused
+from zkmigrate.errors import in_use, refused
 from zkmigrate.stores import migration_marker
 from zkmigrate.text import shown
 
@@ -139,7 +139,7 @@ def _register(hold: Hold) -> Script[None]:
 def _no_other_member(hold: Hold) -> Script[None]:
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
     if others:
-        raise refused(
+        raise in_use(
             hold.group, f"{shown(others)} registered in ZooKeeper: stop these members first"
         )
 
@@ -159,7 +159,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             offset, owner = nodes[2 * index], nodes[2 * index + 1]
             if owner is not None and owner.stat.ephemeral_owner != hold.session_id:
                 who = owner.data.decode(errors="replace")
-                raise refused(hold.group, f"{tp} is owned by {who}: stop that member first")
+                raise in_use(hold.group, f"{tp} is owned by {who}: stop that member first")
             if tp not in first:
                 fault = accept(tp, offset)
                 if fault is not None:

@@ -26,6 +26,12 @@ from zkmigrate.plan.values import Verdict
 @click.command()
 @selection
 @decisions
+@click.option(
+    "--at-apply",
+    is_flag=True,
+    help="Record the decisions only: apply reads each group's offsets right before it moves them, "
+    "so the groups may run until then.",
+)
 @click.option("--out", required=True, metavar="PLAN", help="A new file.")
 @click.option(
     "--from-file",
@@ -40,6 +46,7 @@ def plan(
     which: Selection,
     direction: Direction,
     options: Options,
+    at_apply: bool,
     out: str,
     from_file: str | None,
     servers: Servers,
@@ -52,6 +59,8 @@ def plan(
     applied. Exit status 1 when there are such groups.
     """
     summary = Summary(how, only_problems, options.skips)
+    if at_apply and from_file:
+        raise click.UsageError("--at-apply reads the offsets of the source store: no --from-file")
     offsets = _offsets_in(from_file, which) if from_file else None
     with (
         no_collector(),
@@ -62,8 +71,15 @@ def plan(
             chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
         else:
             chosen = list(offsets)
-        plans = summary.watch(plan_groups(stores, direction, options, chosen, progress, offsets))
-        write_out(out, plan_file.render(direction, int(time.time() * 1000), plans))
+        made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply)
+        lines = plan_file.render(
+            direction,
+            int(time.time() * 1000),
+            summary.watch(made),
+            options if at_apply else None,
+            stores.cluster_id(),
+        )
+        write_out(out, lines)
         summary.unlisted = stores.unlisted
     summary.print_all()
     ready = summary.verdicts[Verdict.READY]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import click
 
 from zkconsumer.cli.tables import How, format_options
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate import verify
+from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.records import Records, begun_by, recorded
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import check_cluster, journal_option, journal_path, load
+from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
-from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.stores import migration_marker
@@ -24,10 +29,20 @@ from zkmigrate.stores import migration_marker
 @click.option(
     "--strict", is_flag=True, help="Progress of the new consumers counts for the exit status too."
 )
+@plan_selection
+@journal_option
 @watch_option
 @server_options
 @format_options
-def verify_(plan: str, strict: bool, watch: float | None, servers: Servers, how: How) -> None:
+def verify_(
+    plan: str,
+    strict: bool,
+    which: Selection,
+    journal: str | None,
+    watch: float | None,
+    servers: Servers,
+    how: How,
+) -> None:
     """Read both stores back and compare them with PLAN.
 
     Each row is of a kind: behind (the target lacks an offset or holds a lower one), source-moved-on
@@ -37,12 +52,12 @@ def verify_(plan: str, strict: bool, watch: float | None, servers: Servers, how:
     The exit status is the sum of 1 (a group is not moved or could not be read), 4 (behind), 8
     (source-moved-on), and 16 (ahead, only with --strict); 0 when all is as it should be.
     """
-    loaded = plan_file.load(plan)
-    look = partial(_look, loaded, servers, strict)
+    loaded, _ = load(plan, which)
+    look = partial(_look, loaded, journal_path(plan, journal), servers, strict)
     click.get_current_context().exit(look_once_or_often(look, watch, how))
 
 
-def _look(loaded: PlanFile, servers: Servers, strict: bool) -> Look:
+def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Look:
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
     found: list[verify.Difference] = []
@@ -51,9 +66,19 @@ def _look(loaded: PlanFile, servers: Servers, strict: bool) -> Look:
         Progress("comparing", len(loaded.groups), "differ") as progress,
         open_stores(servers, progress) as stores,
     ):
+        check_cluster(loaded, stores)
+        begun: Mapping[str, Records] = {}
+        if loaded.at_apply is not None:
+            begun = begun_by(read_records(journal, loaded.digest))
         ready: list[GroupPlan] = []
         for group in loaded.groups:
-            if group.problems:
+            written = recorded(begun.get(group.group, []))
+            if written is not None:
+                ready.append(written)
+            elif loaded.at_apply is not None:
+                what = "is planned when it is applied, and was not applied"
+                found.append(verify.about_group(group, verify.NOT_MOVED, what))
+            elif group.problems:
                 problem = group.problems[0]
                 what = f"was not ready when the plan was made: {problem.kind.value}"
                 found.append(verify.about_group(group, verify.NOT_MOVED, what))

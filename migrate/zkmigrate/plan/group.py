@@ -103,7 +103,7 @@ class _Planner:
             },
             self.left_out.patterns,
             tuple(sorted(self.left_out.stays)),
-            moved,
+            moved=moved,
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:

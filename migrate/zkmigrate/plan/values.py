@@ -66,6 +66,10 @@ _DECIDABLE = frozenset(
 )
 
 
+LIVE = frozenset({Kind.LIVE_MEMBER, Kind.OWNED, Kind.COORDINATOR_MEMBER})
+"""Problems that are over when the group's members have stopped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why a group is not ready: what was found, and what to do, one line each.
@@ -137,6 +141,8 @@ class GroupPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
     stays: tuple[StaysBehind, ...] = ()
+    made_ms: int | None = None
+    """When this group was planned, if not with the whole plan."""
     moved: bool = False
     """Whether the group was moved to the target before, and nothing is left to write."""
 
