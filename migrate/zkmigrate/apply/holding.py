@@ -17,6 +17,7 @@ from zkconsumer.core.zookeeper.znodes import decode_topic, topic_path
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
 from zkmigrate.apply import ownership
+from zkmigrate.apply.guard import Guard, look
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
@@ -24,6 +25,8 @@ from zkmigrate.stores.offset_znodes import offset_partitions
 from zkmigrate.text import shown
 
 HELD = "held"
+LOCKED = "is locked, which is enough"
+NOT_MOVED = "was not moved to Kafka"
 
 
 class Holding:
@@ -33,7 +36,7 @@ class Holding:
         zk: a session, opened.
         groups: their names; those that were not moved to Kafka are left alone.
 
-    Events are pairs of a group and what happened to it: ``held``, or a sentence.
+    Events are pairs of a group and what happened to it: one of the above, or a sentence.
     """
 
     def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
@@ -84,10 +87,12 @@ class Holding:
 
 
 def _take(hold: ownership.Hold) -> Script[None]:
-    """Claim all partitions of the topics that the group has offsets of, if it was moved."""
+    """Claim all partitions of the topics that the group has offsets of, if that is needed."""
     marker = yield from migration_marker.read(hold.group)
     if marker is None or marker.moved_to is not Store.KAFKA:
-        raise MigrationError("was not moved to Kafka")
+        raise MigrationError(NOT_MOVED)
+    if (yield from look(hold.group)).guard is Guard.LOCKED:
+        raise MigrationError(LOCKED)
     wanted = set((yield from offset_partitions(hold.group)))
     names = sorted({tp.topic for tp in wanted})
     paths = list(map(topic_path, names))

@@ -7,11 +7,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.admin.text import printable
 from zkconsumer.cli.tables import How, format_options, print_rows
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
@@ -22,11 +22,7 @@ from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, server_options
-from zkmigrate.errors import MigrationError
 from zkmigrate.model import Store
-
-if TYPE_CHECKING:
-    from zkmigrate.apply.holding import Holding
 
 _POLL = 1.0
 """Seconds between two looks at the groups that are held."""
@@ -57,7 +53,9 @@ def guard(
     Nobody may create a registration below the group's ids znode any more, so that an old consumer
     fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over. A dry run
     unless --execute is given; release ends it. Exit status 1 when a group that was moved is not
-    locked, or one named with --group was not moved.
+    locked or held, or one named with --group was not moved.
+
+    With --hold groups that are locked are left alone, and the command ends when none is left.
     """
     if hold:
         if execute:
@@ -130,36 +128,31 @@ def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Resul
 
 def _hold(which: Selection, servers: Servers, how: How) -> None:
     """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
-    from zkmigrate.apply.holding import Holding
+    from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
 
     with BlockingZk(servers.zookeeper, servers.timeout) as zk:
         holding = Holding(zk, _chosen(which, zk))
+        refused = 0
         try:
-            refused = _say(holding.take(), how)
-            if not holding.held:
-                raise MigrationError("no group is held: the lines above name the reasons")
+            fine = {HELD, LOCKED} if which.named else {HELD, LOCKED, NOT_MOVED}
+            refused = sum(what not in fine for _, what in _said(holding.take(), how))
             click.echo(f"{len(holding.held)} groups are held; Ctrl-C releases them", err=True)
-            _stay(holding, how)
+            while holding.held:
+                time.sleep(_POLL)
+                for _ in _said(holding.look(), how):
+                    pass
         except KeyboardInterrupt:
             holding.release()
             click.echo("released", err=True)
     click.get_current_context().exit(1 if refused else 0)
 
 
-def _stay(holding: Holding, how: How) -> None:
-    while True:
-        time.sleep(_POLL)
-        _say(holding.look(), how)
-
-
-def _say(events: Iterator[tuple[str, str]], how: How) -> int:
-    """Print what happened to groups, a line for each; return how many are not held."""
-    count = 0
+def _said(events: Iterator[tuple[str, str]], how: How) -> Iterator[tuple[str, str]]:
+    """Print what happened to groups, a line for each, and pass it on."""
     for group, what in events:
-        count += what != "held"
         if how == "json":
             sys.stdout.write(json.dumps({"group": group, "what": what}) + "\n")
-        elif what != "held":
-            click.echo(f"group {group}: {what}")
+        else:
+            click.echo(printable(f"group {group}: {what}"))
         sys.stdout.flush()
-    return count
+        yield group, what

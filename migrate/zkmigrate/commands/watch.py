@@ -58,9 +58,10 @@ def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) 
                 click.echo(f"error: {printable(str(error))}; looking again", err=True)
                 status, summary = error.exit_code, ""
             else:
+                status = found.status
                 now = {tuple(row[: found.keys]): row for row in found.rows}
                 _print_changes(found, before, now, how)
-                before, status = now, found.status
+                before = now
                 if found.summary != summary:
                     summary = found.summary
                     click.echo(f"{_clock()} {summary}", err=True)
