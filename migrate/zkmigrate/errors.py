@@ -7,6 +7,7 @@
        +- PlanFileError
        +- JournalError
        +- GroupRefusedError
+          +- GroupInUseError
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ class JournalError(MigrationError):
 
 class GroupRefusedError(MigrationError):
     """One group cannot be moved now; the others are not affected."""
+
+
+class GroupInUseError(GroupRefusedError):
+    """A group has members, so that it cannot be moved before they have stopped."""
+
+
+def in_use(group: str, why: str) -> GroupInUseError:
+    """Return the error that names a group and its members."""
+    return GroupInUseError(printable(f"group {group}: {why}"))
 
 
 def refused(group: str, why: str) -> GroupRefusedError:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
+from typing import Final, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, HeldNow, MigrationMarker
 from zkmigrate.plan.options import covers
 from zkmigrate.plan.values import GroupPlan
 
-DIFFERENCE = "difference"
-"""Something is wrong: the target lacks an offset or is behind, or the source store was used."""
-PROGRESS = "progress"
+BEHIND = "behind"
+"""The target lacks an offset that was moved, or holds a lower one."""
+AHEAD = "ahead"
 """The target is further than the plan says, as consumers leave it that use it since the move."""
+SOURCE = "source-moved-on"
+"""The source store has changed since the move: an old consumer runs, or ran."""
+NOT_MOVED = "not-moved"
+"""The group is not moved, or was moved back."""
+UNREADABLE = "unreadable"
+"""What a store holds of the group cannot be read, so nothing is known."""
 STAYS = "stays-behind"
 """The plan leaves the offset out, and only the source store holds it."""
+
+ORDER: Final = (UNREADABLE, NOT_MOVED, SOURCE, BEHIND, AHEAD, STAYS)
+"""The kinds, worst first."""
+STATUS: Final[Mapping[str, int]] = {UNREADABLE: 1, NOT_MOVED: 1, BEHIND: 4, SOURCE: 8, AHEAD: 16}
+"""What each kind adds to the exit status of ``zkmigrate verify``; ``AHEAD`` only on demand."""
 
 
 class Difference(NamedTuple):
     """One partition whose offset is not what was planned, or was in the source store.
 
-    ``planned``: what the store was to hold; ``None``: no offset. ``kind``: ``DIFFERENCE``,
-    ``PROGRESS`` or ``STAYS``.
+    ``planned``: what the store was to hold; ``None``: no offset. ``kind``: one of the above.
     """
 
     group: str
@@ -39,34 +51,41 @@ def compare(
 ) -> Iterator[Difference]:
     """Yield every partition where a store does not hold what it held right after the move.
 
-    The source store is compared with the ``marker``; where there is none of a move to the target,
-    or it has no offsets, with the plan. An offset that is gone from the source store is not
-    a difference: nothing stays behind.
+    The source store is compared with the ``marker``, and with the plan where the marker has no
+    offsets. An offset that is gone from the source store is not a difference: nothing stays behind.
+    Without the marker of a move to the target the group is not moved, and then the target is not
+    compared.
     """
     planned = {entry.tp: entry.to for entry in plan.entries}
     before = plan.source_offsets(direction)
-    if marker is not None and marker.moved_to is direction.target and marker.values:
-        before = dict(marker.values)
+    since = "the plan was made"
+    moved = marker is not None and marker.moved_to is direction.target
+    if marker is not None and moved:
+        since = "the move"
+        if marker.values:
+            before = dict(marker.values)
+    else:
+        yield about_group(plan, NOT_MOVED, "apply the plan, or make a new one")
     source, target = _offsets(held[direction.source]), _offsets(held[direction.target])
     for tp in sorted({*planned, *target, *source}):
         if covers(plan.skipped, tp):
             continue
         was, now = before.get(tp), source.get(tp)
         if now not in (None, was):
-            what = f"{direction.source.value} has changed since the move: stop the old consumers"
+            what = f"{direction.source.value} has changed since {since}: stop the old consumers"
             if tp not in planned:
                 what = f"in {direction.source.value}, not in the plan"
-            yield Difference(plan.group, *tp, was, now, DIFFERENCE, what)
+            yield Difference(plan.group, *tp, was, now, SOURCE, what)
         to, found = planned.get(tp), target.get(tp)
-        if to == found:
+        if to == found or not moved:
             continue
-        kind = DIFFERENCE
+        kind = BEHIND
         if found is None:
             what = "missing"
         elif to is None:
-            kind, what = PROGRESS, "was to have no offset" if tp in planned else "not in the plan"
+            kind, what = AHEAD, "was to have no offset" if tp in planned else "not in the plan"
         elif found > to:
-            kind, what = PROGRESS, f"{found - to} further"
+            kind, what = AHEAD, f"{found - to} further"
         else:
             what = f"{to - found} behind"
         yield Difference(plan.group, *tp, to, found, kind, what)
@@ -81,9 +100,15 @@ def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterat
             yield Difference(plan.group, *tp, None, offset, STAYS, what)
 
 
-def unreadable(plan: GroupPlan, fault: str) -> Difference:
-    """Return the difference that stands for what cannot be read of a group."""
-    return Difference(plan.group, None, None, None, None, DIFFERENCE, fault)
+def about_group(plan: GroupPlan, kind: str, what: str) -> Difference:
+    """Return the difference that stands for a whole group."""
+    return Difference(plan.group, None, None, None, None, kind, what)
+
+
+def status(found: Iterable[Difference], strict: bool = False) -> int:
+    """Return the exit status. ``strict``: progress of the new consumers counts too."""
+    kinds = {one.kind for one in found} - ({STAYS} if strict else {STAYS, AHEAD})
+    return reduce(or_, (STATUS[kind] for kind in kinds), 0)
 
 
 def _offsets(held: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:

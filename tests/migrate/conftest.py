@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -14,11 +16,13 @@ from kazoo.exceptions import NoNodeError
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Result
+from zkmigrate.cli import run
 from zkmigrate.formats.plan_file import PlanFile, parse, render
-from zkmigrate.model import Direction, GroupState
+from zkmigrate.model import Direction, GroupState, MigrationMarker
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import OnConflict, Options
 from zkmigrate.plan.values import GroupPlan
+from zkmigrate.stores import migration_marker
 from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 
@@ -129,6 +133,11 @@ class Bench:
         assert isinstance(found, GroupState)
         return found
 
+    def marker(self, group: str) -> MigrationMarker | None:
+        """A group's migration marker."""
+        with self.stores() as stores:
+            return stores.zk.run(migration_marker.read(group))
+
     def plan(
         self,
         groups: Sequence[str],
@@ -149,10 +158,12 @@ class Bench:
         data = "".join(render(direction, now, plans)).encode()
         return parse("plan", data), self.folder / f"journal-{next(self._numbers)}"
 
-    def apply(self, plan: PlanFile, journal: Path, effect: Effect = no_effect) -> list[Result]:
+    def apply(
+        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, lock: bool = False
+    ) -> list[Result]:
         """Carry a plan out."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            return Migrator(stores, effect).apply(plan, opened, lambda _result: None)
+            return Migrator(stores, effect, lock=lock).apply(plan, opened, lambda _result: None)
 
     def rollback(
         self, plan: PlanFile, journal: Path, effect: Effect = no_effect, force: bool = False
@@ -190,6 +201,34 @@ def bench(cluster: LocalCluster, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(cluster, tmp_path)
     yield made
     made.close()
+
+
+class Shell:
+    """Runs zkmigrate's commands against the servers of a cluster."""
+
+    def __init__(self, zookeeper: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.zookeeper = zookeeper
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Run a command; return its status, and what it printed on both streams."""
+        self._capsys.readouterr()
+        status = run([*words, "--zookeeper", self.zookeeper])
+        printed = self._capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return status, printed.out, printed.err
+
+    def rows(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """Run a command with ``--json``; return its status and its rows."""
+        status, out, err = self(*words, "--json")
+        assert out, err
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """The commands, on the run's 3.9 cluster."""
+    return Shell(bench.cluster.zookeeper, capsys)
 
 
 @pytest.fixture

@@ -5,41 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
-from zkmigrate.cli import run
+from typing import TYPE_CHECKING
 
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
-    from conftest import Bench  # type: ignore[import-not-found]
-
-
-class Shell:
-    """Runs the command and returns what it prints."""
-
-    def __init__(self, bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self._zookeeper = ("--zookeeper", bench.cluster.zookeeper)
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Status, standard output and standard error."""
-        self._capsys.readouterr()
-        status = run([*words, *self._zookeeper])
-        printed = self._capsys.readouterr()
-        return status, printed.out, printed.err
-
-    def rows(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
-        """Status and the rows of ``--json``."""
-        status, out, _ = self(*words, "--json")
-        return status, json.loads(out)
-
-
-@pytest.fixture
-def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Runs the command on the run's cluster."""
-    return Shell(bench, capsys)
+    from conftest import Bench, Shell  # type: ignore[import-not-found]
 
 
 def test_the_advised_skip_leaves_out_one_offset_of_one_group(
@@ -76,7 +47,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     assert [(row["group"], row["partition"], row["found"]) for row in rows] == [(bad, 9, 5)]
     assert rows[0]["what"] == "stays behind in zookeeper: skipped"
     status, _, err = shell("verify", plan)
-    assert "1 offsets stay behind" in err
+    assert "compared: 1 stays-behind" in err
     for group, offsets in ((bad, [3, 4]), (good, [6, 7])):
         held = bench.committed(group, {topic: 2})
         assert [held[TopicPartition(topic, p)].offset for p in range(2)] == offsets  # type: ignore[attr-defined]

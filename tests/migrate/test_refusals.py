@@ -211,13 +211,15 @@ def test_05_verify_compares_every_value(
 
     filled.set_kafka(group, topic, {1: 5})
     status, rows, err = verified()
-    assert (status, rows) == (0, [(1, 4, 5, "progress")])
-    assert "0 differ, 1 are further than planned" in err
+    assert (status, rows) == (0, [(1, 4, 5, "ahead")])
+    assert "compared: 1 ahead" in err
+    assert said(capsys, "verify", plan, "--strict", *zookeeper)[0] == 16
     filled.set_kafka(group, topic, {1: 2})
-    assert verified()[:2] == (1, [(1, 4, 2, "difference")])
-    filled.set_kafka(group, topic, {1: 4})
+    assert verified()[:2] == (4, [(1, 4, 2, "behind")])
     filled.set_zk(group, topic, {0: 6})
-    assert verified()[:2] == (1, [(0, 3, 6, "difference")])
+    assert verified()[:2] == (12, [(0, 3, 6, "source-moved-on"), (1, 4, 2, "behind")])
+    filled.set_kafka(group, topic, {1: 4})
+    assert verified()[:2] == (8, [(0, 3, 6, "source-moved-on")])
     (again,) = json.loads(said(capsys, "apply", plan, "--execute", "--json", *zookeeper)[1])
     assert again["outcome"] == "failed"
     assert f"{topic}-0: zookeeper holds 6, not 3, since the group was moved" in again["why"]

@@ -17,6 +17,7 @@ from zkconsumer.core.zookeeper.ops import (
     Delete,
     Exists,
     Failed,
+    GetAcl,
     GetChildren,
     GetData,
     GetMany,
@@ -26,6 +27,7 @@ from zkconsumer.core.zookeeper.ops import (
     Node,
     Ok,
     Reply,
+    SetAcl,
     ZkOp,
 )
 from zkconsumer.sim.kernel import Handle, Kernel
@@ -347,6 +349,7 @@ class FakeZk:
             if isinstance(op, GetData):
                 return Ok(node)
             return Ok(None if node is None else node.stat)
+        assert not isinstance(op, GetAcl | SetAcl), "only tools use access lists"
         counters.writes += 1
         reply = self._write(op, connection.session_id)
         # The answer passes through the follower after everything committed before it.

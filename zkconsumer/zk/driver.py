@@ -18,14 +18,18 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState
+from kazoo.security import ACL, Id
 
 from zkconsumer.core.zookeeper.ops import (
+    Acl,
+    AclEntry,
     Check,
     Code,
     Create,
     Delete,
     Exists,
     Failed,
+    GetAcl,
     GetChildren,
     GetData,
     GetMany,
@@ -35,6 +39,7 @@ from zkconsumer.core.zookeeper.ops import (
     Ok,
     Reply,
     SessionEvent,
+    SetAcl,
     SetData,
     Stat,
     Value,
@@ -338,6 +343,11 @@ class ZkDriver:
                 return client.set_async(path, data, version), _stat
             case Delete(path, version):
                 return client.delete_async(path, version), _nothing
+            case GetAcl(path):
+                return client.get_acls_async(path), _acl
+            case SetAcl(path, entries, version):
+                every = [ACL(one.perms, Id(one.scheme, one.who)) for one in entries]
+                return client.set_acls_async(path, every, version), _nothing
         raise TypeError(f"not a single operation: {op!r}")
 
     def _multi(self, op: Multi, on_reply: OnReply) -> None:
@@ -421,6 +431,12 @@ def _until(deadline: float) -> float:
 
 def _optional_stat(value: Any) -> Stat | None:
     return None if value is None else _stat(value)
+
+
+def _acl(value: Any) -> Acl:
+    entries, stat = value
+    every = (AclEntry(one.perms, one.id.scheme, one.id.id) for one in entries)
+    return Acl(tuple(every), stat.aversion)
 
 
 def _listing(value: Any) -> Listing:

@@ -63,7 +63,8 @@ class Change:
 def forward(plan: PlanFile, group: GroupPlan) -> Change:
     """Return the change of a planned group."""
     values = group.source_offsets(plan.direction)
-    after = migration_marker.encode(plan.direction.target, plan.made_ms, values)
+    made_ms = plan.made_ms if group.made_ms is None else group.made_ms
+    after = migration_marker.encode(plan.direction.target, made_ms, values)
     return Change(
         group.group,
         plan.direction.target,

@@ -14,7 +14,7 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import Change, Held
-from zkmigrate.errors import refused
+from zkmigrate.errors import in_use, refused
 from zkmigrate.model import KafkaOffset, Store, number
 from zkmigrate.stores import migration_marker
 from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
@@ -44,7 +44,7 @@ class Checks:
         group = change.group
         joined = self._stores.kafka.members(group)
         if joined:
-            raise refused(
+            raise in_use(
                 group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
             )
         self._kafka_as_expected(change, resumed)
@@ -54,7 +54,7 @@ class Checks:
         self._logs_hold_offsets(change)
         registered = self._stores.zk.run(ownership.list_members(group))
         if registered:
-            raise refused(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
+            raise in_use(group, f"{shown(registered)} registered in ZooKeeper: stop these first")
         (marker,) = self._stores.zk.run(read_many([migration_marker.path(group)]))
         content = None if marker is None else marker.data
         if content != change.before and not (resumed and content in change.between):

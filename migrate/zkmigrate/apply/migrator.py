@@ -2,9 +2,9 @@
 
 Used from one thread. Each group goes through the same steps, and the journal names each before it
 begins: ``claim`` (take the group over), ``write`` (change the target), ``mark`` (write the marker,
-release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the source
-store is read once more, and again by each later run. A run that finds a group begun repeats all
-steps: each accepts that its work was done before.
+lock the group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After
+``done`` the source store is read once more, and again by each later run. A run that finds a group
+begun repeats all steps: each accepts that its work was done before.
 """
 
 from __future__ import annotations
@@ -12,20 +12,28 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
-from zkmigrate.apply import ownership
+from zkconsumer.core.zookeeper.scripts.common import Script, T
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.change import Change, back, forward, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
 from zkmigrate.apply.outcome import Outcome, Result
-from zkmigrate.errors import GroupRefusedError, JournalError, refused
+from zkmigrate.apply.records import begun_by, recorded, since_plan
+from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError, in_use, refused
+from zkmigrate.formats import plan_file
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Store
-from zkmigrate.plan.values import GroupPlan, Verdict
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import Options
+from zkmigrate.plan.values import LIVE, GroupPlan, Verdict
+from zkmigrate.stores.group_states import read_states
 from zkmigrate.stores.sessions import Stores
 from zkmigrate.text import shown
 
@@ -39,12 +47,20 @@ class Migrator:
         stores: both, opened.
         effect: called before and after each change outside of this process.
         force: also roll back groups whose offsets were changed after the move.
+        lock: keep old consumers of groups that were moved to Kafka from starting.
     """
 
-    def __init__(self, stores: Stores, effect: Effect = no_effect, force: bool = False) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        effect: Effect = no_effect,
+        force: bool = False,
+        lock: bool = False,
+    ) -> None:
         self._stores = stores
         self._effect = effect
         self._force = force
+        self._lock = lock
         self._checks = Checks(stores, force)
         self._run = uuid.uuid4().hex[:8]
 
@@ -56,36 +72,61 @@ class Migrator:
         journal: Journal | None,
         on_group: Callable[[Result], object],
         records: Iterable[dict[str, Any]] = (),
+        wait: float = 0.0,
     ) -> list[Result]:
         """Move every group that is ready.
 
         Without a journal only check whether it could be done, after earlier runs left ``records``.
+        Groups with members are tried again for ``wait`` seconds, each as soon as it has none.
         """
-        begun = _begun(records if journal is None else journal.records)
+        begun = begun_by(records if journal is None else journal.records)
 
         def one(group: GroupPlan) -> Result:
-            if group.verdict is Verdict.MOVED:
-                return Result(group.group, Outcome.NOTHING, 0, "was moved before the plan was made")
-            if group.verdict is not Verdict.READY:
-                problem = group.problems[0]
-                return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}")
-            change = forward(plan, group)
+            if group.verdict is Verdict.REFUSED or group.verdict is Verdict.DECIDE:
+                return _skipped(group)
             records = begun.get(group.group, [])
             last = records[-1]["step"] if records else ""
+            if last.startswith("undo"):
+                raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
+            if plan.at_apply is not None:
+                group = recorded(records) or self._plan_now(plan, plan.at_apply, group, records)
+            if group.verdict is Verdict.MOVED:
+                return Result(group.group, Outcome.NOTHING, 0, "was moved before")
+            if group.verdict is not Verdict.READY:
+                return _skipped(group)
+            change = forward(plan, group)
             if last == "done":
                 self._checks.source_unchanged_since(change)
                 return Result(group.group, Outcome.WAS_DONE, 0)
-            if last.startswith("undo"):
-                raise GroupRefusedError(f"group {group.group} was rolled back: make a new plan")
+            if plan.at_apply is not None and recorded(records) is None and journal is not None:
+                text = plan_file.render_one(plan.direction, group)
+                journal.write(group=group.group, step="plan", plan=text)
+                return self._move(change, [*records, {"step": "plan"}], "", journal)
             return self._move(change, records, "", journal)
 
-        return self._each(plan.groups, one, on_group)
+        return self._each(plan.groups, one, on_group, wait)
+
+    def _plan_now(
+        self, plan: PlanFile, options: Options, group: GroupPlan, records: list[dict[str, Any]]
+    ) -> GroupPlan:
+        """Plan a group from what the stores hold now. Raises GroupInUseError."""
+        self._wait_for_earlier_runs(_names(records), group.group)
+        times = options.needs_commit_times
+        (state,) = read_states(self._stores, [group.group], {}, times)
+        if not isinstance(state, GroupState):
+            return replace(group, problems=(state[1],), entries=())
+        now_ms = int(time.time() * 1000)
+        made = plan_group(state, plan.direction, options, now_ms, None)
+        live = next((one for one in made.problems if one.kind in LIVE), None)
+        if live is not None:
+            raise in_use(group.group, f"{live.what}: {live.fix}")
+        return replace(made, made_ms=now_ms)
 
     def rollback(
         self, plan: PlanFile, journal: Journal, execute: bool, on_group: Callable[[Result], object]
     ) -> list[Result]:
         """Undo every group that was begun; the others were not changed."""
-        begun = _begun(journal.records)
+        begun = begun_by(journal.records)
 
         def one(group: GroupPlan) -> Result:
             records = begun.get(group.group, [])
@@ -94,12 +135,15 @@ class Migrator:
             steps = [record["step"] for record in records]
             if steps[-1] == "undo-done":
                 return Result(group.group, Outcome.WAS_DONE, 0)
-            if set(steps) <= {"claim", "undo-claim"}:
+            if set(steps) <= {"plan", "claim", "undo-claim"}:
                 if execute:
                     self._wait_for_earlier_runs(_names(records), group.group)
+                    if _was_locked(records):
+                        self._run_guard(guard.lock(group.group, int(time.time() * 1000)))
                     journal.write(group=group.group, step="undo-done")
                 return Result(group.group, Outcome.NOTHING, 0, "nothing was written")
-            (claim,) = [record for record in records if record["step"] == "claim"][:1]
+            group = recorded(records) or group
+            claim = next(one for one in since_plan(records) if one["step"] == "claim")
             change = back(forward(plan, group), claim.get("held"))
             return self._move(change, records, "undo-", journal if execute else None)
 
@@ -110,18 +154,45 @@ class Migrator:
         groups: Iterable[GroupPlan],
         one: Callable[[GroupPlan], Result],
         on_group: Callable[[Result], object],
+        wait: float = 0.0,
     ) -> list[Result]:
         """One bad group does not stop the rest; a damaged journal or no ZooKeeper does."""
         results: list[Result] = []
-        for group in groups:
+        waiting: list[GroupPlan] = []
+        deadline = time.monotonic() + wait
+
+        def attempt(group: GroupPlan) -> None:
             try:
                 result = one(group)
             except (JournalError, ZkUnavailableError):
                 raise
+            except GroupInUseError as error:
+                if time.monotonic() < deadline:
+                    waiting.append(group)
+                    return
+                result = Result(group.group, Outcome.FAILED, 0, str(error))
             except ZkConsumerError as error:
                 result = Result(group.group, Outcome.FAILED, 0, str(error))
             results.append(result)
             on_group(result)
+
+        for group in groups:
+            attempt(group)
+        told = 0
+        while waiting:
+            if len(waiting) != told:
+                told = len(waiting)
+                names = shown(group.group for group in waiting)
+                self._stores.on_wait(f"the members of {told} groups to stop: {names}")
+            time.sleep(_POLL)
+            over = time.monotonic() >= deadline
+            tried, waiting = waiting, []
+            scripts = [or_refusal(ownership.list_members(group.group)) for group in tried]
+            for group, members in zip(tried, self._stores.zk.run_all(scripts), strict=True):
+                if over or not members or isinstance(members, ZooKeeperError):
+                    attempt(group)
+                else:
+                    waiting.append(group)
         return results
 
     # -- one group -----------------------------------------------------------------------------
@@ -130,7 +201,8 @@ class Migrator:
         self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
     ) -> Result:
         undo = bool(prefix)
-        mine = [record for record in records if record["step"].startswith("undo") is undo]
+        current = since_plan(records)
+        mine = [record for record in current if record["step"].startswith("undo") is undo]
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         self._wait_for_earlier_runs(_names(records), change.group)
@@ -140,11 +212,28 @@ class Migrator:
             return Result(change.group, Outcome.WOULD, len(change.to))
         name = f"{change.group}_zkmigrate-{self._run}"
         hold = ownership.Hold(change.group, name, int(time.time() * 1000))
-        journal.write(group=change.group, step=f"{prefix}claim", name=name, held=record_of(change))
         zk = self._stores.zk
+        before = zk.run(guard.look(change.group))
+        locked = before.guard is guard.Guard.LOCKED
+        claimed = any(record["step"] == "claim" for record in records)
+        was_locked = _was_locked(records) if claimed else locked
+        if undo:  # what is undone is locked again if it was before
+            lock, lock_again = was_locked, locked
+        else:
+            lock = change.target is Store.KAFKA and (self._lock or was_locked)
+            lock_again = locked or was_locked
+        journal.write(
+            group=change.group,
+            step=f"{prefix}claim",
+            name=name,
+            held=record_of(change),
+            locked=was_locked,
+        )
         partitions = {*change.zk, *change.kafka}
         accept = self._checks.acceptor(change, resumed)
         try:
+            if before.record is not None:
+                self._run_guard(guard.unlock(change.group))
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             self._checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
@@ -158,8 +247,9 @@ class Migrator:
         except ZkUnavailableError:
             raise  # the claims end with the session
         except ZkConsumerError as error:
-            self._release_after(error, hold)
+            self._release_after(error, hold, lock_again)
             raise
+        unlocked = self._run_guard(guard.lock(change.group, hold.now_ms)) if lock else None
         others = zk.run(ownership.counted(ownership.release(hold), self._effect))
         if others and change.target is Store.KAFKA and not undo:
             raise GroupRefusedError(
@@ -170,11 +260,17 @@ class Migrator:
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
             self._checks.source_unchanged(change)
-        return Result(change.group, Outcome.DONE, written)
+        why = f"not locked: {unlocked}" if unlocked else ""
+        return Result(change.group, Outcome.DONE, written, why)
 
-    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
+    def _run_guard(self, script: Script[T]) -> T:
+        return self._stores.zk.run(ownership.counted(script, self._effect))
+
+    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold, lock: bool) -> None:
         """Release the group after a failure, as far as ZooKeeper can be reached."""
         try:
+            if lock:
+                self._run_guard(guard.lock(hold.group, hold.now_ms))
             self._stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
@@ -230,15 +326,16 @@ class Migrator:
         return len(new) + len(gone)
 
 
-def _begun(records: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    begun: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
-            raise JournalError("the journal holds a record of no known kind: nothing is done")
-        begun.setdefault(record["group"], []).append(record)
-    return begun
+def _skipped(group: GroupPlan) -> Result:
+    problem = group.problems[0]
+    return Result(group.group, Outcome.SKIPPED, 0, f"{problem.what}: {problem.fix}")
+
+
+def _was_locked(records: list[dict[str, Any]]) -> bool:
+    """Whether the group was locked before the first run took it over."""
+    return any(record.get("locked") for record in records if record["step"] == "claim")
 
 
 def _names(records: Iterable[dict[str, Any]]) -> set[str]:
     """The names under which earlier runs took a group over."""
-    return {str(record.get("name")) for record in records}
+    return {str(record["name"]) for record in records if "name" in record}

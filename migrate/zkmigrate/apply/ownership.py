@@ -30,6 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     Node,
     Ok,
     Reply,
+    SetAcl,
     SetData,
     Stat,
     ZkOp,
@@ -46,7 +47,7 @@ from zkconsumer.core.zookeeper.scripts.common import (
 )
 from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_offset, encode_registration
 from zkmigrate.apply.journal import Effect
-from zkmigrate.errors import refused
+from zkmigrate.errors import in_use, refused
 from zkmigrate.stores import migration_marker
 from zkmigrate.text import shown
 
@@ -90,7 +91,7 @@ def counted(script: Script[T], effect: Effect) -> Script[T]:
         except StopIteration as end:
             result: T = end.value
             return result
-        changes = isinstance(op, Create | SetData | Delete | Multi)
+        changes = isinstance(op, Create | SetData | Delete | Multi | SetAcl)
         if changes:
             effect(f"before zookeeper {_name(op)}")
         reply = yield op
@@ -138,7 +139,7 @@ def _register(hold: Hold) -> Script[None]:
 def _no_other_member(hold: Hold) -> Script[None]:
     others = [name for name in (yield from list_members(hold.group)) if name != hold.name]
     if others:
-        raise refused(
+        raise in_use(
             hold.group, f"{shown(others)} registered in ZooKeeper: stop these members first"
         )
 
@@ -158,7 +159,7 @@ def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[N
             offset, owner = nodes[2 * index], nodes[2 * index + 1]
             if owner is not None and owner.stat.ephemeral_owner != hold.session_id:
                 who = owner.data.decode(errors="replace")
-                raise refused(hold.group, f"{tp} is owned by {who}: stop that member first")
+                raise in_use(hold.group, f"{tp} is owned by {who}: stop that member first")
             if tp not in first:
                 fault = accept(tp, offset)
                 if fault is not None:
@@ -252,12 +253,15 @@ def write_marker(
 ) -> Script[None]:
     """Bring the migration marker from one of ``before`` to ``after``; it may hold that already.
 
-    With ``checked`` the same multi checks the versions of the claimed offset znodes, as many as one
-    request takes (the caller reads the offsets again after it, which also covers the others and
-    partitions without an offset). Raises GroupRefusedError, and then nothing is written.
+    With ``checked`` the versions of all claimed offset znodes are checked, as many as one request
+    takes in the multi that writes the marker, and the others in multis right before it. The caller
+    reads the offsets again after it, which also covers partitions without an offset. Raises
+    GroupRefusedError, and then nothing is written.
     """
     path = migration_marker.path(hold.group)
-    guards = _guards(hold, len(after or b"")) if checked else {}
+    *earlier, guards = _guards(hold, len(after or b"")) if checked else [{}]
+    for packet in earlier:
+        yield from _check(hold, packet)
     while True:
         (node,) = yield from read_many([path])
         if _data(node) == after:
@@ -272,29 +276,48 @@ def write_marker(
             op = Create(path, after) if node is None else SetData(path, after, node.stat.version)
         reply = yield from attempt(Multi((hold.check, *guards.values(), op)))
         if isinstance(reply, Failed):
-            _still_there(hold, reply)
-            index = reply.index or 0
-            if reply.code in (Code.NO_NODE, Code.BAD_VERSION) and 0 < index <= len(guards):
-                tp = list(guards)[index - 1]
-                raise refused(
-                    hold.group,
-                    f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
-                    "still alive; stop it, then plan again",
-                )
+            _still_unwritten(hold, reply, guards)
 
 
-def _guards(hold: Hold, taken: int) -> dict[TopicPartition, Check]:
-    """Return the checks of claimed offset znodes that fit into one request beside ``taken``."""
-    guards: dict[TopicPartition, Check] = {}
+def _check(hold: Hold, guards: Mapping[TopicPartition, Check]) -> Script[None]:
+    """Check that none of these offset znodes was written since the claim."""
+    while True:
+        reply = yield from attempt(Multi((hold.check, *guards.values())))
+        if isinstance(reply, Ok):
+            return
+        _still_unwritten(hold, reply, guards)
+
+
+def _still_unwritten(hold: Hold, reply: Failed, guards: Mapping[TopicPartition, Check]) -> None:
+    _still_there(hold, reply)
+    index = reply.index or 0
+    if reply.code in (Code.NO_NODE, Code.BAD_VERSION) and 0 < index <= len(guards):
+        tp = list(guards)[index - 1]
+        raise refused(
+            hold.group,
+            f"{tp} was written in ZooKeeper while the group was moved: a consumer is "
+            "still alive; stop it, then plan again",
+        )
+
+
+def _guards(hold: Hold, marker: int) -> list[dict[TopicPartition, Check]]:
+    """Return the checks of claimed offset znodes in packets, each of which fits into one request.
+
+    The last one has room for ``marker`` bytes too, and may be empty.
+    """
+    packets: list[dict[TopicPartition, Check]] = [{}]
+    left = _MAX_REQUEST - marker
     for tp, node in sorted(hold.nodes.items()):
         if node is None:
             continue
         guard = Check(hold.paths.offset(tp), node.stat.version)
-        taken += op_bytes(guard)
-        if taken > _MAX_REQUEST:
-            break
-        guards[tp] = guard
-    return guards
+        size = op_bytes(guard)
+        if size > left:
+            packets.append({})
+            left = _MAX_REQUEST
+        left -= size
+        packets[-1][tp] = guard
+    return packets[::-1]
 
 
 def release(hold: Hold) -> Script[list[str]]:

@@ -3,6 +3,6 @@
 ``selection``, ``decisions`` and ``servers`` are options that several commands share; each hands
 the command one value (``Selection``, ``Options``, ``Servers``). ``planning`` is what ``assess`` and
 ``plan`` share, ``running`` what ``apply`` and ``rollback`` share. ``cells`` turns problems and
-offsets into cells of rows, ``progress`` shows on standard error how far a run is, and ``out_file``
-writes what ``--out`` names. Rows go to standard output, everything else to standard error.
+offsets into cells of rows, ``progress`` shows on standard error how far a run is, and ``files``
+reads and writes what options name. Rows go to standard output, everything else to standard error.
 """

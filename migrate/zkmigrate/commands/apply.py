@@ -9,6 +9,7 @@ from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
+    check_cluster,
     counted,
     journal_option,
     journal_path,
@@ -16,12 +17,34 @@ from zkmigrate.commands.running import (
     open_migrator,
     print_results,
 )
+from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 
 
 @click.command()
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Move the offsets; without it nothing is changed.")
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="Keep old consumers of groups that are moved to Kafka from starting, see guard.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the first N of the groups that are ready and not moved yet.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Try groups with live members again for so long, each as soon as its members have "
+    "stopped.",
+)
+@plan_selection
 @journal_option
 @server_options
 @only_problems_option
@@ -29,6 +52,10 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 def apply(
     plan: str,
     execute: bool,
+    guard: bool,
+    limit: int | None,
+    wait: float,
+    which: Selection,
     journal: str | None,
     servers: Servers,
     only_problems: bool,
@@ -38,17 +65,19 @@ def apply(
 
     Each group is taken over as a member would do it before anything is written. After a crash, run
     the same command again: it resumes where it was. A dry run shows what is left to do. Exit status
-    0 only when every group of the plan is moved and read back.
+    0 only when every chosen group of the plan is moved and read back.
     """
-    loaded, passed = load(plan)
+    where = journal_path(plan, journal)
+    loaded, passed = load(plan, which, limit, where)
     verb = "moving" if execute else "checking"
     with Progress(verb, len(loaded.groups)) as progress, open_stores(servers, progress) as stores:
-        migrator = open_migrator(stores)
+        check_cluster(loaded, stores)
+        migrator = open_migrator(stores, lock=guard)
         if execute:
-            with Journal(journal_path(plan, journal), loaded.digest) as opened:
-                results = migrator.apply(loaded, opened, counted(progress))
+            with Journal(where, loaded.digest) as opened:
+                results = migrator.apply(loaded, opened, counted(progress), wait=wait)
         else:
-            earlier = read_records(journal_path(plan, journal), loaded.digest)
+            earlier = read_records(where, loaded.digest)
             results = migrator.apply(loaded, None, counted(progress), earlier)
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to move", err=True)

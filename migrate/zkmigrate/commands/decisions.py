@@ -9,8 +9,19 @@ from typing import Any, TypeVar
 
 import click
 
+from zkmigrate.commands.files import read_file
+from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction
-from zkmigrate.plan.options import MissingTopics, OnConflict, Options, OutOfRange, Skip, Slipped
+from zkmigrate.plan.options import (
+    MissingTopics,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Recreated,
+    Skip,
+    Slipped,
+    WithoutOffset,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +53,9 @@ def decisions(command: F) -> F:
         missing_topics: str,
         skips: tuple[Skip, ...],
         max_idle_days: int,
+        recreated_topics: str,
+        without_offset: str,
+        decisions: str | None,
         **others: Any,
     ) -> Any:
         options = Options(
@@ -51,10 +65,19 @@ def decisions(command: F) -> F:
             skips,
             max_idle_days,
             MissingTopics(missing_topics),
+            Recreated(recreated_topics),
+            WithoutOffset(without_offset),
+            decisions_file.parse(decisions, read_file(decisions)) if decisions else (),
         )
         return command(direction=Direction(direction), options=options, **others)
 
     for option in (
+        click.option(
+            "--decisions",
+            metavar="FILE",
+            help="A TOML file with decisions about single groups and topics, see assess "
+            "--decisions-out; they go before these options.",
+        ),
         click.option(
             "--max-idle-days",
             type=click.IntRange(min=0),
@@ -70,6 +93,18 @@ def decisions(command: F) -> F:
             callback=_skips,
             help="Leave these offsets as they are in both stores; each part may be a glob such as "
             "'*'; may be repeated.",
+        ),
+        _choice(
+            "--without-offset",
+            WithoutOffset,
+            "Where to start in partitions that neither store has an offset of; leave: where the "
+            "new consumers' auto.offset.reset says.",
+        ),
+        _choice(
+            "--recreated-topics",
+            Recreated,
+            "What to do with offsets that were stored before their topic was created; skip: leave "
+            "them behind, earliest: start at the log's beginning.",
         ),
         _choice(
             "--missing-topics",

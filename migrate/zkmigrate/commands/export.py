@@ -14,7 +14,7 @@ from zkconsumer.admin.tools import GroupTools
 from zkconsumer.cli.tables import no_collector, print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
-from zkmigrate.commands.out_file import write_out
+from zkmigrate.commands.files import write_out
 from zkmigrate.commands.planning import unlisted_note
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection

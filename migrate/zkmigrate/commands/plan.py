@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -13,12 +12,11 @@ from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import OffsetsFileError
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.decisions import decisions
-from zkmigrate.commands.out_file import write_out
+from zkmigrate.commands.files import read_file, write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.errors import PlanFileError
 from zkmigrate.formats import offset_csv, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
@@ -28,6 +26,12 @@ from zkmigrate.plan.values import Verdict
 @click.command()
 @selection
 @decisions
+@click.option(
+    "--at-apply",
+    is_flag=True,
+    help="Record the decisions only: apply reads each group's offsets right before it moves them, "
+    "so the groups may run until then.",
+)
 @click.option("--out", required=True, metavar="PLAN", help="A new file.")
 @click.option(
     "--from-file",
@@ -42,6 +46,7 @@ def plan(
     which: Selection,
     direction: Direction,
     options: Options,
+    at_apply: bool,
     out: str,
     from_file: str | None,
     servers: Servers,
@@ -54,6 +59,8 @@ def plan(
     applied. Exit status 1 when there are such groups.
     """
     summary = Summary(how, only_problems, options.skips)
+    if at_apply and from_file:
+        raise click.UsageError("--at-apply reads the offsets of the source store: no --from-file")
     offsets = _offsets_in(from_file, which) if from_file else None
     with (
         no_collector(),
@@ -64,8 +71,15 @@ def plan(
             chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
         else:
             chosen = list(offsets)
-        plans = summary.watch(plan_groups(stores, direction, options, chosen, progress, offsets))
-        write_out(out, plan_file.render(direction, int(time.time() * 1000), plans))
+        made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply)
+        lines = plan_file.render(
+            direction,
+            int(time.time() * 1000),
+            summary.watch(made),
+            options if at_apply else None,
+            stores.cluster_id(),
+        )
+        write_out(out, lines)
         summary.unlisted = stores.unlisted
     summary.print_all()
     ready = summary.verdicts[Verdict.READY]
@@ -82,17 +96,9 @@ def _offsets_in(file: str, which: Selection) -> dict[str, dict[TopicPartition, i
     """
     group = which.groups[0] if len(which.groups) == 1 else None
     found: dict[str, dict[TopicPartition, int]] = {}
-    for key, offset in offset_csv.parse(file, _read(file), group).items():
+    for key, offset in offset_csv.parse(file, read_file(file), group).items():
         found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
     if not found:
         raise OffsetsFileError([f"{file}: holds no offset"])
     chosen = which.among(sorted(found), file, "name groups of the file, or give --all")
     return {name: found[name] for name in chosen}
-
-
-def _read(file: str) -> bytes:
-    """Return a file's content. Raises PlanFileError."""
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise PlanFileError(f"{file}: {error.strerror}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,8 @@ from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan.group import plan_group
-from zkmigrate.plan.options import OnConflict, Options, Skip, covers
-from zkmigrate.plan.values import GroupPlan, Kind, Verdict
+from zkmigrate.plan.options import Options, Skip, covers
+from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Verdict
 from zkmigrate.text import Note, shown
 
 if TYPE_CHECKING:
@@ -37,20 +38,27 @@ def plan_groups(
     groups: Sequence[str],
     progress: Progress,
     from_file: Mapping[str, Mapping[TopicPartition, int]] | None = None,
+    may_run: bool = False,
 ) -> Iterator[GroupPlan]:
-    """Yield the plan of each group; one that cannot be read has a problem instead of partitions."""
+    """Yield the plan of each group; one that cannot be read has a problem instead of partitions.
+
+    ``may_run``: members of a group are not in the way of its plan.
+    """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     progress.total = len(groups)
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
-    times = options.on_conflict is OnConflict.NEWEST
-    for found in read_states(stores, groups, from_file or {}, times):
+    for found in read_states(stores, groups, from_file or {}, options.needs_commit_times):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
         else:
             name, problem = found
             plan = GroupPlan(name, (problem,))
+        if may_run and any(one.kind in LIVE for one in plan.problems):
+            others = tuple(one for one in plan.problems if one.kind not in LIVE)
+            note = "its members run: stop them before or during apply"
+            plan = replace(plan, problems=others, notes=(*plan.notes, note))
         yield plan
         progress.group(plan.group, not plan.problems)
 

@@ -11,6 +11,7 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
+    check_cluster,
     counted,
     journal_option,
     journal_path,
@@ -18,6 +19,7 @@ from zkmigrate.commands.running import (
     open_migrator,
     print_results,
 )
+from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.errors import MigrationError
 
@@ -26,6 +28,7 @@ from zkmigrate.errors import MigrationError
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")
+@plan_selection
 @journal_option
 @server_options
 @only_problems_option
@@ -34,6 +37,7 @@ def rollback(
     plan: str,
     execute: bool,
     force: bool,
+    which: Selection,
     journal: str | None,
     servers: Servers,
     only_problems: bool,
@@ -43,7 +47,7 @@ def rollback(
 
     Refuses a group whose offsets were changed after the move, unless --force is given.
     """
-    loaded, passed = load(plan)
+    loaded, passed = load(plan, which)
     where = journal_path(plan, journal)
     if not os.path.lexists(where):
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
@@ -53,6 +57,7 @@ def rollback(
         open_stores(servers, progress) as stores,
         Journal(where, loaded.digest) as opened,
     ):
+        check_cluster(loaded, stores)
         results = open_migrator(stores, force).rollback(loaded, opened, execute, counted(progress))
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)

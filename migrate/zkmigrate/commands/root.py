@@ -8,8 +8,11 @@ from zkmigrate.commands.apply import apply
 from zkmigrate.commands.assess import assess
 from zkmigrate.commands.config_map import config_map
 from zkmigrate.commands.export import export
+from zkmigrate.commands.guard import guard
 from zkmigrate.commands.plan import plan
+from zkmigrate.commands.release import release
 from zkmigrate.commands.rollback import rollback
+from zkmigrate.commands.status import status
 from zkmigrate.commands.verify import verify_
 
 
@@ -19,5 +22,16 @@ def cli() -> None:
     """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
 
 
-for _command in (assess, plan, apply, rollback, verify_, export, config_map):
+for _command in (
+    assess,
+    plan,
+    apply,
+    rollback,
+    verify_,
+    status,
+    guard,
+    release,
+    export,
+    config_map,
+):
     cli.add_command(_command)

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
+from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection
+from zkmigrate.errors import MigrationError
 from zkmigrate.formats import plan_file
-from zkmigrate.formats.plan_file import Groups
-from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind
+from zkmigrate.formats.plan_file import Groups, PlanFile
+from zkmigrate.plan.values import GroupPlan, Problem, StaysBehind, Verdict
 from zkmigrate.text import shown
 
 if TYPE_CHECKING:
@@ -38,18 +42,52 @@ def journal_path(plan_path: str, journal: str | None) -> Path:
     return Path(journal or f"{plan_path}.journal")
 
 
-def load(path: str) -> tuple[plan_file.PlanFile, PassedGroups]:
-    """Return a plan, and what keeps notes on its groups while they are iterated over."""
+def load(
+    path: str,
+    which: Selection,
+    limit: int | None = None,
+    journal: Path | None = None,
+) -> tuple[plan_file.PlanFile, PassedGroups]:
+    """Return the chosen groups of a plan, and what keeps notes on them while they pass.
+
+    ``limit``: no more groups than that, of those that are ready and that the ``journal`` does not
+    call done.
+    """
     loaded = plan_file.load(path)
-    passed = PassedGroups(loaded.groups)
+    chosen: set[str] | None = None
+    if limit is not None or not which.everything or which.excluded:
+        verdicts = {group.group: group.verdict for group in loaded.groups}
+        names = which.among(list(verdicts), path, "name groups of the plan")
+        if limit is not None:
+            records = read_records(journal, loaded.digest) if journal else []
+            last = {name: found[-1]["step"] for name, found in begun_by(records).items()}
+            left = [
+                name
+                for name in names
+                if verdicts[name] is Verdict.READY and last.get(name) != "done"
+            ]
+            names = left[:limit]
+            click.echo(f"--limit {limit}: {len(left) - len(names)} groups are left", err=True)
+        chosen = set(names)
+    passed = PassedGroups(loaded.groups, chosen)
     return replace(loaded, groups=passed), passed
 
 
-def open_migrator(stores: Stores, force: bool = False) -> Migrator:
+def check_cluster(plan: PlanFile, stores: Stores) -> None:
+    """Check that a plan is of this cluster, as far as that is known. Raises MigrationError."""
+    here = stores.cluster_id()
+    if plan.cluster is not None and here is not None and plan.cluster != here:
+        raise MigrationError(
+            f"the plan was made for the cluster {plan.cluster}, and this is {here}: correct "
+            "--zookeeper, or make a new plan"
+        )
+
+
+def open_migrator(stores: Stores, force: bool = False, lock: bool = False) -> Migrator:
     """Return a migrator. Loads kafka-python, which takes long."""
     from zkmigrate.apply.migrator import Migrator
 
-    return Migrator(stores, force=force)
+    return Migrator(stores, force=force, lock=lock)
 
 
 def counted(progress: Progress) -> Callable[[Result], None]:
@@ -62,18 +100,24 @@ def counted(progress: Progress) -> Callable[[Result], None]:
 
 
 class PassedGroups:
-    """A plan's groups; keeps what is printed at the end about those that were iterated over."""
+    """A plan's groups, or the ``chosen`` ones.
 
-    def __init__(self, groups: Groups) -> None:
+    Keeps what is printed at the end about those that were iterated over.
+    """
+
+    def __init__(self, groups: Groups, chosen: set[str] | None) -> None:
         self._groups = groups
+        self._chosen = chosen
         self.stays: dict[str, tuple[StaysBehind, ...]] = {}
         self.refused: dict[str, Problem] = {}
 
     def __len__(self) -> int:
-        return len(self._groups)
+        return len(self._groups) if self._chosen is None else len(self._chosen)
 
     def __iter__(self) -> Iterator[GroupPlan]:
         for group in self._groups:
+            if self._chosen is not None and group.group not in self._chosen:
+                continue
             if group.stays:
                 self.stays[group.group] = group.stays
             if group.problems:

@@ -1,4 +1,5 @@
-"""Which groups a command is about: ``--group``, ``--groups-regex``, ``--all``, ``--exclude``."""
+"""Which groups a command is about: ``--group``, ``--groups-from``, ``--groups-regex``, ``--all``,
+``--exclude``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 import click
 
 from zkconsumer.cli.tables import print_notes
-from zkmigrate.errors import MigrationError
+from zkmigrate.commands.files import read_file
+from zkmigrate.errors import MigrationError, PlanFileError
 from zkmigrate.model import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The groups that the operator chose. ``excluded``: names or globs.
+    """The groups that the operator chose. ``excluded``: names or globs. ``listed``: from a file.
 
     Raises UsageError unless groups are chosen in exactly one way.
     """
@@ -30,14 +32,22 @@ class Selection:
     regex: str | None
     everything: bool
     excluded: tuple[str, ...]
+    listed: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.groups) + (self.regex is not None) + self.everything != 1:
-            raise click.UsageError("choose groups with one of --group, --groups-regex and --all")
+            raise click.UsageError(
+                "choose groups with --group and --groups-from, with --groups-regex, or with --all"
+            )
         try:
             re.compile(self.regex or "")
         except re.error as error:
             raise click.UsageError(f"--groups-regex: {error}") from None
+
+    @property
+    def named(self) -> bool:
+        """Whether the groups were named one by one, so that each is meant."""
+        return bool(self.groups)
 
     def of_store(self, names: Callable[[], list[str]], store: Store) -> list[str]:
         """Return the chosen groups of a store, at least one. ``names`` lists what it knows."""
@@ -50,13 +60,19 @@ class Selection:
 
         Raises MigrationError for a group that is not known, or when none is chosen.
         """
-        for group in self.groups:
-            if group not in known:
-                near = difflib.get_close_matches(group, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else advice
-                raise MigrationError(
-                    f"there is no group {group} among the {len(known)} of {where}: {hint}"
-                )
+        names = set(known)
+        unknown = [group for group in self.groups if group not in names]
+        if unknown and (self.listed or len(unknown) > 1):
+            raise MigrationError(
+                f"{len(unknown)} of the {len(self.groups)} groups that are named are not among the "
+                f"{len(known)} of {where}: {', '.join(unknown)}"
+            )
+        for group in unknown:
+            near = difflib.get_close_matches(group, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else advice
+            raise MigrationError(
+                f"there is no group {group} among the {len(known)} of {where}: {hint}"
+            )
         chosen: Iterable[str] = self.groups or known
         if self.regex is not None:
             chosen = [name for name in known if re.fullmatch(self.regex, name)]
@@ -83,16 +99,28 @@ class Selection:
 
 def selection(command: F) -> F:
     """Add the options that choose groups, given to the command as ``which``."""
+    every = click.option("--all", "everything", is_flag=True, help="Every group.")
+    return every(_selection(command, default_all=False))
 
+
+def plan_selection(command: F) -> F:
+    """Add the options that choose groups of a plan, all of them by default, as ``which``."""
+    return _selection(command, default_all=True)
+
+
+def _selection(command: F, default_all: bool) -> F:
     @wraps(command)
     def bundled(
         groups: tuple[str, ...],
+        groups_from: str | None,
         groups_regex: str | None,
-        everything: bool,
         exclude: tuple[str, ...],
+        everything: bool = False,
         **others: Any,
     ) -> Any:
-        which = Selection(groups, groups_regex, everything, exclude)
+        names = groups if groups_from is None else (*groups, *_names_in(groups_from))
+        every = everything or (default_all and not names and groups_regex is None)
+        which = Selection(names, groups_regex, every, exclude, groups_from is not None)
         return command(which=which, **others)
 
     for option in (
@@ -102,11 +130,26 @@ def selection(command: F) -> F:
             multiple=True,
             help="Leave this group out; a name or a glob such as 'test-*'; may be repeated.",
         ),
-        click.option("--all", "everything", is_flag=True, help="Every group."),
         click.option("--groups-regex", metavar="RE", help="Every group whose whole name matches."),
+        click.option(
+            "--groups-from",
+            metavar="FILE",
+            help="The groups that a file names, one a line; # begins a remark, - is standard "
+            "input.",
+        ),
         click.option(
             "--group", "groups", metavar="GROUP", multiple=True, help="One group; may be repeated."
         ),
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]
+
+
+def _names_in(file: str) -> list[str]:
+    """Return the names in a file, at least one. Raises PlanFileError."""
+    text = read_file(file).decode("utf-8", errors="replace")
+    names = [line.partition("#")[0].strip() for line in text.splitlines()]
+    found = list(dict.fromkeys(filter(None, names)))
+    if not found:
+        raise PlanFileError(f"{file}: names no group")
+    return found

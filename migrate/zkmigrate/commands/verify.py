@@ -2,68 +2,110 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
 import click
 
-from zkconsumer.cli.tables import How, format_options, print_rows
+from zkconsumer.cli.tables import How, format_options
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate import verify
+from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.records import Records, begun_by, recorded
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import check_cluster, journal_option, journal_path, load
+from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.formats import plan_file
-from zkmigrate.plan.values import Problem
+from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.plan.values import GroupPlan, Problem
 from zkmigrate.stores import migration_marker
 
 
 @click.command("verify")
 @click.argument("plan")
+@click.option(
+    "--strict", is_flag=True, help="Progress of the new consumers counts for the exit status too."
+)
+@plan_selection
+@journal_option
+@watch_option
 @server_options
 @format_options
-def verify_(plan: str, servers: Servers, how: How) -> None:
+def verify_(
+    plan: str,
+    strict: bool,
+    which: Selection,
+    journal: str | None,
+    watch: float | None,
+    servers: Servers,
+    how: How,
+) -> None:
     """Read both stores back and compare them with PLAN.
 
-    Differences: the target lacks an offset or is behind, or the source store has changed since the
-    move. Where the target is further than planned, its consumers have made progress. Exit status 0
-    only when all groups of the plan are moved and there is no difference.
+    Each row is of a kind: behind (the target lacks an offset or holds a lower one), source-moved-on
+    (the source store has changed since the move), ahead (the new consumers have made progress),
+    not-moved, unreadable, stays-behind (left out by the plan).
+
+    The exit status is the sum of 1 (a group is not moved or could not be read), 4 (behind), 8
+    (source-moved-on), and 16 (ahead, only with --strict); 0 when all is as it should be.
     """
+    loaded, _ = load(plan, which)
+    look = partial(_look, loaded, journal_path(plan, journal), servers, strict)
+    click.get_current_context().exit(look_once_or_often(look, watch, how))
+
+
+def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Look:
     from zkmigrate.stores.group_states import read_offsets  # loads kafka-python, which takes long
 
-    loaded = plan_file.load(plan)
-    differences: list[verify.Difference] = []
-    stays: list[verify.Difference] = []
-    unread: list[verify.Difference] = []
+    found: list[verify.Difference] = []
     groups = compared = 0
     with (
         Progress("comparing", len(loaded.groups), "differ") as progress,
         open_stores(servers, progress) as stores,
     ):
-        planned = (group for group in loaded.groups if not group.problems)
-        for group, held in read_offsets(stores, planned):
-            found: list[verify.Difference] = []
+        check_cluster(loaded, stores)
+        begun: Mapping[str, Records] = {}
+        if loaded.at_apply is not None:
+            begun = begun_by(read_records(journal, loaded.digest))
+        ready: list[GroupPlan] = []
+        for group in loaded.groups:
+            written = recorded(begun.get(group.group, []))
+            if written is not None:
+                ready.append(written)
+            elif loaded.at_apply is not None:
+                what = "is planned when it is applied, and was not applied"
+                found.append(verify.about_group(group, verify.NOT_MOVED, what))
+            elif group.problems:
+                problem = group.problems[0]
+                what = f"was not ready when the plan was made: {problem.kind.value}"
+                found.append(verify.about_group(group, verify.NOT_MOVED, what))
+            else:
+                ready.append(group)
+        for group, held in read_offsets(stores, ready):
+            mine: list[verify.Difference] = []
             if isinstance(held, Problem):
-                unread.append(verify.unreadable(group, f"{held.kind.value}: {held.what}"))
-                progress.group(group.group, good=False)
-                continue
-            try:
-                marker = stores.zk.run(migration_marker.read(group.group))
-            except ZnodeFormatError as fault:
-                found.append(verify.unreadable(group, str(fault)))
-                marker = None
-            found += verify.compare(group, loaded.direction, held, marker)
-            stays += verify.stays_behind(group, loaded.direction, held)
-            differences += found
-            groups += 1
-            compared += len(group.entries)
-            progress.group(group.group, all(one.kind == verify.PROGRESS for one in found))
-    print_rows(verify.Difference._fields, [*unread, *differences, *stays], how)
-    skipped = len(loaded.groups) - groups - len(unread)
-    further = sum(one.kind == verify.PROGRESS for one in differences)
-    differ = len(differences) - further
-    click.echo(
-        f"{compared} partitions of {groups} groups compared, {differ} differ"
-        + (f", {further} are further than planned" if further else "")
-        + (f"; {len(unread)} groups could not be read" if unread else "")
-        + (f"; {len(stays)} offsets stay behind" if stays else "")
-        + (f"; {skipped} groups of the plan were not ready and are not moved" if skipped else ""),
-        err=True,
-    )
-    click.get_current_context().exit(1 if differ or unread or skipped else 0)
+                what = f"{held.kind.value}: {held.what}"
+                mine.append(verify.about_group(group, verify.UNREADABLE, what))
+            else:
+                try:
+                    marker = stores.zk.run(migration_marker.read(group.group))
+                except ZnodeFormatError as fault:
+                    mine.append(verify.about_group(group, verify.UNREADABLE, str(fault)))
+                    marker = None
+                mine += verify.compare(group, loaded.direction, held, marker)
+                mine += verify.stays_behind(group, loaded.direction, held)
+                groups += 1
+                compared += len(group.entries)
+            found += mine
+            good = {one.kind for one in mine} <= {verify.AHEAD, verify.STAYS}
+            progress.group(group.group, good)
+    order = list(verify.ORDER)
+    found.sort(key=lambda one: order.index(one.kind))
+    counts = Counter(one.kind for one in found)
+    parts = [f"{counts[kind]} {kind}" for kind in order if counts[kind]]
+    said = ", ".join(parts) or "all as planned"
+    summary = f"{compared} partitions of {groups} groups compared: {said}"
+    return Look(verify.Difference._fields, 3, found, summary, verify.status(found, strict))

@@ -13,14 +13,15 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, NoReturn, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkmigrate.errors import PlanFileError
+from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction, KafkaOffset
-from zkmigrate.plan.options import covers
+from zkmigrate.plan.options import Options, covers
 from zkmigrate.plan.values import Entry, GroupPlan, Kind, Problem, StaysBehind, Verdict
 
 FORMAT: Final = 1
@@ -43,12 +44,30 @@ class PlanFile:
     made_ms: int
     groups: Groups
     digest: str
+    at_apply: Options | None = None
+    """The decisions by which each group is planned when it is applied; ``None``: it is planned."""
+    cluster: str | None = None
+    """The id of the cluster that the plan is of, where that is known."""
 
 
-def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> Iterator[str]:
+def render(
+    direction: Direction,
+    made_ms: int,
+    groups: Iterable[GroupPlan],
+    at_apply: Options | None = None,
+    cluster: str | None = None,
+) -> Iterator[str]:
     """Yield the lines of a plan file, each with its newline."""
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
-    yield encode({"zkmigrate": FORMAT, "direction": direction.value, "made_ms": made_ms}) + "\n"
+    first: dict[str, Any] = {
+        "zkmigrate": FORMAT,
+        "direction": direction.value,
+        "made_ms": made_ms,
+        "cluster": cluster,
+    }
+    if at_apply is not None:
+        first["at_apply"] = decisions_file.to_json(at_apply)
+    yield encode(first) + "\n"
     count = partitions = 0
     for group in groups:
         count += 1
@@ -99,8 +118,20 @@ def render(direction: Direction, made_ms: int, groups: Iterable[GroupPlan]) -> I
 def parse(name: str, data: bytes) -> PlanFile:
     """Return the plan in a file's content. ``name`` is for messages. Raises PlanFileError."""
     reader = _Reader(name, io.BytesIO(data))
-    groups = tuple(reader.groups())
-    return PlanFile(reader.direction, reader.made_ms, groups, reader.digest)
+    return reader.plan(tuple(reader.groups()))
+
+
+def render_one(direction: Direction, group: GroupPlan) -> str:
+    """Return a group's plan as the text that a journal keeps. ``made_ms`` must be set."""
+    assert group.made_ms is not None
+    return "".join(render(direction, group.made_ms, [group]))
+
+
+def parse_one(name: str, text: str) -> GroupPlan:
+    """Return the group's plan in a text of ``render_one``. Raises PlanFileError."""
+    found = parse(name, text.encode())
+    (group,) = found.groups
+    return replace(group, made_ms=found.made_ms)
 
 
 def load(path: str) -> PlanFile:
@@ -111,8 +142,7 @@ def load(path: str) -> PlanFile:
         stamp = _stamp(file)
         reader = _Reader(path, file)
         count = sum(1 for _ in reader.groups())
-    groups = _StoredGroups(path, stamp, count)
-    return PlanFile(reader.direction, reader.made_ms, groups, reader.digest)
+    return reader.plan(_StoredGroups(path, stamp, count))
 
 
 def _open(path: str) -> BinaryIO:
@@ -147,7 +177,7 @@ class _StoredGroups:
 
 
 class _Reader:
-    """Takes a file apart line by line; ``digest`` counts when all groups are read."""
+    """Takes a file apart line by line; ``plan`` counts when all groups are read."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name
@@ -162,10 +192,15 @@ class _Reader:
         except ValueError:
             self.refuse("direction is neither zk-to-kafka nor kafka-to-zk")
         self.made_ms = self.number(head, "made_ms")
+        self.cluster = None if head.get("cluster") is None else self.text(head, "cluster")
+        self.at_apply: Options | None = None
+        if "at_apply" in head:
+            self.at_apply = decisions_file.from_json(f"{name}:1", head["at_apply"])
 
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
+    def plan(self, groups: Groups) -> PlanFile:
+        """Return the plan, once all groups are read."""
+        digest = self._hash.hexdigest()
+        return PlanFile(self.direction, self.made_ms, groups, digest, self.at_apply, self.cluster)
 
     def groups(self) -> Iterator[GroupPlan]:
         names: set[str] = set()
@@ -260,7 +295,9 @@ class _Reader:
         moved = line.get("verdict") == Verdict.MOVED.value
         if moved and (marker is None or any(entry.write for entry in entries)):
             self.refuse(f"group {group!a} is not moved: it has no marker, or offsets to write")
-        plan = GroupPlan(group, found, said, tuple(entries), marker, created, without, left, moved)
+        plan = GroupPlan(
+            group, found, said, tuple(entries), marker, created, without, left, moved=moved
+        )
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")
         if line.get("verdict") != plan.verdict.value:

@@ -16,6 +16,7 @@ _TEXTS: Final = {
     Kind.TOPIC_MISSING: "the topic does not exist: ",
     Kind.PARTITION_MISSING: "the topic has no such partition: ",
     Kind.UNKNOWN: "the brokers gave no log range: ",
+    Kind.NO_OFFSET: "neither store has an offset: ",
 }
 _ADVICE: Final = {
     Kind.HIDDEN: "allow the migrator to describe the topic, or leave it out with",
@@ -27,7 +28,9 @@ _ADVICE: Final = {
     Kind.TOPIC_MISSING: "leave all such offsets out with --missing-topics skip, or some with",
     Kind.PARTITION_MISSING: "add partitions, or leave all such offsets out with --missing-topics "
     "skip, or some with",
-    Kind.RECREATED: "the offset means another log: leave it out with",
+    Kind.RECREATED: "the offset means another log: choose --recreated-topics skip or earliest, or "
+    "leave it out with",
+    Kind.NO_OFFSET: "choose --without-offset leave, earliest or latest",
     Kind.SLIPPED: "choose --slipped use or --slipped ignore",
     Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",
 }

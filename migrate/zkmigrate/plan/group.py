@@ -103,7 +103,7 @@ class _Planner:
             },
             self.left_out.patterns,
             tuple(sorted(self.left_out.stays)),
-            moved,
+            moved=moved,
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
@@ -189,7 +189,7 @@ class _Planner:
         if newest is None:
             return
         days = max(0, self.now_ms - newest) // DAY_MS
-        if days > self.options.max_idle_days:
+        if days > self.options.of_group(self.state.group).max_idle_days:
             self._refuse(
                 Kind.IDLE,
                 f"no offset was written for {days} days",

@@ -7,7 +7,7 @@ from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState
-from zkmigrate.plan.options import MissingTopics, Options, covers
+from zkmigrate.plan.options import MissingTopics, Options, Recreated, covers
 from zkmigrate.plan.values import Kind, StaysBehind
 
 _SKIPPED: Final = "skipped"
@@ -23,10 +23,11 @@ class LeftOut:
     def __init__(self, state: GroupState, direction: Direction, options: Options) -> None:
         self._state = state
         self._direction = direction
-        self._skip_missing = options.missing_topics is MissingTopics.SKIP
+        self._options = options.of_group(state.group)
+        self._by_topic: dict[str, Options] = {}
         self._missing: set[str] = set()
         self.skipped = frozenset(
-            skip.pattern for skip in options.skips if fnmatchcase(state.group, skip.group)
+            skip.pattern for skip in self._options.skips if fnmatchcase(state.group, skip.group)
         )
         self.stays: list[StaysBehind] = []
 
@@ -66,8 +67,21 @@ class LeftOut:
     def _why(self, tp: TopicPartition) -> str | None:
         if covers(self.skipped, tp):
             return _SKIPPED
-        if self._skip_missing:
-            topic = self._state.topics.get(tp.topic)
+        if tp.topic not in self._by_topic:
+            self._by_topic[tp.topic] = self._options.of_topic(tp.topic)
+        options = self._by_topic[tp.topic]
+        topic = self._state.topics.get(tp.topic)
+        znode = self._state.zk.get(tp)
+        if (
+            options.recreated_topics is Recreated.SKIP
+            and self._direction is Direction.ZK_TO_KAFKA
+            and znode is not None
+            and topic is not None
+            and znode.mzxid < topic.czxid
+            and tp not in self._state.slipped
+        ):
+            return Kind.RECREATED.value
+        if options.missing_topics is MissingTopics.SKIP:
             if topic is None:
                 return Kind.TOPIC_MISSING.value
             if tp.partition not in topic.partitions:

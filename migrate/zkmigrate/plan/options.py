@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zkconsumer.core.common.types import TopicPartition
 
@@ -34,6 +35,24 @@ class MissingTopics(Enum):
 
     REFUSE = "refuse"
     SKIP = "skip"
+
+
+class Recreated(Enum):
+    """What happens to offsets that were stored before their topic was created."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
+    EARLIEST = "earliest"
+
+
+class WithoutOffset(Enum):
+    """Where consumers start in partitions that neither store has an offset of."""
+
+    LEAVE = "leave"
+    """Where their ``auto.offset.reset`` says."""
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    REFUSE = "refuse"
 
 
 class Slipped(Enum):
@@ -72,8 +91,41 @@ def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """A decision about some groups, or some of their topics; both names may be globs.
+
+    ``None``: it does not decide that. ``skip``: leave the offsets as they are in both stores.
+    """
+
+    group: str = "*"
+    topic: str = "*"
+    on_conflict: OnConflict | None = None
+    out_of_range: OutOfRange | None = None
+    slipped: Slipped | None = None
+    missing_topics: MissingTopics | None = None
+    recreated_topics: Recreated | None = None
+    without_offset: WithoutOffset | None = None
+    max_idle_days: int | None = None
+    skip: bool = False
+
+
+DECIDED = tuple(one.name for one in fields(Rule) if one.default is None)
+"""What a rule can decide: each is an attribute of ``Options`` too."""
+
+
+def _means(pattern: str, name: str) -> bool:
+    if pattern in ("*", name):
+        return True
+    return any(one in pattern for one in "*?[") and fnmatchcase(name, pattern)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """An operator's decisions. Offsets that a member of ``skips`` means are not moved."""
+    """An operator's decisions. Offsets that a member of ``skips`` means are not moved.
+
+    ``rules`` go before the other values: of those that mean a group and topic, the first one that
+    decides something counts.
+    """
 
     on_conflict: OnConflict = OnConflict.REFUSE
     out_of_range: OutOfRange = OutOfRange.REFUSE
@@ -81,3 +133,32 @@ class Options:
     skips: tuple[Skip, ...] = ()
     max_idle_days: int = 30
     missing_topics: MissingTopics = MissingTopics.REFUSE
+    recreated_topics: Recreated = Recreated.REFUSE
+    without_offset: WithoutOffset = WithoutOffset.LEAVE
+    rules: tuple[Rule, ...] = ()
+
+    def of_group(self, group: str) -> Options:
+        """Return the decisions about one group; those about its topics are still rules."""
+        mine = tuple(rule for rule in self.rules if _means(rule.group, group))
+        skips = tuple(Skip(group, rule.topic) for rule in mine if rule.skip)
+        narrowed = replace(self, rules=mine, skips=(*self.skips, *skips))
+        return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
+
+    def of_topic(self, topic: str) -> Options:
+        """Return the decisions about a topic. Only of what ``of_group`` returned."""
+        return self._decided(rule for rule in self.rules if _means(rule.topic, topic))
+
+    def _decided(self, rules: Iterable[Rule]) -> Options:
+        values: dict[str, Any] = {}
+        for rule in rules:
+            for name in DECIDED:
+                value = getattr(rule, name)
+                if value is not None:
+                    values.setdefault(name, value)
+        return replace(self, **values) if values else self
+
+    @property
+    def needs_commit_times(self) -> bool:
+        """Whether anything is decided by the time of commits."""
+        every = {self.on_conflict, *(rule.on_conflict for rule in self.rules)}
+        return OnConflict.NEWEST in every

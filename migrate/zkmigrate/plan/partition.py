@@ -7,7 +7,14 @@ from typing import Final
 from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Store
 from zkmigrate.plan.findings import Findings
-from zkmigrate.plan.options import OnConflict, Options, OutOfRange, Slipped
+from zkmigrate.plan.options import (
+    OnConflict,
+    Options,
+    OutOfRange,
+    Recreated,
+    Slipped,
+    WithoutOffset,
+)
 from zkmigrate.plan.values import Entry, Kind
 from zkmigrate.text import day, show
 
@@ -23,8 +30,14 @@ class PartitionRules:
     ) -> None:
         self.state = state
         self.direction = direction
-        self.options = options
+        self._group_options = options.of_group(state.group)
+        self._by_topic: dict[str, Options] = {}
         self._found = findings.add
+
+    def _options(self, tp: TopicPartition) -> Options:
+        if tp.topic not in self._by_topic:
+            self._by_topic[tp.topic] = self._group_options.of_topic(tp.topic)
+        return self._by_topic[tp.topic]
 
     def entry(self, tp: TopicPartition) -> Entry | None:
         """Return the plan of a partition, or ``None`` when what was found prevents one."""
@@ -46,10 +59,10 @@ class PartitionRules:
         source_zk = zk
         slip = state.slipped.get(tp)
         if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
-            if self.options.slipped is Slipped.REFUSE:
+            if self._options(tp).slipped is Slipped.REFUSE:
                 self._found(Kind.SLIPPED, tp, f": {slip} below offset, {show(zk)} below offsets")
                 return None
-            if self.options.slipped is Slipped.USE:
+            if self._options(tp).slipped is Slipped.USE:
                 source_zk = slip
         if state.from_file is not None:
             value, reason = self._from_file(tp, zk, committed)
@@ -59,13 +72,17 @@ class PartitionRules:
             stays = (source_zk if self.direction.source is Store.ZOOKEEPER else committed) is None
         if source_zk != zk:
             reason += "; stored below offset by a 1.1.0 broker"
+        held = zk if self.direction.target is Store.ZOOKEEPER else committed
+        if value is None and state.from_file is None:
+            start = self._start(tp)
+            if start is not None:
+                return Entry(tp, zk, version, kafka, start[0], True, start[1])
         if value is not None and not stays:
             usable = self._usable(tp, value)
             if usable is None:
                 return None
             value, remark = usable
             reason += remark
-        held = zk if self.direction.target is Store.ZOOKEEPER else committed
         return Entry(tp, zk, version, kafka, value, value != held, reason)
 
     def _from_file(
@@ -126,7 +143,7 @@ class PartitionRules:
         if marker is not None and moved_here:
             then = show(marker.values.get(tp)) if marker.values else "not known"
             both += f" ({from_name} at the move: {then})"
-        match self.options.on_conflict:
+        match self._options(tp).on_conflict:
             case OnConflict.REFUSE:
                 self._found(Kind.CONFLICT, tp, both)
                 return target, "conflict"
@@ -143,8 +160,24 @@ class PartitionRules:
             return target, "conflict"
         other = kafka if chosen == zk else zk
         side = Store.ZOOKEEPER if chosen == zk else Store.KAFKA
-        rule_name = self.options.on_conflict.value
+        rule_name = self._options(tp).on_conflict.value
         return chosen, f"conflict: {side.value} by --on-conflict {rule_name} (the other: {other})"
+
+    def _start(self, tp: TopicPartition) -> tuple[int, str] | None:
+        """Return where consumers start without an offset, if that is decided."""
+        rule = self._options(tp).without_offset
+        topic = self.state.topics.get(tp.topic)
+        if rule is WithoutOffset.LEAVE or topic is None or tp.partition not in topic.partitions:
+            return None
+        if rule is WithoutOffset.REFUSE:
+            self._found(Kind.NO_OFFSET, tp)
+            return None
+        log = self.state.ranges.get(tp)
+        if log is None:
+            self._found(Kind.UNKNOWN, tp)
+            return None
+        reason = f"no offset: the log's {rule.value} by --without-offset"
+        return (log.earliest if rule is WithoutOffset.EARLIEST else log.latest), reason
 
     def _newest(self, tp: TopicPartition, zk: int | None, kafka: int | None) -> int | None:
         znode, committed = self.state.zk.get(tp), self.state.kafka.get(tp)
@@ -180,21 +213,28 @@ class PartitionRules:
             self._found(Kind.PARTITION_MISSING, tp, f" of {len(topic.partitions)}")
             return None
         znode = self.state.zk.get(tp)
+        recreated = False
         if (
             znode is not None
             and znode.offset == value
             and znode.mzxid < topic.czxid
             and tp not in self.state.slipped
         ):
-            self._found(Kind.RECREATED, tp, f": {value} was stored before the topic was created")
-            return None
+            if self._options(tp).recreated_topics is not Recreated.EARLIEST:
+                self._found(
+                    Kind.RECREATED, tp, f": {value} was stored before the topic was created"
+                )
+                return None
+            recreated = True
         log = self.state.ranges.get(tp)
         if log is None:
             self._found(Kind.UNKNOWN, tp)
             return None
+        if recreated:
+            return log.earliest, f"; {value} is of an earlier topic: the log's beginning"
         if log.earliest <= value <= log.latest:
             return value, ""
-        if self.options.out_of_range is OutOfRange.REFUSE:
+        if self._options(tp).out_of_range is OutOfRange.REFUSE:
             self._found(Kind.OUT_OF_RANGE, tp, f": {value}, the log is {log.earliest}-{log.latest}")
             return value, ""
         bound = log.earliest if value < log.earliest else log.latest

@@ -40,6 +40,7 @@ class Kind(Enum):
     PARTITION_MISSING = "partition-missing"
     RECREATED = "topic-recreated"
     SLIPPED = "slipped-offsets"
+    NO_OFFSET = "no-offset"
     IDLE = "idle"
 
     @property
@@ -58,10 +59,15 @@ _DECIDABLE = frozenset(
         Kind.PARTITION_MISSING,
         Kind.RECREATED,
         Kind.SLIPPED,
+        Kind.NO_OFFSET,
         Kind.IDLE,
         Kind.UNREADABLE,
     }
 )
+
+
+LIVE = frozenset({Kind.LIVE_MEMBER, Kind.OWNED, Kind.COORDINATOR_MEMBER})
+"""Problems that are over when the group's members have stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,8 @@ class GroupPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
     stays: tuple[StaysBehind, ...] = ()
+    made_ms: int | None = None
+    """When this group was planned, if not with the whole plan."""
     moved: bool = False
     """Whether the group was moved to the target before, and nothing is left to write."""
 

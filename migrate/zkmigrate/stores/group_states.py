@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from zkconsumer.admin.reads import children
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.core.zookeeper.znodes import BROKER_TOPICS, is_legal_topic
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
@@ -42,8 +41,7 @@ def read_states(
     """
     every = list(groups)
     times = stores.commit_times(every) if commit_times else {}
-    topics = stores.zk.run(children(BROKER_TOPICS)) or []
-    hidden = stores.kafka.hidden(filter(is_legal_topic, topics))
+    hidden = stores.hidden_topics()
     names = iter(every)
     while chunk := list(islice(names, _CHUNK)):
         legal = [name for name in chunk if is_legal_topic(name)]

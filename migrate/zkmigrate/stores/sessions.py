@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from math import inf
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from zkconsumer.admin.reads import children, json_object
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.broker import offset_times
@@ -13,12 +16,22 @@ from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import read_many
-from zkconsumer.core.zookeeper.znodes import BROKER_IDS, decode_topic, topic_path
+from zkconsumer.core.zookeeper.znodes import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    decode_topic,
+    is_legal_topic,
+    topic_path,
+)
 from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
 from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores.logs import CLIENT_ID, Logs
+
+CLUSTER_ID: Final = "/cluster/id"
+_FRESH: Final = 10.0
+"""Seconds for which the list of hidden topics is kept."""
 
 
 class Stores:
@@ -48,6 +61,8 @@ class Stores:
         self.unlisted: tuple[str, ...] = ()
         """Partitions without a leader, whose groups ``group_names`` could not list."""
         self._where = zookeeper
+        self._hidden: frozenset[str] = frozenset()
+        self._hidden_at = -inf
         self.on_wait = on_wait
         self._offsets_partitions = 0
         self.kafka = GroupCoordinators(
@@ -105,6 +120,24 @@ class Stores:
                 pass
         count = self._offsets_partitions
         return offset_times.place(group, count) if count else group
+
+    def cluster_id(self) -> str | None:
+        """Return the cluster's id; brokers before 0.10.1 have none."""
+        (node,) = self.zk.run(read_many([CLUSTER_ID]))
+        if node is None:
+            return None
+        try:
+            return str(json_object(CLUSTER_ID, node.data)["id"])
+        except (ZnodeFormatError, KeyError):
+            return None
+
+    def hidden_topics(self) -> frozenset[str]:
+        """Return the topics whose offsets the brokers do not show, as of some seconds ago."""
+        if time.monotonic() - self._hidden_at > _FRESH:
+            topics = self.zk.run(children(BROKER_TOPICS)) or []
+            self._hidden = self.kafka.hidden(filter(is_legal_topic, topics))
+            self._hidden_at = time.monotonic()
+        return self._hidden
 
     # -- groups --------------------------------------------------------------------------------
 

@@ -150,6 +150,39 @@ class Check:
     version: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class AclEntry:
+    """Who (``scheme`` and ``who``) may do what (``perms``, ZooKeeper's bits) with a znode."""
+
+    perms: int
+    scheme: str
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """A znode's access list, and how often it has been changed."""
+
+    entries: tuple[AclEntry, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetAcl:
+    """Reply: ``Acl``. Only tools use it, and the simulator does not know it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """Reply: ``None``. ``version`` is that of the access list. Only tools use it, as ``GetAcl``."""
+
+    path: str
+    entries: tuple[AclEntry, ...]
+    version: int
+
+
 MultiOp = Create | SetData | Delete | Check
 
 
@@ -160,7 +193,9 @@ class Multi:
     ops: tuple[MultiOp, ...]
 
 
-ZkOp = Exists | GetData | GetChildren | GetMany | Create | SetData | Delete | Multi
+ZkOp = (
+    Exists | GetData | GetChildren | GetMany | Create | SetData | Delete | Multi | GetAcl | SetAcl
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +225,7 @@ Value = (
     | Stat
     | Node
     | Listing
+    | Acl
     | tuple[str | None, ...]
     | tuple[int | None, ...]
     | tuple[Node | None, ...]

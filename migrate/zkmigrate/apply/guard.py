@@ -1,0 +1,223 @@
+"""The guard: keeps old consumers of a moved group from starting. Scripts; any thread.
+
+A legacy consumer registers below ``/consumers/GROUP/ids`` before it does anything else. The guard
+takes the permission to create children from every entry of that znode's access list, so a consumer
+fails with ``NoAuth`` at once. Nothing else changes: who may read, may still read. The original list
+is kept in the znode's data, which no client uses, so that ``unlock`` restores it exactly. The
+data is written before the list is changed, and cleared after it is restored: each step may find its
+work done.
+
+ZooKeeper may be configured not to enforce access lists. ``lock`` notices, since it tries to
+register, and then changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from zkconsumer.admin.reads import children
+from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.zookeeper.ops import (
+    Acl,
+    AclEntry,
+    Code,
+    Create,
+    Delete,
+    Failed,
+    GetAcl,
+    GetData,
+    Node,
+    Ok,
+    SetAcl,
+    SetData,
+)
+from zkconsumer.core.zookeeper.scripts.common import Refused, Script, attempt, ensure_path, read
+from zkconsumer.core.zookeeper.znodes import GroupPaths, encode_registration
+from zkconsumer.zk.blocking import refusal
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
+from zkmigrate.text import shown
+
+FORMAT: Final = 1
+CREATE: Final = 4
+"""ZooKeeper's bit for the permission to create children."""
+
+
+class Guard(Enum):
+    """Whether old consumers of a group can start. The value is what commands print."""
+
+    OPEN = "no"
+    LOCKED = "locked"
+    """By this tool; ``unlock`` ends it."""
+    CLOSED = "closed"
+    """Nobody may register, and this tool has not caused that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What ``ids`` looks like. ``record``: the original list; ``at_ms``: when it was locked."""
+
+    guard: Guard
+    at_ms: int | None = None
+    record: tuple[AclEntry, ...] | None = None
+    data: bytes = b""
+    acl: Acl | None = None
+    version: int = 0
+    old_data: bytes = b""
+
+
+def look(group: str) -> Script[Found]:
+    """Return whether a group is locked."""
+    path = GroupPaths(group).ids
+    reply = yield from read(GetData(path))
+    if isinstance(reply, Failed):
+        return Found(Guard.OPEN)
+    assert isinstance(reply.value, Node)
+    node = reply.value
+    reply = yield from read(GetAcl(path))
+    if isinstance(reply, Failed):
+        return Found(Guard.OPEN)
+    assert isinstance(reply.value, Acl)
+    acl = reply.value
+    may_register = any(entry.perms & CREATE for entry in acl.entries)
+    found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
+    decoded = _decode(node.data)
+    if decoded is not None:
+        at_ms, record, old = decoded
+        found = replace(found, at_ms=at_ms, record=record, old_data=old)
+    if may_register:
+        return found
+    return replace(found, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
+
+
+def lock(group: str, now_ms: int) -> Script[str | None]:
+    """Keep consumers from registering; return why that is not possible, else ``None``.
+
+    When it is not possible, nothing is changed in the end.
+    """
+    path = GroupPaths(group).ids
+    try:
+        while True:
+            found = yield from look(group)
+            if found.guard is not Guard.OPEN:
+                break
+            if found.acl is None:
+                yield from ensure_path(set(), path)
+                continue
+            if found.record is None:
+                data = _encode(now_ms, found.acl.entries, found.data)
+                yield from attempt(SetData(path, data, found.version))
+                continue
+            entries = tuple(_without_create(entry) for entry in found.record)
+            yield from attempt(SetAcl(path, entries, found.acl.version))
+        if not (yield from _can_register(group)):
+            return None
+    except Refused as refused:
+        yield from _clear(group)
+        return str(refusal(refused))
+    yield from unlock(group)
+    return "ZooKeeper does not enforce access lists"
+
+
+def unlock(group: str) -> Script[bool]:
+    """Let consumers register again; return whether they could not. Raises Refused."""
+    path = GroupPaths(group).ids
+    was = False
+    while True:
+        found = yield from look(group)
+        if found.record is None or found.acl is None:
+            return was
+        if found.acl.entries != found.record:
+            was = was or found.guard is Guard.LOCKED
+            yield from attempt(SetAcl(path, found.record, found.acl.version))
+        else:
+            yield from attempt(SetData(path, found.old_data, found.version))
+
+
+def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
+    """Lock a group that was moved to Kafka and has no members. Without ``execute`` only look."""
+    marker = yield from migration_marker.read(group)
+    if marker is None or marker.moved_to is not Store.KAFKA:
+        return Result(group, Outcome.SKIPPED, 0, "was not moved to Kafka")
+    members = (yield from children(GroupPaths(group).ids)) or []
+    if members:
+        why = f"{shown(members)} registered in ZooKeeper: stop these members first"
+        return Result(group, Outcome.FAILED, 0, why)
+    found = yield from look(group)
+    if found.guard is Guard.LOCKED:
+        return Result(group, Outcome.WAS_DONE, 0)
+    if not execute:
+        return Result(group, Outcome.WOULD, 0)
+    fault = yield from lock(group, now_ms)
+    if fault is None:
+        return Result(group, Outcome.DONE, 0)
+    return Result(group, Outcome.FAILED, 0, f"{fault}: use zkmigrate guard --hold")
+
+
+def release(group: str, execute: bool) -> Script[Result]:
+    """Let a group's consumers start again. Without ``execute`` only look."""
+    found = yield from look(group)
+    if found.record is None:
+        return Result(group, Outcome.NOTHING, 0, "is not locked by zkmigrate")
+    if not execute:
+        return Result(group, Outcome.WOULD, 0)
+    yield from unlock(group)
+    return Result(group, Outcome.DONE, 0)
+
+
+def _clear(group: str) -> Script[None]:
+    """Take back what ``lock`` noted before it was refused, as far as that is allowed."""
+    try:
+        yield from unlock(group)
+    except Refused:
+        return
+
+
+def _without_create(entry: AclEntry) -> AclEntry:
+    return replace(entry, perms=entry.perms & ~CREATE)
+
+
+def _can_register(group: str) -> Script[bool]:
+    """Whether a registration is accepted all the same; it is deleted again."""
+    path = GroupPaths(group).member(f"{group}_zkmigrate-probe")
+    data = encode_registration(Subscription(Pattern.STATIC, {}), 0)
+    while True:
+        try:
+            reply = yield from attempt(Create(path, data, ephemeral=True))
+        except Refused as refused:
+            if refused.code is Code.NO_AUTH:
+                return False
+            raise
+        if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            reply = yield from attempt(Delete(path))
+            if isinstance(reply, Ok) or reply.code is Code.NO_NODE:
+                return True
+        elif reply.code is Code.NO_NODE:
+            return True
+
+
+def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
+    document = {
+        "zkmigrate": "the group was moved to Kafka; zkmigrate release lets consumers start again",
+        "version": FORMAT,
+        "at_ms": at_ms,
+        "acl": [[entry.perms, entry.scheme, entry.who] for entry in entries],
+        "data": data.decode("latin-1"),
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
+    """Return when it was locked, the original list and data; ``None``: it is not our text."""
+    try:
+        found = json.loads(data.decode())
+        if found["version"] != FORMAT or "zkmigrate" not in found:
+            return None
+        entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in found["acl"])
+        return int(found["at_ms"]), entries, str(found["data"]).encode("latin-1")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

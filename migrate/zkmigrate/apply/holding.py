@@ -1,0 +1,105 @@
+"""Holds moved groups by registration and owner znodes, where access lists cannot be used.
+
+Like a member that owns every partition: another consumer can register, but cannot claim anything
+and so gives up after its rebalance attempts. The claims are ephemeral, so they last as long as this
+process and its session. Used from one thread.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import decode_topic, topic_path
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZnodeFormatError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.apply import ownership
+from zkmigrate.apply.guard import Guard, look
+from zkmigrate.errors import MigrationError
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
+from zkmigrate.stores.offset_znodes import offset_partitions
+from zkmigrate.text import shown
+
+HELD = "held"
+LOCKED = "is locked, which is enough"
+NOT_MOVED = "was not moved to Kafka"
+
+
+class Holding:
+    """Groups that are to be held.
+
+    Args:
+        zk: a session, opened.
+        groups: their names; those that were not moved to Kafka are left alone.
+
+    Events are pairs of a group and what happened to it: one of the above, or a sentence.
+    """
+
+    def __init__(self, zk: BlockingZk, groups: Iterable[str]) -> None:
+        self.held: dict[str, ownership.Hold] = {}
+        self._zk = zk
+        self._groups = list(groups)
+        self._others: dict[str, list[str]] = {}
+        self._run = uuid.uuid4().hex[:8]
+
+    def take(self, groups: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
+        """Take groups over; yield what became of each."""
+        for group in self._groups if groups is None else groups:
+            name = f"{group}_zkmigrate-{self._run}"
+            hold = ownership.Hold(group, name, int(time.time() * 1000))
+            try:
+                self._zk.run(_take(hold))
+            except ZkUnavailableError:
+                raise
+            except ZkConsumerError as error:
+                yield group, str(error)
+                self._zk.run(or_refusal(ownership.release(hold)))
+                continue
+            self.held[group] = hold
+            yield group, HELD
+
+    def look(self) -> Iterator[tuple[str, str]]:
+        """Look who else is registered, and take again what a lost session has cost."""
+        names = list(self.held)
+        lost: list[str] = []
+        members = self._zk.run_all(map(ownership.list_members, names))
+        for group, found in zip(names, members, strict=True):
+            hold = self.held[group]
+            others = [name for name in found if name != hold.name]
+            if others != self._others.get(group, []):
+                if others:
+                    yield group, f"{shown(others)} registered in ZooKeeper and can own nothing"
+                self._others[group] = others
+            if hold.name not in found:
+                lost.append(group)
+        for group in lost:
+            yield group, "was not held for a moment: the session with ZooKeeper ended"
+        yield from self.take(lost)
+
+    def release(self) -> None:
+        """Release all groups."""
+        for hold in self.held.values():
+            self._zk.run(or_refusal(ownership.release(hold)))
+
+
+def _take(hold: ownership.Hold) -> Script[None]:
+    """Claim all partitions of the topics that the group has offsets of, if that is needed."""
+    marker = yield from migration_marker.read(hold.group)
+    if marker is None or marker.moved_to is not Store.KAFKA:
+        raise MigrationError(NOT_MOVED)
+    if (yield from look(hold.group)).guard is Guard.LOCKED:
+        raise MigrationError(LOCKED)
+    wanted = set((yield from offset_partitions(hold.group)))
+    names = sorted({tp.topic for tp in wanted})
+    paths = list(map(topic_path, names))
+    for name, path, node in zip(names, paths, (yield from read_many(paths)), strict=True):
+        try:
+            numbers = () if node is None else decode_topic(path, node.data)
+        except ZnodeFormatError:
+            continue
+        wanted |= {TopicPartition(name, number) for number in numbers}
+    yield from ownership.take(hold, wanted, lambda _tp, _node: None)

@@ -1,0 +1,45 @@
+"""What a journal's records say about each group. Pure.
+
+A group that is planned when it is applied has a record ``plan`` that holds its plan. As long as
+nothing was written since, the group is planned anew by the next run, and only what follows the last
+such record counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from zkmigrate.errors import JournalError
+from zkmigrate.formats import plan_file
+from zkmigrate.plan.values import GroupPlan
+
+Records = list[dict[str, Any]]
+PLAN: Final = "plan"
+_UNWRITTEN: Final = (PLAN, "claim")
+
+
+def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
+    """Return the records of each group. Raises JournalError."""
+    begun: dict[str, Records] = {}
+    for record in records:
+        if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
+            raise JournalError("the journal holds a record of no known kind: nothing is done")
+        begun.setdefault(record["group"], []).append(record)
+    return begun
+
+
+def since_plan(records: Records) -> Records:
+    """Return the records after the last plan of a group, or all."""
+    for index in range(len(records) - 1, -1, -1):
+        if records[index]["step"] == PLAN:
+            return records[index + 1 :]
+    return records
+
+
+def recorded(records: Records) -> GroupPlan | None:
+    """Return the plan by which a group was written; ``None`` when nothing was written."""
+    after = since_plan(records)
+    if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
+        return None
+    return plan_file.parse_one("the journal", str(records[len(records) - len(after) - 1]["plan"]))

@@ -1,0 +1,29 @@
+"""The files that options name: read whole, written whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from zkconsumer.errors import ConfigError
+from zkmigrate.errors import PlanFileError
+from zkmigrate.formats import whole_file
+
+
+def read_file(path: str) -> bytes:
+    """Return a file's content; ``-`` is standard input. Raises PlanFileError."""
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise PlanFileError(f"{path}: {error.strerror}") from None
+
+
+def write_out(path: str, lines: Iterable[str], option: str = "--out") -> None:
+    """Write a new file whole, or leave none. Raises ConfigError."""
+    try:
+        whole_file.create(Path(path), (line.encode() for line in lines))
+    except FileExistsError:
+        raise ConfigError([f"{option}: {path} exists: name a new file"]) from None
+    except OSError as error:
+        raise ConfigError([f"{option}: {path}: {error.strerror}"]) from None

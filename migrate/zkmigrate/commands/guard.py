@@ -1,0 +1,158 @@
+"""``zkmigrate guard``, and what ``release`` shares with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import click
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.admin.text import printable
+from zkconsumer.cli.tables import How, format_options, print_rows
+from zkconsumer.core.zookeeper.scripts.common import Script
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.zk.blocking import BlockingZk, or_refusal
+from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, server_options
+from zkmigrate.model import Store
+
+_POLL = 1.0
+"""Seconds between two looks at the groups that are held."""
+
+
+@click.command()
+@selection
+@click.option("--execute", is_flag=True, help="Lock them; without it nothing is changed.")
+@click.option(
+    "--hold",
+    is_flag=True,
+    help="Instead stay and own every partition of the groups until Ctrl-C, where access lists "
+    "cannot be used.",
+)
+@server_options
+@only_problems_option
+@format_options
+def guard(
+    which: Selection,
+    execute: bool,
+    hold: bool,
+    servers: Servers,
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Keep the old consumers of moved groups from starting.
+
+    Nobody may create a registration below the group's ids znode any more, so that an old consumer
+    fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over. A dry run
+    unless --execute is given; release ends it. Exit status 1 when a group that was moved is not
+    locked or held, or one named with --group was not moved.
+
+    With --hold groups that are locked are left alone, and the command ends when none is left.
+    """
+    if hold:
+        if execute:
+            raise click.UsageError("--hold needs no --execute: it ends with Ctrl-C")
+        _hold(which, servers, how)
+        return
+    from zkmigrate.apply import guard as lock
+
+    if not execute:
+        click.echo("dry run: nothing is changed; give --execute to lock", err=True)
+    now_ms = int(time.time() * 1000)
+    each_group(
+        "locking",
+        which,
+        servers,
+        lambda group: lock.lock_moved(group, now_ms, execute),
+        only_problems,
+        how,
+    )
+
+
+def each_group(
+    verb: str,
+    which: Selection,
+    servers: Servers,
+    script: Callable[[str], Script[Result]],
+    only_problems: bool,
+    how: How,
+) -> None:
+    """Run a script for each chosen group; print the results and exit. No broker is asked."""
+    results: list[Result] = []
+    with (
+        Progress(verb) as progress,
+        BlockingZk(servers.zookeeper, servers.timeout) as zk,
+    ):
+        names = _chosen(which, zk)
+        progress.total = len(names)
+        for result in zk.run_all(_caught(name, script) for name in names):
+            results.append(result)
+            progress.group(result.group, result.outcome is not Outcome.FAILED)
+
+    def good(one: Result) -> bool:
+        return one.outcome.good or (one.outcome is Outcome.SKIPPED and not which.named)
+
+    rows = [(one.group, one.outcome.value, one.why) for one in results]
+    if only_problems:
+        rows = [row for row, one in zip(rows, results, strict=True) if not good(one)]
+    print_rows(("group", "outcome", "why"), rows, how)
+    counts = Counter(one.outcome for one in results)
+    parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
+    click.echo(f"groups: {', '.join(parts)}", err=True)
+    click.get_current_context().exit(0 if all(map(good, results)) else 1)
+
+
+def _chosen(which: Selection, zk: BlockingZk) -> list[str]:
+    names = which.of_store(lambda: zk.run(list_groups()), Store.ZOOKEEPER)
+    return list(filter(is_legal_topic, names))
+
+
+def _caught(group: str, script: Callable[[str], Script[Result]]) -> Script[Result]:
+    """Run a group's script; what cannot be done is that group's result."""
+    try:
+        result = yield from or_refusal(script(group))
+    except ZkConsumerError as error:
+        result = error  # type: ignore[assignment]
+    if isinstance(result, ZkConsumerError):
+        return Result(group, Outcome.FAILED, 0, str(result))
+    return result
+
+
+def _hold(which: Selection, servers: Servers, how: How) -> None:
+    """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
+    from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
+
+    with BlockingZk(servers.zookeeper, servers.timeout) as zk:
+        holding = Holding(zk, _chosen(which, zk))
+        refused = 0
+        try:
+            fine = {HELD, LOCKED} if which.named else {HELD, LOCKED, NOT_MOVED}
+            refused = sum(what not in fine for _, what in _said(holding.take(), how))
+            click.echo(f"{len(holding.held)} groups are held; Ctrl-C releases them", err=True)
+            while holding.held:
+                time.sleep(_POLL)
+                for _ in _said(holding.look(), how):
+                    pass
+        except KeyboardInterrupt:
+            holding.release()
+            click.echo("released", err=True)
+    click.get_current_context().exit(1 if refused else 0)
+
+
+def _said(events: Iterator[tuple[str, str]], how: How) -> Iterator[tuple[str, str]]:
+    """Print what happened to groups, a line for each, and pass it on."""
+    for group, what in events:
+        if how == "json":
+            sys.stdout.write(json.dumps({"group": group, "what": what}) + "\n")
+        else:
+            click.echo(printable(f"group {group}: {what}"))
+        sys.stdout.flush()
+        yield group, what

@@ -1,0 +1,97 @@
+"""``zkmigrate status``."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from functools import partial, reduce
+from operator import or_
+
+import click
+
+from zkconsumer.admin.snapshot import list_groups
+from zkconsumer.cli.tables import How, format_options, no_collector
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
+from zkmigrate.errors import MigrationError
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.status import UNKNOWN, Status, status_of, unknown
+from zkmigrate.stores.sessions import Stores
+
+
+@click.command()
+@selection
+@watch_option
+@server_options
+@only_problems_option
+@format_options
+def status(
+    which: Selection, watch: float | None, servers: Servers, only_problems: bool, how: How
+) -> None:
+    """Show where the truth of each group is, and what needs attention.
+
+    For each group of either store: which store counts (zookeeper, kafka, both, moving), members on
+    both sides, lag in both stores, partitions of the source store that have changed since the move,
+    whether old consumers are locked out, and days until the broker forgets the offsets.
+
+    The exit status is the sum of 1 (a group could not be read) and 8 (the store that no longer
+    counts is used).
+    """
+    look = partial(_look, which, servers, only_problems)
+    click.get_current_context().exit(look_once_or_often(look, watch, how))
+
+
+def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
+    from zkmigrate.apply import guard
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+
+    rows: list[Status] = []
+    codes: list[int] = []
+    with (
+        no_collector(),
+        Progress("looking", bad="need attention") as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        names = which.of_store(partial(_names, stores), Store.ZOOKEEPER)
+        progress.total = len(names)
+        now_ms = int(time.time() * 1000)
+        retention = stores.retention()
+        legal = list(filter(is_legal_topic, names))
+        locks = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
+        locked = {
+            name: "unknown" if isinstance(found, ZooKeeperError) else found.guard.value
+            for name, found in zip(legal, locks, strict=True)
+        }
+        for state in read_states(stores, names, {}, False):
+            if isinstance(state, GroupState):
+                row, code = status_of(state, locked[state.group], now_ms, retention)
+            else:
+                name, problem = state
+                row, code = unknown(name, f"{problem.what}: {problem.fix}"), UNKNOWN
+            rows.append(row)
+            codes.append(code)
+            progress.group(row.group, not row.attention)
+    truths = Counter(row.truth for row in rows)
+    parts = [f"{count} {truth}" for truth, count in truths.most_common()]
+    attention = sum(bool(row.attention) for row in rows)
+    if attention:
+        parts.append(f"{attention} need attention")
+    if only_problems:
+        rows = [row for row in rows if row.attention]
+    return Look(Status._fields, 1, rows, f"groups: {', '.join(parts)}", reduce(or_, codes, 0))
+
+
+def _names(stores: Stores) -> list[str]:
+    """The groups of both stores; brokers before 0.9 cannot list theirs."""
+    names = set(stores.zk.run(list_groups()))
+    try:
+        names |= set(stores.group_names(Store.KAFKA))
+    except MigrationError as error:
+        click.echo(f"note: {error}", err=True)
+    return sorted(names)

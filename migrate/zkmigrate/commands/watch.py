@@ -1,0 +1,99 @@
+"""``--watch``: a command that looks again and again, and prints what has changed. One thread."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from zkconsumer.admin.text import printable
+from zkconsumer.cli.tables import How, print_rows
+from zkconsumer.errors import ZkConsumerError
+
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Sequence[object]
+
+
+class Look(NamedTuple):
+    """What one look found. ``keys``: so many columns say what a row is about."""
+
+    columns: Sequence[str]
+    keys: int
+    rows: Sequence[Row]
+    summary: str
+    status: int
+
+
+def watch_option(command: F) -> F:
+    """Add ``--watch``."""
+    return click.option(
+        "--watch",
+        type=click.FloatRange(min=0.1),
+        metavar="SECONDS",
+        help="Look again after so many seconds, until Ctrl-C, and print only what has changed; "
+        "with --json one object a line. A server that is away does not end it.",
+    )(command)
+
+
+def look_once_or_often(look: Callable[[], Look], every: float | None, how: How) -> int:
+    """Look and print, once or until Ctrl-C; return the exit status of the last look."""
+    if every is None:
+        found = look()
+        print_rows(found.columns, found.rows, how)
+        click.echo(found.summary, err=True)
+        return found.status
+    before: dict[tuple[object, ...], Row] = {}
+    status = 1  # nothing is known
+    summary = ""
+    try:
+        while True:
+            try:
+                found = look()
+            except ZkConsumerError as error:
+                click.echo(f"error: {printable(str(error))}; looking again", err=True)
+                status, summary = error.exit_code, ""
+            else:
+                status = found.status
+                now = {tuple(row[: found.keys]): row for row in found.rows}
+                _print_changes(found, before, now, how)
+                before = now
+                if found.summary != summary:
+                    summary = found.summary
+                    click.echo(f"{_clock()} {summary}", err=True)
+            time.sleep(every)
+    except KeyboardInterrupt:
+        return status
+
+
+def _print_changes(
+    found: Look, before: dict[tuple[object, ...], Row], now: dict[tuple[object, ...], Row], how: How
+) -> None:
+    changed = [row for key, row in now.items() if before.get(key) != row]
+    gone = [row for key, row in before.items() if key not in now]
+    if how == "json":
+        for row in changed:
+            _json_line(found.columns, row)
+        for row in gone:
+            _json_line([*found.columns[: found.keys], "gone"], [*row[: found.keys], True])
+    else:
+        if changed:
+            print_rows(("at", *found.columns), [(_clock(), *row) for row in changed], how)
+        for row in gone:
+            what = " ".join(str(cell) for cell in row[: found.keys] if cell is not None)
+            click.echo(f"{_clock()} no longer: {printable(what)}")
+    sys.stdout.flush()
+
+
+def _json_line(columns: Sequence[str], row: Row) -> None:
+    at = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    line = {"at": at, **dict(zip(columns, row, strict=True))}
+    sys.stdout.write(json.dumps(line) + "\n")
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,156 @@
+"""The decisions file: what an operator decides about groups and topics, as TOML. Pure.
+
+One table ``[[rule]]`` for each decision. ``group`` and ``topic`` are names or globs, ``*`` where
+they are missing; the other keys are the options of ``plan`` with ``_`` instead of ``-``. The first
+rule that means a group and topic and has a key decides it. ``template`` makes a file that names all
+open questions. A plan that reads offsets when it is applied keeps the same decisions as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any, Final
+
+from zkconsumer.admin.text import printable
+from zkmigrate.errors import PlanFileError
+from zkmigrate.plan.options import (
+    DECIDED,
+    MissingTopics,
+    OnConflict,
+    Options,
+    OutOfRange,
+    Recreated,
+    Rule,
+    Skip,
+    Slipped,
+    WithoutOffset,
+)
+from zkmigrate.plan.values import GroupPlan, Kind, Problem, Verdict
+
+_CHOICES: Final[Mapping[str, type[Enum]]] = {
+    "on_conflict": OnConflict,
+    "out_of_range": OutOfRange,
+    "slipped": Slipped,
+    "missing_topics": MissingTopics,
+    "recreated_topics": Recreated,
+    "without_offset": WithoutOffset,
+}
+_ASKED: Final[Mapping[Kind, str]] = {
+    Kind.CONFLICT: "on_conflict",
+    Kind.WOULD_LOWER: "on_conflict",
+    Kind.OUT_OF_RANGE: "out_of_range",
+    Kind.SLIPPED: "slipped",
+    Kind.TOPIC_MISSING: "missing_topics",
+    Kind.PARTITION_MISSING: "missing_topics",
+    Kind.RECREATED: "recreated_topics",
+    Kind.NO_OFFSET: "without_offset",
+}
+_HEAD: Final = """\
+# Decisions for zkmigrate plan --decisions FILE.
+# The first rule that means a group and topic and has a key decides it, so put exceptions first.
+# group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true
+# to leave offsets as they are in both stores.
+"""
+
+
+def parse(name: str, data: bytes) -> tuple[Rule, ...]:
+    """Return the rules in a file. Raises PlanFileError that names file, rule and key."""
+    try:
+        found = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanFileError(f"{name}: is not TOML: {error}") from None
+    rules = found.pop("rule", [])
+    if found or not isinstance(rules, list):
+        odd = next(iter(found), "rule")
+        raise PlanFileError(f"{name}: {odd!a} is not expected: write tables [[rule]]")
+    return tuple(_rule(f"{name}: rule {number}", one) for number, one in enumerate(rules, 1))
+
+
+def _rule(where: str, table: object) -> Rule:
+    if not isinstance(table, dict):
+        raise PlanFileError(f"{where} is not a table")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        values[key] = _value(where, key, value)
+    if not any(key in values for key in (*DECIDED, "skip")):
+        raise PlanFileError(f"{where} decides nothing: give one of {', '.join(DECIDED)} or skip")
+    if "max_idle_days" in values and values.get("topic", "*") != "*":
+        raise PlanFileError(f"{where}: max_idle_days is about groups: leave topic out")
+    return Rule(**values)
+
+
+def _value(where: str, key: str, value: object) -> object:
+    if key in _CHOICES:
+        try:
+            return _CHOICES[key](value)
+        except ValueError:
+            choices = ", ".join(one.value for one in _CHOICES[key])
+            raise PlanFileError(f"{where}: {key} = {value!a} is none of {choices}") from None
+    kinds = {"group": str, "topic": str, "max_idle_days": int, "skip": bool}
+    if key not in kinds:
+        known = ", ".join(one.name for one in fields(Rule))
+        raise PlanFileError(f"{where}: {key!a} is not one of {known}")
+    if type(value) is not kinds[key] or value in ("", -1):
+        raise PlanFileError(f"{where}: {key} = {value!a} is not a usable {kinds[key].__name__}")
+    return value
+
+
+def to_json(options: Options) -> dict[str, Any]:
+    """Return all decisions as an object that ``from_json`` reads."""
+    document: dict[str, Any] = {name: _plain(getattr(options, name)) for name in DECIDED}
+    document["skips"] = [list(skip) for skip in options.skips]
+    document["rules"] = [
+        {
+            one.name: _plain(value)
+            for one in fields(Rule)
+            if (value := getattr(rule, one.name)) not in (None, False)
+        }
+        for rule in options.rules
+    ]
+    return document
+
+
+def from_json(where: str, document: object) -> Options:
+    """Return the decisions in an object of ``to_json``. Raises PlanFileError."""
+    try:
+        if not isinstance(document, dict):
+            raise TypeError
+        values = {name: _value(where, name, document[name]) for name in DECIDED}
+        skips = tuple(Skip(str(g), str(t), str(p)) for g, t, p in document["skips"])
+        rules = tuple(_rule(where, one) for one in document["rules"])
+    except (KeyError, TypeError, ValueError):
+        raise PlanFileError(f"{where}: the decisions are damaged: make the plan again") from None
+    return Options(**values, skips=skips, rules=rules)  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+def template(plans: Iterable[GroupPlan]) -> Iterator[str]:
+    """Yield the text of a file with a rule for each group that needs a decision."""
+    yield _HEAD
+    for plan in plans:
+        if plan.verdict is Verdict.DECIDE:
+            yield f"\n[[rule]]\ngroup = {json.dumps(plan.group)}\n"
+            lines = dict.fromkeys(line for one in plan.problems for line in _question(one))
+            keys = {line.partition(" ")[0] for line in lines if not line.startswith("#")}
+            if not keys & set(DECIDED):
+                lines["skip = false"] = None
+            yield "".join(f"{line}\n" for line in lines)
+
+
+def _question(problem: Problem) -> Iterator[str]:
+    yield f"# {printable(f'{problem.kind.value}: {problem.what}')}"
+    key = _ASKED.get(problem.kind)
+    if key is not None:
+        choices = [str(one.value) for one in _CHOICES[key]]
+        yield f'{key} = "{choices[0]}"  # or {", ".join(choices[1:])}'
+    elif problem.kind is Kind.IDLE:
+        yield f"max_idle_days = {Options().max_idle_days}  # {printable(problem.advice)}"
+    else:
+        yield f"# {printable(problem.fix)}"

@@ -1,0 +1,137 @@
+"""Where a group's truth is now, who is alive, and what needs attention. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from zkconsumer.core.common.types import TopicPartition
+from zkmigrate.model import GroupState, Retention, Store
+from zkmigrate.text import day, shown
+
+DAY_MS: Final = 86_400_000
+SOON_DAYS: Final = 3
+MIGRATOR: Final = "_zkmigrate-"
+"""Part of the names under which this tool registers."""
+
+MOVING: Final = "moving"
+BOTH: Final = "both"
+NOTHING: Final = "nothing"
+
+USED: Final = 8
+"""Exit status when the store that no longer counts is used; the same number in ``verify``."""
+UNKNOWN: Final = 1
+
+
+class Status(NamedTuple):
+    """One group. Members are counts, lags are messages; ``None``: not known, or none.
+
+    ``truth``: the store whose offsets count, or ``both``, ``moving``, ``nothing``. ``changed``:
+    partitions whose offset in the source store has changed since the move. ``days_left``: until the
+    broker forgets the offsets, unless a consumer commits. ``attention``: what an operator must do.
+    """
+
+    group: str
+    truth: str
+    zookeeper_members: int | None
+    kafka_members: int | None
+    zookeeper_lag: int | None
+    kafka_lag: int | None
+    changed: int
+    locked: str
+    moved: str
+    days_left: int | None
+    attention: str
+
+
+def status_of(
+    state: GroupState, locked: str, now_ms: int, retention: Retention | None
+) -> tuple[Status, int]:
+    """Return the status of a group, and what it adds to the exit status."""
+    members = [name for name in state.members if MIGRATOR not in name]
+    marker = state.marker
+    zk = {tp: one.offset for tp, one in state.zk.items() if one.offset is not None}
+    kafka = {tp: one.offset for tp, one in state.kafka.items() if one.offset >= 0}
+    moved_to = marker.moved_to if marker else None
+    truth = _truth(state, moved_to, bool(zk), bool(kafka))
+    attention: list[str] = []
+    used = 0
+    changed: list[TopicPartition] = []
+    if marker is not None and moved_to is not None and marker.values:
+        source = kafka if moved_to is Store.ZOOKEEPER else zk
+        changed = sorted(tp for tp, offset in source.items() if marker.values.get(tp) != offset)
+        if changed:
+            other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
+            attention.append(
+                f"{other.value} has changed since the move: stop its consumers, then plan again "
+                f"({shown(map(str, changed))})"
+            )
+            used = USED
+    if moved_to is Store.KAFKA and members:
+        attention.append(f"old consumers run: stop {shown(members)}")
+        used = USED
+    if moved_to is Store.ZOOKEEPER and state.coordinator_members:
+        attention.append(f"consumers run at the broker: stop {shown(state.coordinator_members)}")
+        used = USED
+    if truth == BOTH and any(kafka.get(tp) != offset for tp, offset in zk.items() if tp in kafka):
+        attention.append("the stores differ, and zkmigrate has not moved the group: plan shows how")
+    left = _days_left(state, now_ms, retention) if kafka else None
+    if left is not None and left < SOON_DAYS and truth in (Store.KAFKA.value, BOTH):
+        attention.append("the broker forgets the offsets soon: start the new consumers")
+    attention += state.faults
+    return (
+        Status(
+            state.group,
+            truth,
+            len(members),
+            len(state.coordinator_members),
+            _lag(state, zk.items()),
+            _lag(state, kafka.items()),
+            len(changed),
+            locked,
+            f"{moved_to.value} {day(marker.at_ms)}" if marker and moved_to else "",
+            left,
+            "; ".join(attention),
+        ),
+        used | (UNKNOWN if state.faults else 0),
+    )
+
+
+def unknown(group: str, why: str) -> Status:
+    """Return the status of a group that cannot be read."""
+    return Status(group, "unknown", None, None, None, None, 0, "", "", None, why)
+
+
+def _truth(state: GroupState, moved_to: Store | None, in_zk: bool, in_kafka: bool) -> str:
+    if any(MIGRATOR in name for name in state.members):
+        return MOVING
+    if moved_to is not None:
+        return moved_to.value
+    if in_zk and in_kafka:
+        return BOTH
+    if in_zk:
+        return Store.ZOOKEEPER.value
+    return Store.KAFKA.value if in_kafka else NOTHING
+
+
+def _lag(state: GroupState, offsets: Iterable[tuple[TopicPartition, int]]) -> int | None:
+    """Return the messages that are not consumed yet, of partitions whose log is known."""
+    lags = [
+        max(0, log.latest - offset)
+        for tp, offset in offsets
+        if (log := state.ranges.get(tp)) is not None
+    ]
+    return sum(lags) if lags else None
+
+
+def _days_left(state: GroupState, now_ms: int, retention: Retention | None) -> int | None:
+    """Return the days until the oldest offset is forgotten, at least; a live group has no limit.
+
+    A commit later than the move is not looked for, as that would need the coordinators' logs.
+    """
+    marker = state.marker
+    if retention is None or state.coordinator_members:
+        return None
+    if marker is None or marker.moved_to is not Store.KAFKA:
+        return None
+    return max(0, (marker.at_ms + retention.minutes * 60_000 - now_ms) // DAY_MS)

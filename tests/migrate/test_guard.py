@@ -1,0 +1,284 @@
+"""The guard: once a group is moved, no old consumer of it can start until it is released."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kazoo.security import ACL, Id, make_acl
+from zkmigrate.apply.outcome import Outcome
+from zkmigrate.model import Direction
+
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+
+if TYPE_CHECKING:
+    from conftest import Bench, Shell  # type: ignore[import-not-found]
+
+OPEN = [ACL(31, Id("world", "anyone"))]
+LOCKED = [ACL(27, Id("world", "anyone"))]
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+def access(bench: Bench, group: str) -> tuple[list[ACL], bytes]:
+    """The access list of a group's ``ids`` znode, and its data."""
+    path = f"/consumers/{group}/ids"
+    return bench.client.get_acls(path)[0], bench.client.get(path)[0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[JvmMembers]:
+    """A JVM for members of the original consumer."""
+    with JvmMembers("1.1") as running:
+        yield running
+
+
+def joined(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
+    """Start a member of the original consumer; return it when it has joined."""
+    config = {
+        "zookeeper.connect": zookeeper,
+        "group.id": group,
+        "consumer.id": name,
+        "auto.commit.enable": "false",
+        "rebalance.backoff.ms": "200",
+        "zookeeper.session.timeout.ms": "6000",
+    }
+    member = JvmMember(jvm, config, {topic: 1})
+    member.wait_joined(30)
+    return member
+
+
+def test_the_original_consumer_cannot_start_until_the_group_is_released(
+    filled: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str, tmp_path: Path
+) -> None:
+    """After apply the JVM's consumer fails with NoAuth when it starts, and after release it
+    starts. The access list is as before then, and the znode is empty."""
+    plan = str(tmp_path / "plan")
+    chosen = ("--group", group)
+    assert shell("plan", *chosen, "--out", plan)[0] == 0
+    assert shell("apply", plan, "--execute")[0] == 0
+    acl, data = access(filled, group)
+    assert acl == LOCKED
+    assert b"zkmigrate release" in data
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match="NoAuth"):
+        joined(jvm, shell.zookeeper, group, topic, "old")
+    assert time.monotonic() - began < 15
+    assert filled.client.get_children(f"/consumers/{group}/ids") == []
+    assert shell("verify", plan)[0] == 0
+
+    status, rows = shell.rows("guard", *chosen)
+    assert (status, rows[0]["outcome"]) == (0, "was done before")
+    status, rows = shell.rows("release", *chosen)
+    assert (status, rows[0]["outcome"]) == (0, "would be done")
+    assert access(filled, group) == (acl, data)
+    status, rows = shell.rows("release", *chosen, "--execute")
+    assert (status, rows[0]["outcome"]) == (0, "done")
+    assert access(filled, group) == (OPEN, b"")
+    member = joined(jvm, shell.zookeeper, group, topic, "older")
+    status, (row,) = shell.rows("guard", *chosen, "--execute")
+    assert (status, row["outcome"]) == (1, "failed")
+    assert f"{group}_older registered" in row["why"]
+    member.leave()
+
+
+def test_a_guard_can_be_left_out_and_set_later(
+    filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
+) -> None:
+    """With --no-guard nothing is locked. guard --all locks groups that were moved to Kafka and
+    passes over the others; a group that is named and was not moved is an error."""
+    other = f"{group}-other"
+    filled.set_zk(other, topic, {0: 1})
+    plan = str(tmp_path / "plan")
+    assert shell("plan", "--group", group, "--out", plan)[0] == 0
+    assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
+    assert access(filled, group) == (OPEN, b"")
+    both = ("--groups-regex", f"{group}(-other)?")
+    status, rows = shell.rows("guard", *both)
+    assert status == 0
+    assert [row["outcome"] for row in rows] == ["would be done", "skipped"]
+    assert access(filled, group) == (OPEN, b"")
+    assert shell("guard", *both, "--execute")[0] == 0
+    assert access(filled, group)[0] == LOCKED
+    status, rows = shell.rows("guard", "--group", other, "--execute")
+    assert (status, rows[0]["why"]) == (1, "was not moved to Kafka")
+    assert f"/consumers/{other}/ids" not in filled.znodes(other)
+
+
+def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, group: str) -> None:
+    """Of each entry only the permission to create is taken, and release restores list and data
+    exactly; a list that may not be changed is named and left as it is."""
+    path = f"/consumers/{group}/ids"
+    before = [ACL(31, Id("world", "anyone")), make_acl("digest", "a:b", read=True, create=True)]
+    filled.client.ensure_path(path)
+    filled.client.set(path, b"hello \xff")
+    filled.client.set_acls(path, before)
+    plan, journal = filled.plan([group])
+    (result,) = filled.apply(plan, journal, lock=True)
+    assert (result.outcome, result.why) == (Outcome.DONE, "")
+    assert [entry.perms for entry in access(filled, group)[0]] == [27, 1]
+    assert shell("release", "--group", group, "--execute")[0] == 0
+    assert access(filled, group) == (before, b"hello \xff")
+
+    fixed = [ACL(15, Id("world", "anyone"))]  # all but the right to change the list
+    filled.client.set_acls(path, fixed)
+    status, (row,) = shell.rows("guard", "--group", group, "--execute")
+    assert (status, row["outcome"]) == (1, "failed")
+    assert path in row["why"]
+    assert "--hold" in row["why"]
+    assert access(filled, group) == (fixed, b"hello \xff")
+
+
+def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> None:
+    """A group that is moved back is open, a move back that is undone locks it again, and a rollback
+    opens it. A move that fails leaves a locked group locked."""
+    plan, journal = filled.plan([group])
+    assert filled.apply(plan, journal, lock=True)[0].outcome is Outcome.DONE
+    assert access(filled, group)[0] == LOCKED
+    filled.set_kafka(group, topic, {0: 7})
+    back, its_journal = filled.plan([group], Direction.KAFKA_TO_ZK)
+
+    def disturb(what: str) -> None:
+        if what == "before journal write":
+            filled.set_kafka(group, topic, {0: 8})
+
+    (failed,) = filled.apply(back, its_journal, disturb)
+    assert failed.outcome is Outcome.FAILED
+    assert access(filled, group)[0] == LOCKED
+    filled.set_kafka(group, topic, {0: 7})
+    assert filled.apply(back, its_journal)[0].outcome is Outcome.DONE
+    assert access(filled, group) == (OPEN, b"")
+    assert filled.rollback(back, its_journal)[0].outcome is Outcome.DONE
+    assert access(filled, group)[0] == LOCKED
+    filled.set_kafka(group, topic, {0: 3})
+    assert filled.rollback(plan, journal)[0].outcome is Outcome.DONE
+    assert access(filled, group) == (OPEN, b"")
+
+
+def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topic: str) -> None:
+    """Killed before and after each step of locking and unlocking, there, back and on the undoing
+    of the way back, the next run ends with the guard of an undisturbed run."""
+    bench.topic(topic, 1)
+
+    def steps(group: str, ways: list[Callable[[Any], Any]], way: int, at: int) -> bool:
+        """Run up to a way, which is killed at a step of the guard; false: there is none."""
+        for number, run in enumerate(ways[: way + 1]):
+            seen: list[str] = []
+
+            def effect(what: str, last: bool = number == way, seen: list[str] = seen) -> None:
+                if what.endswith(f"/consumers/{group}/ids") or "zkmigrate-probe" in what:
+                    seen.append(what)
+                    if last and len(seen) == at + 1:
+                        raise KilledError(what)
+
+            try:
+                results = run(effect)
+            except KilledError:
+                results = run(lambda _what: None)
+                assert all(one.outcome.good for one in results), (results, seen)
+                return True
+            assert all(one.outcome.good for one in results), results
+        return False
+
+    counts = []
+    for way, expected in enumerate((LOCKED, OPEN, LOCKED)):
+        at = 0
+        while True:
+            group = f"{unique[-8:]}-{way}-{at}"
+            bench.set_zk(group, topic, {0: 3})
+            plan, journal = bench.plan([group])
+            made: list[Any] = []
+
+            def back(effect: Any, group: str = group, made: list[Any] = made) -> Any:
+                if not made:
+                    made.append(bench.plan([group], Direction.KAFKA_TO_ZK))
+                return bench.apply(*made[0], effect)
+
+            def undo(effect: Any, made: list[Any] = made) -> Any:
+                return bench.rollback(*made[0], effect)
+
+            def forth(effect: Any, plan: Any = plan, journal: Any = journal) -> Any:
+                return bench.apply(plan, journal, effect, lock=True)
+
+            more = steps(group, [forth, back, undo], way, at)
+            assert access(bench, group)[0] == expected, (way, at)
+            assert (access(bench, group)[1] == b"") == (expected == OPEN)
+            if not more:
+                break
+            at += 1
+        counts.append(at)
+    assert counts[0] >= 6
+    assert counts[1] >= 4
+    assert counts[2] >= 6
+
+
+@pytest.fixture(scope="module")
+def without_access_lists(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Servers that do not enforce access lists."""
+    before = os.environ.get("_JAVA_OPTIONS")
+    os.environ["_JAVA_OPTIONS"] = "-Dzookeeper.skipACL=yes"
+    try:
+        with LocalCluster("3.9") as cluster:
+            yield cluster
+    finally:
+        os.environ.pop("_JAVA_OPTIONS")
+        if before is not None:
+            os.environ["_JAVA_OPTIONS"] = before
+
+
+def test_groups_are_held_where_access_lists_are_not_enforced(
+    without_access_lists: LocalCluster,
+    bench_on: Callable[[LocalCluster], Bench],
+    jvm: JvmMembers,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """apply notices that a lock would not hold and says so; guard --hold owns all partitions, so
+    that an old consumer owns none and fails, and Ctrl-C releases them with status 0."""
+    cluster = without_access_lists
+    bench = bench_on(cluster)
+    bench.topic("t", 2)
+    bench.set_zk("g", "t", {0: 3})
+    plan, journal = bench.plan(["g"])
+    (result,) = bench.apply(plan, journal, lock=True)
+    assert result.outcome is Outcome.DONE
+    assert result.why == "not locked: ZooKeeper does not enforce access lists"
+    assert access(bench, "g") == (OPEN, b"")
+
+    code = "from zkmigrate.cli import main; main()"
+    words = ("guard", "--hold", "--all", "--json", "--zookeeper", cluster.zookeeper)
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=out, stderr=out)
+        try:
+            wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
+            owners = "/consumers/g/owners/t"
+            assert sorted(bench.client.get_children(owners)) == ["0", "1"]
+            with pytest.raises(ClusterError):
+                joined(jvm, cluster.zookeeper, "g", "t", "old")
+            assert all(
+                b"zkmigrate" in bench.client.get(f"{owners}/{number}")[0] for number in (0, 1)
+            )
+            wait_until(lambda: b"can own nothing" in log.read_bytes(), 30, "it was noticed")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0, log.read_text()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    ids = bench.client.get_children("/consumers/g/ids")
+    assert not [name for name in ids if "zkmigrate" in name]
+    for number in bench.client.get_children(owners):  # the old consumer may own them now
+        assert b"zkmigrate" not in bench.client.get(f"{owners}/{number}")[0]
+    bench.close()
