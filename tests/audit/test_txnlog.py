@@ -52,3 +52,16 @@ def test_the_operations_of_a_failed_multi_are_not_done() -> None:
     first, second = decode_payload(transaction(MULTI, body))
     assert (first.type, first.tried, first.path, first.error) == ("error", "setData", "/a", 0)
     assert (second.type, second.error) == ("error", -101)
+
+
+def test_a_failed_multi_that_a_server_took_over_from_another() -> None:
+    """A leader marks the operations of a failed multi as errors once it has applied it, and leaves
+    their bytes. A follower that is brought up to date logs them so. Bytes of a real log: Kafka's
+    controller had checked ``/controller_epoch`` and written a znode that did not exist."""
+    checked = text(b"/controller_epoch") + struct.pack(">i", 2)
+    parts = (checked, struct.pack(">i", -101))
+    body = struct.pack(">i", len(parts))
+    body += b"".join(struct.pack(">i", ERROR) + text(part) for part in parts)
+    first, second = decode_payload(transaction(MULTI, body))
+    assert (first.type, first.tried, first.path, first.error) == ("error", None, None, 0)
+    assert (second.type, second.error) == ("error", -101)
