@@ -64,7 +64,7 @@ test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property tests/sim
 
 soak: setup ## a group of each kind under 200 faults in 10 minutes, judged by zkaudit (ARGS='--kind mixed --seed 7')
-	$(BIN)/python -m tests.soak --kind all $(ARGS)
+	$(BIN)/python -m tests.soak --kind all --audit $(ARGS)
 
 soak-sample: setup ## two minutes of it (what CI runs)
 	$(BIN)/python -m tests.soak --seconds 60 --members 5 --partitions 32 --rate 1000 $(ARGS)

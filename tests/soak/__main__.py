@@ -40,6 +40,7 @@ def parse() -> argparse.Namespace:
         "--recovery", type=int, metavar="ROUNDS", help="one fault at a time, so many of each kind"
     )
     parser.add_argument("--every", type=float, help="one fault each so many seconds, no storms")
+    parser.add_argument("--audit", action="store_true", help="with all findings of zkaudit")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="judge a run's files again")
     parser.add_argument("--plan", action="store_true", help="print the plan and end")
     return parser.parse_args()
@@ -74,6 +75,7 @@ def main() -> int:
             brokers=options.brokers,
             out=folder,
             broken=options.broken,
+            audit=options.audit,
         )
         run = Run(settings, options.recovery, options.every, quiet=options.json)
         if options.plan:

@@ -65,6 +65,8 @@ class Settings:
     brokers: int
     out: Path
     broken: str = ""
+    audit: bool = False
+    """Whether zkaudit runs as a whole, with its findings."""
 
 
 class Member:

@@ -25,7 +25,7 @@ from zkconsumer.errors import ClusterError
 from zkconsumer.testing import TcpProxy, wait_until
 from zkconsumer.testing.servers import Server
 
-LOCK_SECONDS = 40.0
+LOCK_SECONDS = 90.0
 STORM_SECONDS = 20.0
 STORM_FAULTS = 18
 HEAL_SECONDS = 10.0

@@ -96,6 +96,18 @@ class Lowered:
 
 
 @dataclass(slots=True)
+class Foreign:
+    """A committed offset of a partition that the writer did not own."""
+
+    at: float
+    partition: int
+    member: str
+    """The writer; empty: not a member."""
+    owner: str
+    """Empty: there was none."""
+
+
+@dataclass(slots=True)
 class Finding:
     """One of zkaudit's findings."""
 
@@ -126,6 +138,7 @@ class History:
     claims: list[Claim] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     lowered: list[Lowered] = field(default_factory=list)
+    foreign: list[Foreign] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     """Offsets that were stored, as zkaudit counts them."""
@@ -147,6 +160,7 @@ def load(path: Path) -> History:
         ("claims", Claim),
         ("registrations", Registration),
         ("lowered", Lowered),
+        ("foreign", Foreign),
         ("findings", Finding),
     ):
         kept[name] = [kind(**one) for one in kept[name]]

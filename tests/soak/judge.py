@@ -38,6 +38,7 @@ RULES = {
     "for longer than its lease",
     "owner without a session": "an owner znode outlived its member's registration",
     "offset lowered": "a committed offset went down",
+    "foreign commit": "a member stored an offset of a partition that it did not own",
     "idle member": "a live member handed out nothing from 10 s after the last fault",
     "unowned partition": "no member handed out a partition's messages from 10 s after the last "
     "fault",
@@ -97,6 +98,7 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
         *late,
         *owners_without_session(history),
         *lowered(history),
+        *foreign_commits(history),
         *idle_members(history),
         *unowned(history),
         *hung(history),
@@ -119,6 +121,7 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
             "repeated by the original consumer": counted["jvm"],
             "late but in hand": in_hand,
             "late within the lease": in_lease,
+            "stored offsets": history.commits,
             "members": len(history.lives),
             "ended by themselves": sum(life.how == "failed" for life in history.lives),
         },
@@ -347,6 +350,23 @@ def lowered(history: History) -> list[Violation]:
             one.partition,
         )
         for one in history.lowered
+        if one.member not in theirs
+    ]
+
+
+def foreign_commits(history: History) -> list[Violation]:
+    """Rule ``foreign commit``."""
+    theirs = _theirs(history)
+    return [
+        Violation(
+            "foreign commit",
+            f"partition {one.partition}: by {one.member or 'no member'}; "
+            f"the owner was {one.owner or 'no member'}",
+            one.at,
+            one.member,
+            one.partition,
+        )
+        for one in history.foreign
         if one.member not in theirs
     ]
 

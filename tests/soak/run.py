@@ -88,8 +88,11 @@ class Run:
             history.ended = time.time()
             audit.copy_logs(arena)
             self._leave(arena)
-            self.say("auditing")
-            audit.run(arena, history)
+            if KINDS[settings.kind].member == "coordinator":
+                audit.copy_offsets(arena)
+            if settings.audit:
+                self.say("auditing")
+                audit.run(arena, history)
         finally:
             arena.close()
         return self._result(history)
@@ -200,6 +203,7 @@ class Run:
         history.acked.clear()
         history.delivered.clear()
         read_messages(history, settings.out / "ledgers")
+        audit.read(settings.out, history)
         history.save(settings.out / "history.json")
         used = resources.table(settings.out / "resources.jsonl")
         verdict = judge.judge(history, resources.grown(used) if self._every else ())
@@ -244,6 +248,10 @@ def judge_again(folder: Path) -> dict[str, Any]:
     """The verdict on a run whose files are there."""
     history = load(folder / "history.json")
     read_messages(history, folder / "ledgers")
+    for part in (history.claims, history.registrations, history.lowered, history.foreign):
+        part.clear()
+    history.commits = 0
+    audit.read(folder, history)
     return judge.judge(history) | {
         "faults": recovery.counted(history),
         "recovery": recovery.table(history),

@@ -11,6 +11,7 @@ from tests.soak.history import (
     Claim,
     FaultRecord,
     Finding,
+    Foreign,
     History,
     Life,
     Lowered,
@@ -93,6 +94,10 @@ def _lowered(history: History) -> None:
     history.lowered.append(Lowered(5.0, 0, "anna", 9, 8))
 
 
+def _foreign(history: History) -> None:
+    history.foreign.append(Foreign(5.0, 1, "anna", "bert"))
+
+
 def _idle(history: History) -> None:
     history.lives.append(Life("carl", 2, 0.0))
 
@@ -130,6 +135,7 @@ def _two(history: History) -> None:
         ("two deliverers", _two),
         ("owner without a session", _outlived),
         ("offset lowered", _lowered),
+        ("foreign commit", _foreign),
         ("idle member", _idle),
         ("unowned partition", _unowned),
         ("hung", _hung),
