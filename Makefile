@@ -19,7 +19,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-compiled test-sim-all fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,18 @@ test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, half of each kind (ZK
 
 test-unit: $(STAMP) ## the tests that need no server
 	$(BIN)/pytest tests/unit tests/property tests/sim
+
+soak: setup ## a group of each kind under 200 faults in 10 minutes, judged by zkaudit (ARGS='--kind mixed --seed 7')
+	$(BIN)/python -m tests.soak --kind all --audit $(ARGS)
+
+soak-sample: setup ## two minutes of it (what CI runs)
+	$(BIN)/python -m tests.soak --seconds 60 --members 5 --partitions 32 --rate 1000 $(ARGS)
+
+soak-hour: setup ## an hour with a fault every 10 s: does a member's memory grow?
+	$(BIN)/python -m tests.soak --seconds 3600 --every 10 $(ARGS)
+
+soak-recovery: setup ## one fault at a time on a quiet group: how long until every partition is delivered
+	$(BIN)/python -m tests.soak --recovery 3 $(ARGS)
 
 fuzz: $(STAMP) ## coverage-guided fuzzing of every decoder of foreign bytes (a minute each)
 	@$(BIN)/python -m pip install --quiet --group fuzz

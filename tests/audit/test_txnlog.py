@@ -102,3 +102,16 @@ def test_a_path_prefix_keeps_what_has_no_path(tmp_path: Path) -> None:
     batches = LogReader(file, filters=Filters("/a")).batches()
     types = [row["type"] for batch in batches for row in batch.to_pylist()]
     assert types == ["createSession", "delete", "closeSession"]
+
+
+def test_a_failed_multi_that_a_server_took_over_from_another() -> None:
+    """A leader marks the operations of a failed multi as errors once it has applied it, and leaves
+    their bytes. A follower that is brought up to date logs them so. Bytes of a real log: Kafka's
+    controller had checked ``/controller_epoch`` and written a znode that did not exist."""
+    checked = text(b"/controller_epoch") + struct.pack(">i", 2)
+    parts = (checked, struct.pack(">i", -101))
+    body = struct.pack(">i", len(parts))
+    body += b"".join(struct.pack(">i", ERROR) + text(part) for part in parts)
+    first, second = decode_payload(transaction(MULTI, body))
+    assert (first.type, first.tried, first.path, first.error) == ("error", None, None, 0)
+    assert (second.type, second.error) == ("error", -101)

@@ -18,6 +18,7 @@ from zkconsumer.testing.servers import (
     STOP_SECONDS,
     Server,
     broker_spec,
+    ensemble,
     wait_unregistered,
     zookeeper_spec,
 )
@@ -26,16 +27,22 @@ from zkconsumer.testing.topic_verbs import TopicVerbs
 
 
 class LocalZooKeeper:
-    """A ZooKeeper server of the version that belongs to one line of Kafka.
+    """A ZooKeeper server of the version that belongs to one line of Kafka, or an ensemble.
 
-    ``kafka`` is a key of ``KAFKA_LINES``. Without ``dir`` everything is kept in a temporary
-    directory and deleted at the end; with it the files stay and a later start finds the same data.
-    Use it as a context manager, or call ``start`` and ``close``. No process outlives this one,
-    even when it is killed. All of it raises ``ClusterError``.
+    ``zookeepers`` is how many servers it has. ``kafka`` is a key of ``KAFKA_LINES``. Without
+    ``dir`` everything is kept in a temporary directory and deleted at the end; with it the files
+    stay and a later start finds the same data. Use it as a context manager, or call ``start`` and
+    ``close``. No process outlives this one, even when it is killed. All of it raises
+    ``ClusterError``.
     """
 
-    def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
+    def __init__(
+        self, kafka: str = "3.9", dir: str | Path | None = None, zookeepers: int = 1
+    ) -> None:
+        if zookeepers < 1:
+            raise ClusterError(f"an ensemble needs at least one server, not {zookeepers}")
         self.kafka = kafka
+        self._zookeepers = zookeepers
         self._dir = None if dir is None else Path(dir).absolute()
         self._temporary: Path | None = None
         self._supervisor: Supervisor | None = None
@@ -55,17 +62,22 @@ class LocalZooKeeper:
 
     @property
     def zookeeper(self) -> str:
-        """``127.0.0.1:PORT``, fit for ``zookeeper.connect``."""
-        return self.zookeeper_server.address
+        """``127.0.0.1:PORT`` of each server, fit for ``zookeeper.connect``."""
+        return ",".join(server.address for server in self.zookeeper_servers)
 
     @property
     def zookeeper_server(self) -> Server:
-        """The ZooKeeper process."""
+        """The first ZooKeeper process."""
         return self.servers[0]
 
     @property
+    def zookeeper_servers(self) -> tuple[Server, ...]:
+        """All ZooKeeper processes."""
+        return self.servers[: self._zookeepers]
+
+    @property
     def servers(self) -> tuple[Server, ...]:
-        """All servers, ZooKeeper first."""
+        """All servers, those of ZooKeeper first."""
         if not self._servers:
             raise ClusterError("the cluster has not been started")
         return tuple(self._servers)
@@ -118,10 +130,18 @@ class LocalZooKeeper:
         return self._temporary
 
     def _launch(self, supervisor: Supervisor, root: Path) -> None:
-        server = Server(supervisor, zookeeper_spec(self.kafka, root))
-        self._servers = [server]
-        server.start()
-        server.wait_ready()
+        self._start_zookeepers(supervisor, root)
+        for server in self._servers:
+            server.wait_ready()
+
+    def _start_zookeepers(self, supervisor: Supervisor, root: Path) -> None:
+        peers = ensemble(self._zookeepers) if self._zookeepers > 1 else ()
+        self._servers = [
+            Server(supervisor, zookeeper_spec(self.kafka, root, number + 1, peers))
+            for number in range(self._zookeepers)
+        ]
+        for server in self._servers:
+            server.start()
 
     def _started(self) -> Supervisor:
         if self._supervisor is None:
@@ -142,8 +162,9 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
         brokers: int = 1,
         dir: str | Path | None = None,
         properties: Mapping[str, str] | None = None,
+        zookeepers: int = 1,
     ) -> None:
-        super().__init__(kafka, dir)
+        super().__init__(kafka, dir, zookeepers)
         if brokers < 1:
             raise ClusterError(f"a cluster needs at least one broker, not {brokers}")
         self._brokers = brokers
@@ -152,19 +173,19 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
     @property
     def broker_servers(self) -> tuple[Server, ...]:
         """The brokers; the index is the broker id."""
-        return self.servers[1:]
+        return self.servers[self._zookeepers :]
 
     def _launch(self, supervisor: Supervisor, root: Path) -> None:
-        used_before = (root / "data" / "zookeeper").is_dir()
-        zookeeper = Server(supervisor, zookeeper_spec(self.kafka, root))
-        self._servers = [zookeeper]
-        zookeeper.start()
+        used_before = any((root / "data").glob("zookeeper*"))
+        self._start_zookeepers(supervisor, root)
+        zookeepers = self.zookeeper_servers
         for broker_id in range(self._brokers):
             self._servers.append(self._broker(supervisor, root, broker_id))
         if used_before:  # killed brokers may still be registered
-            zookeeper.wait_ready()
+            for server in zookeepers:
+                server.wait_ready()
             for broker_id in range(self._brokers):
-                wait_unregistered(zookeeper.port, broker_id)
+                wait_unregistered([server.port for server in zookeepers], broker_id)
         # Otherwise the brokers start at once: their JVMs need longer than ZooKeeper's.
         for server in self.broker_servers:
             server.start()
@@ -172,6 +193,6 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
             server.wait_ready()
 
     def _broker(self, supervisor: Supervisor, root: Path, broker_id: int) -> Server:
-        port = self.zookeeper_server.port
-        spec = broker_spec(self.kafka, root, broker_id, self._brokers, port, self._properties)
+        ports = [server.port for server in self.zookeeper_servers]
+        spec = broker_spec(self.kafka, root, broker_id, self._brokers, ports, self._properties)
         return Server(supervisor, spec)

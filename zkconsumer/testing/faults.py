@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -76,6 +77,8 @@ class TcpProxy:
         self._stalled: set[Direction] = set()  # guarded by _changed, like those below
         self._delays: dict[Direction, float] = {}
         self._drops: dict[Direction, int] = {}
+        self.held: Counter[Direction] = Counter()
+        """How many pieces of data a stall has held back so far."""
         self._sockets: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.allow()
@@ -198,6 +201,8 @@ class TcpProxy:
             while data := source.recv(65536):
                 until = time.monotonic()
                 with self._changed:
+                    if direction in self._stalled:
+                        self.held[direction] += 1
                     while source in self._sockets:
                         left = until + self._delays.get(direction, 0.0) - time.monotonic()
                         if direction in self._stalled:

@@ -34,7 +34,7 @@ from zkconsumer.journal.recorder import Entry, event_entry, run_entry
 from zkconsumer.journal.tally import Tally
 from zkconsumer.testing.herd_jvm import JvmHerd
 from zkconsumer.testing.herd_members import HerdSettings
-from zkconsumer.testing.servers import _four_letters
+from zkconsumer.testing.servers import four_letters
 from zkconsumer.testing.waiting import wait_until
 
 GROUP = "g"
@@ -130,7 +130,7 @@ class Pack:
 def server_counters(port: int) -> dict[str, int]:
     """What the server has counted (``mntr``); names without ``zk_``."""
     found = {}
-    for line in _four_letters(port, "mntr").splitlines():
+    for line in four_letters(port, "mntr").splitlines():
         name, _, value = line.partition("\t")
         if value.strip().lstrip("-").isdigit():
             found[name.removeprefix("zk_")] = int(value)

@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -154,23 +154,47 @@ class Server:
         return (telling or told or ["it printed nothing"])[-1].strip()
 
 
-def zookeeper_spec(kafka: str, root: Path) -> ServerSpec:
-    """Write the configuration of the ZooKeeper that belongs to one line of Kafka."""
-    port = free_port()
-    config = _write_properties(
-        root / "conf" / "zookeeper.properties",
-        {
-            "dataDir": _made(root / "data" / "zookeeper"),
-            "clientPort": port,
-            "clientPortAddress": _HOST,
-            "tickTime": TICK_MS,
-            "minSessionTimeout": TICK_MS,
-            "maxSessionTimeout": 600_000,
-            "maxClientCnxns": 0,
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "*",
-        },
-    )
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One server of an ensemble: its number and the ports at 127.0.0.1."""
+
+    number: int
+    client: int
+    quorum: int
+    election: int
+
+
+def ensemble(servers: int) -> tuple[Peer, ...]:
+    """Return the peers of an ensemble of so many servers, with ports that are free."""
+    return tuple(Peer(n, free_port(), free_port(), free_port()) for n in range(1, servers + 1))
+
+
+def zookeeper_spec(
+    kafka: str, root: Path, number: int = 1, peers: Sequence[Peer] = ()
+) -> ServerSpec:
+    """Write the configuration of a ZooKeeper that belongs to one line of Kafka.
+
+    With ``peers`` it is the server ``number`` of that ensemble, else a server of its own.
+    """
+    name = f"zookeeper-{number}" if peers else "zookeeper"
+    port = peers[number - 1].client if peers else free_port()
+    data = _made(root / "data" / name)
+    settings: dict[str, object] = {
+        "dataDir": data,
+        "clientPort": port,
+        "clientPortAddress": _HOST,
+        "tickTime": TICK_MS,
+        "minSessionTimeout": TICK_MS,
+        "maxSessionTimeout": 600_000,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+    if peers:
+        (data / "myid").write_text(f"{number}\n")
+        settings |= {"initLimit": 20, "syncLimit": 10}
+        settings |= {f"server.{p.number}": f"{_HOST}:{p.quorum}:{p.election}" for p in peers}
+    config = _write_properties(root / "conf" / f"{name}.properties", settings)
     # A crash of the process loses nothing without fsync; only a crash of the machine would.
     flags = (
         "-Xmx256m",
@@ -180,13 +204,13 @@ def zookeeper_spec(kafka: str, root: Path) -> ServerSpec:
         "-Dzookeeper.4lw.commands.whitelist=*",
         "-Dzookeeper.admin.enableServer=false",
     )
-    main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    kind = "quorum.QuorumPeerMain" if peers else "ZooKeeperServerMain"
     return ServerSpec(
-        name="zookeeper",
+        name=name,
         port=port,
-        argv=_argv(kafka, flags, main, config),
-        log=_made(root / "logs") / "zookeeper.log",
-        is_ready=lambda: "Mode:" in _four_letters(port, "srvr"),
+        argv=_argv(kafka, flags, f"org.apache.zookeeper.server.{kind}", config),
+        log=_made(root / "logs") / f"{name}.log",
+        is_ready=lambda: "Mode:" in four_letters(port, "srvr"),
         before_restart=lambda: None,
     )
 
@@ -196,7 +220,7 @@ def broker_spec(
     root: Path,
     broker_id: int,
     brokers: int,
-    zookeeper_port: int,
+    zookeeper_ports: Sequence[int],
     properties: Mapping[str, str],
 ) -> ServerSpec:
     """Write the configuration of one broker; ``properties`` win over what is set here."""
@@ -204,7 +228,7 @@ def broker_spec(
     replicas = min(3, brokers)
     settings: dict[str, object] = {
         "broker.id": broker_id,
-        "zookeeper.connect": f"{_HOST}:{zookeeper_port}",
+        "zookeeper.connect": ",".join(f"{_HOST}:{port}" for port in zookeeper_ports),
         "zookeeper.session.timeout.ms": BROKER_SESSION_MS,
         "zookeeper.connection.timeout.ms": 30_000,
         "log.dirs": _made(root / "data" / f"broker-{broker_id}"),
@@ -234,7 +258,7 @@ def broker_spec(
     )
 
     def is_ready() -> bool:
-        if not is_registered(zookeeper_port, broker_id):
+        if not any(is_registered(port, broker_id) for port in zookeeper_ports):
             return False
         view = read_metadata(port)
         # Brokers of 0.8.2 know of no brokers, not even themselves, before the first topic exists.
@@ -246,7 +270,7 @@ def broker_spec(
         argv=_argv(kafka, ("-Xmx512m",), "kafka.Kafka", config),
         log=_made(root / "logs") / f"broker-{broker_id}.log",
         is_ready=is_ready,
-        before_restart=lambda: wait_unregistered(zookeeper_port, broker_id),
+        before_restart=lambda: wait_unregistered(zookeeper_ports, broker_id),
     )
 
 
@@ -263,15 +287,16 @@ class BrokerView:
 
 def is_registered(zookeeper_port: int, broker_id: int) -> bool:
     """Whether a live session (or one not yet expired) holds the broker's registration."""
-    return f"\t/brokers/ids/{broker_id}\n" in _four_letters(zookeeper_port, "dump")
+    return f"\t/brokers/ids/{broker_id}\n" in four_letters(zookeeper_port, "dump")
 
 
-def wait_unregistered(zookeeper_port: int, broker_id: int) -> None:
+def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
     """Return when ZooKeeper has forgotten the broker: a second registration would be refused."""
 
     def forgotten() -> bool:
-        sessions = _four_letters(zookeeper_port, "dump")
-        return "Sessions" in sessions and f"\t/brokers/ids/{broker_id}\n" not in sessions
+        shown = [four_letters(port, "dump") for port in zookeeper_ports]
+        shown = [sessions for sessions in shown if "Sessions" in sessions]
+        return bool(shown) and not any(f"\t/brokers/ids/{broker_id}\n" in one for one in shown)
 
     timeout = BROKER_SESSION_MS / 1000 + 15
     wait_until(forgotten, timeout, f"ZooKeeper has forgotten the last run of broker {broker_id}")
@@ -340,7 +365,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def _four_letters(port: int, word: str) -> str:
+def four_letters(port: int, word: str) -> str:
     """Send one of ZooKeeper's four-letter words; an unreachable server answers nothing."""
     try:
         with socket.create_connection((_HOST, port), timeout=2.0) as connection:

@@ -1,0 +1,449 @@
+"""What must not happen in a run. Pure: a ``History`` in, violations and counts out.
+
+Repeats are allowed where a member could not store what it had handed out: its session ended, or on
+the coordinator, it was killed, frozen, expelled or cut off. A **break** is such a time of one
+member. What was handed out from one commit interval before a break to its end may be repeated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tests.soak.history import Claim, History, Message
+from tests.soak.kinds import KINDS
+
+LEASE = 2 / 3
+"""Part of the session timeout for which a member may rest on one answer."""
+SLACK = 1.0
+"""Seconds by which a busy machine makes commits and pings late."""
+CLOCK = 0.05
+"""Seconds between a transaction's time stamp and what its client does next, at most."""
+HEAL = 10.0
+"""This long after the last fault no member is idle and no partition is unowned."""
+WATCHED = 1.0
+"""How long a window must be at least for its silence to mean anything."""
+SHOWN = 40
+"""Violations of one rule in a result."""
+
+RULES = {
+    "lost": "an acknowledged message was not handed out",
+    "wrong message": "what was handed out is not what was acknowledged at this offset",
+    "repeated": "a message was handed out again without a kill or expiry, or from before the last "
+    "commit interval",
+    "two deliverers": "a member handed out messages of a partition that another one had claimed, "
+    "for longer than its lease",
+    "owner without a session": "an owner znode outlived its member's registration",
+    "offset lowered": "a committed offset went down",
+    "foreign commit": "a member stored an offset of a partition that it did not own",
+    "idle member": "a live member handed out nothing from 10 s after the last fault",
+    "unowned partition": "no member handed out a partition's messages from 10 s after the last "
+    "fault",
+    "hung": "a member had not left within its documented time",
+    "audit": "zkaudit found what no member may do",
+    "resources": "memory, descriptors, threads or watches grew by more than 5 % in a long run",
+}
+
+FINDINGS = frozenset(
+    {
+        "zombie commit",
+        "orphan commit",
+        "tool write",
+        "lost messages",
+        "offset regression",
+        "foreign release",
+        "one consumer id on two sessions",
+        "overlapping delivery",
+        "orphan partition",
+        "member without its share",
+    }
+)
+"""Kinds of zkaudit's findings that no member of ours may cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule."""
+
+    rule: str
+    text: str
+    at: float = 0.0
+    member: str = ""
+    partition: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A time in which a member could not store what it handed out."""
+
+    began: float
+    ended: float
+    why: str
+
+
+def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
+    """All violations, those shown as data, and what was counted.
+
+    ``grown``: what ``tests.soak.resources.grown`` says of a long run.
+    """
+    repeats, counted = repeated(history)
+    late, in_hand, in_lease = two_deliverers(history)
+    found = [
+        *lost(history),
+        *wrong(history),
+        *repeats,
+        *late,
+        *owners_without_session(history),
+        *lowered(history),
+        *foreign_commits(history),
+        *idle_members(history),
+        *unowned(history),
+        *hung(history),
+        *audited(history),
+        *(Violation("resources", text) for text in grown),
+    ]
+    kept: Counter[str] = Counter()
+    shown = []
+    for one in found:
+        kept[one.rule] += 1
+        if kept[one.rule] <= SHOWN:
+            shown.append(asdict(one))
+    return {
+        "violations": shown,
+        "violations_by_rule": dict(kept),
+        "counts": {
+            "acknowledged": sum(map(len, history.acked.values())),
+            "handed out": sum(map(len, history.delivered.values())),
+            "repeated": sum(counted.values()),
+            "repeated by the original consumer": counted["jvm"],
+            "late but in hand": in_hand,
+            "late within the lease": in_lease,
+            "stored offsets": history.commits,
+            "members": len(history.lives),
+            "ended by themselves": sum(life.how == "failed" for life in history.lives),
+        },
+        "breaks_of_repeats": dict(counted),
+    }
+
+
+def _theirs(history: History) -> set[str]:
+    """Members of the original consumer: they are not judged."""
+    return {life.member for life in history.lives if not life.ours}
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def missing(history: History) -> list[tuple[int, Message]]:
+    """Acknowledged and not handed out."""
+    found = []
+    for partition, messages in history.acked.items():
+        seen = {message.offset for message in history.delivered.get(partition, ())}
+        found += [(partition, m) for offset, m in messages.items() if offset not in seen]
+    return found
+
+
+def lost(history: History) -> list[Violation]:
+    """Rule ``lost``."""
+    return [
+        Violation(
+            "lost",
+            f"partition {partition} offset {message.offset}, acknowledged at {message.at:.3f}",
+            message.at,
+            partition=partition,
+        )
+        for partition, message in missing(history)
+    ]
+
+
+def wrong(history: History) -> list[Violation]:
+    """Rule ``wrong message``."""
+    return [
+        Violation(
+            "wrong message",
+            f"partition {partition} offset {m.offset}: {m.number}, not {acked[m.offset].number}",
+            m.at,
+            m.member,
+            partition,
+        )
+        for partition, acked in history.acked.items()
+        for m in history.delivered.get(partition, ())
+        if m.offset in acked and acked[m.offset].number != m.number
+    ]
+
+
+def breaks(history: History) -> dict[str, list[Break]]:
+    """Of each member."""
+    found: dict[str, list[Break]] = defaultdict(list)
+    lease = history.session * LEASE
+    if KINDS[history.kind].member == "coordinator":
+        for fault in history.faults:
+            if fault.kind in ("kill", "pause", "expiry", "silence", "ambiguous write"):
+                for member in fault.members:
+                    end = fault.ended + history.session + SLACK
+                    found[member].append(Break(fault.began, end, fault.kind))
+        return found
+    closed = [
+        (fault.began, fault.ended, member)
+        for fault in history.faults
+        if fault.kind == "expiry"
+        for member in fault.members
+    ]
+    outages = [
+        (fault.began, fault.ended)
+        for fault in history.faults
+        if fault.kind in ("leader", "ensemble")
+    ]
+    for one in history.registrations:
+        if one.ended is None or one.how == "released":
+            continue
+        if one.how == "closed":
+            if any(
+                member == one.member and began - SLACK <= one.ended <= ended + SLACK
+                for began, ended, member in closed
+            ):
+                found[one.member].append(Break(one.ended, one.ended + lease, "expiry"))
+            continue
+        # The server last heard of it a session timeout before, less while no server counted.
+        began = one.ended - history.session - SLACK
+        for first, last in sorted(outages, reverse=True):
+            if first <= one.ended and last + SLACK >= began:
+                began = min(began, first - history.session)
+        found[one.member].append(Break(began, one.ended + lease, one.how))
+    return found
+
+
+def repeated(history: History) -> tuple[list[Violation], Counter[str]]:
+    """Rule ``repeated``; and how many repeats each kind of break explains."""
+    by_member, theirs = breaks(history), _theirs(history)
+    counted: Counter[str] = Counter()
+    found = []
+    before = history.commit_interval + SLACK
+    for partition, messages in history.delivered.items():
+        first: dict[int, Message] = {}
+        for message in messages:
+            earlier = first.setdefault(message.offset, message)
+            if earlier is message:
+                continue
+            first[message.offset] = message
+            if not theirs.isdisjoint((earlier.member, message.member)):
+                counted["jvm"] += 1
+                continue
+            why = next(
+                (
+                    one.why
+                    for one in by_member.get(earlier.member, ())
+                    if one.began - before <= earlier.at <= one.ended
+                    and message.at >= one.began - before
+                ),
+                None,
+            )
+            counted[why or "none"] += 1
+            if why is None:
+                found.append(
+                    Violation(
+                        "repeated",
+                        f"partition {partition} offset {message.offset}: by {earlier.member} at "
+                        f"{earlier.at:.3f} and by {message.member} at {message.at:.3f}",
+                        message.at,
+                        message.member,
+                        partition,
+                    )
+                )
+    return found, counted
+
+
+def two_deliverers(history: History) -> tuple[list[Violation], int, int]:
+    """Rule ``two deliverers``; then messages that were in hand before a pause, and those that came
+    late but within the lease."""
+    lease = history.session * LEASE
+    claims: dict[int, list[Claim]] = defaultdict(list)
+    for claim in history.claims:
+        claims[claim.partition].append(claim)
+    unknown = {m for f in history.faults if f.kind == "full disk" for m in f.members}
+    if KINDS[history.kind].member != "coordinator":
+        unknown = set()
+    unknown |= _theirs(history)
+    found, in_hand, in_lease = [], 0, 0
+    for partition, mine in claims.items():
+        mine.sort(key=lambda claim: claim.began)
+        begins = [claim.began for claim in mine]
+        last_of: dict[str, Message] = {}
+        for message in history.delivered.get(partition, ()):
+            previous = last_of.get(message.member)
+            last_of[message.member] = message
+            if message.member in unknown:
+                continue
+            at = bisect_right(begins, message.at)
+            own = next((i for i in range(at - 1, -1, -1) if mine[i].member == message.member), None)
+            if own is None:
+                continue
+            others = [c for c in mine[own + 1 : at] if c.member != message.member]
+            late = message.at - others[0].began if others else 0.0
+            if late <= CLOCK:
+                continue
+            # A stream had one message in hand when its process was stopped.
+            if previous is None or previous.at < others[0].began:
+                in_hand += 1
+            elif late <= lease:
+                in_lease += 1
+            else:
+                found.append(
+                    Violation(
+                        "two deliverers",
+                        f"partition {partition} offset {message.offset}: {message.member} handed "
+                        f"it out {late:.1f} s after {others[0].member} had claimed the partition",
+                        message.at,
+                        message.member,
+                        partition,
+                    )
+                )
+    return found, in_hand, in_lease
+
+
+# -- ZooKeeper and Kafka ---------------------------------------------------------------------------
+
+
+def owners_without_session(history: History) -> list[Violation]:
+    """Rule ``owner without a session``: an owner znode needs its member's registration, of the same
+    session."""
+    if KINDS[history.kind].member == "coordinator":
+        return []
+    found, theirs = [], _theirs(history)
+    registered: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for one in history.registrations:
+        end = float("inf") if one.ended is None else one.ended
+        registered[one.member, one.session].append((one.began, end))
+    for claim in history.claims:
+        if claim.member in theirs:
+            continue
+        end = float("inf") if claim.ended is None else claim.ended
+        if not any(
+            began - CLOCK <= claim.began and end <= ended + CLOCK
+            for began, ended in registered[claim.member, claim.session]
+        ):
+            found.append(
+                Violation(
+                    "owner without a session",
+                    f"partition {claim.partition}: owner {claim.member} from {claim.began:.3f} "
+                    f"was not registered by session 0x{claim.session & (1 << 64) - 1:x} all along",
+                    claim.began,
+                    claim.member,
+                    claim.partition,
+                )
+            )
+    return found
+
+
+def lowered(history: History) -> list[Violation]:
+    """Rule ``offset lowered``."""
+    theirs = _theirs(history)
+    return [
+        Violation(
+            "offset lowered",
+            f"partition {one.partition}: {one.before} -> {one.after} by {one.member or 'unknown'}",
+            one.at,
+            one.member,
+            one.partition,
+        )
+        for one in history.lowered
+        if one.member not in theirs
+    ]
+
+
+def foreign_commits(history: History) -> list[Violation]:
+    """Rule ``foreign commit``."""
+    theirs = _theirs(history)
+    return [
+        Violation(
+            "foreign commit",
+            f"partition {one.partition}: by {one.member or 'no member'}; "
+            f"the owner was {one.owner or 'no member'}",
+            one.at,
+            one.member,
+            one.partition,
+        )
+        for one in history.foreign
+        if one.member not in theirs
+    ]
+
+
+def audited(history: History) -> list[Violation]:
+    """Rule ``audit``."""
+    theirs = _theirs(history)
+    return [
+        Violation("audit", f"{one.kind}: {one.sentence}", member=one.member)
+        for one in history.findings
+        if one.kind in FINDINGS and one.member not in theirs
+    ]
+
+
+# -- members at rest -------------------------------------------------------------------------------
+
+
+def windows(history: History) -> list[tuple[float, float]]:
+    """Times in which the group must be whole."""
+    return [
+        (began + HEAL, ended) for began, ended in history.quiet if ended - began >= HEAL + WATCHED
+    ]
+
+
+def idle_members(history: History) -> list[Violation]:
+    """Rule ``idle member``."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for messages in history.delivered.values():
+        for message in messages:
+            times[message.member].append(message.at)
+    for each in times.values():
+        each.sort()
+    found = []
+    for began, ended in windows(history):
+        for life in history.lives:
+            if not life.ours or life.began > began - HEAL or (life.ended or ended) < ended:
+                continue
+            mine = times[life.member]
+            at = bisect_right(mine, began)
+            if at == len(mine) or mine[at] > ended:
+                found.append(
+                    Violation(
+                        "idle member",
+                        f"{life.member} handed out nothing from {began:.3f} to {ended:.3f}",
+                        began,
+                        life.member,
+                    )
+                )
+    return found
+
+
+def unowned(history: History) -> list[Violation]:
+    """Rule ``unowned partition``."""
+    found = []
+    for began, ended in windows(history):
+        for partition, acked in history.acked.items():
+            waiting = [m for m in acked.values() if began <= m.at <= ended - WATCHED / 2]
+            got = [m for m in history.delivered.get(partition, ()) if began <= m.at <= ended]
+            if waiting and not got:
+                found.append(
+                    Violation(
+                        "unowned partition",
+                        f"partition {partition}: {len(waiting)} messages were written and none "
+                        f"handed out from {began:.3f} to {ended:.3f}",
+                        began,
+                        partition=partition,
+                    )
+                )
+    return found
+
+
+def hung(history: History) -> list[Violation]:
+    """Rule ``hung``."""
+    return [
+        Violation(
+            "hung", f"{life.member} did not leave in its time", life.ended or 0.0, life.member
+        )
+        for life in history.lives
+        if life.how == "hung"
+    ]

@@ -1,0 +1,65 @@
+"""The kinds of groups that a run may have: who the members are, and how they are configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of group."""
+
+    member: str
+    """Which connector ours have: ``zookeeper`` or ``coordinator``."""
+    config: Callable[[Any, str], dict[str, object]]
+    """The configuration of the member with a name, in an arena."""
+    jvm_members: Callable[[int], int] = lambda _: 0
+    """How many of so many members are the original consumer."""
+
+
+def _zookeeper(arena: Any, name: str) -> dict[str, object]:
+    from tests.soak.arena import COMMIT_INTERVAL, GROUP, SESSION
+
+    return {
+        "group.id": GROUP,
+        "consumer.id": name,
+        "zookeeper.session.timeout.ms": int(SESSION * 1000),
+        "auto.offset.reset": "smallest",
+        "auto.commit.interval.ms": int(COMMIT_INTERVAL * 1000),
+        "rebalance.backoff.ms": 500,
+        "rebalance.max.retries": 40,
+        "refresh.leader.backoff.ms": 50,
+        "socket.timeout.ms": 5000,
+        "fetch.min.bytes": 2048,
+        "fetch.wait.max.ms": 50,
+    }
+
+
+def _coordinator(arena: Any, name: str) -> dict[str, object]:
+    from tests.soak.arena import COMMIT_INTERVAL, GROUP, SESSION
+
+    return {
+        "bootstrap.servers": arena.cluster.bootstrap,
+        "group.id": GROUP,
+        "consumer.id": name,
+        "client.id": name,
+        "session.timeout.ms": int(SESSION * 1000),
+        "heartbeat.interval.ms": 500,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": int(COMMIT_INTERVAL * 1000),
+        "max.poll.interval.ms": 20_000,
+        "refresh.leader.backoff.ms": 50,
+        "socket.timeout.ms": 5000,
+        "fetch.min.bytes": 2048,
+        "fetch.wait.max.ms": 50,
+    }
+
+
+KINDS = {
+    "zookeeper": Kind("zookeeper", _zookeeper),
+    "coordinator": Kind("coordinator", _coordinator),
+    "mixed": Kind("zookeeper", _zookeeper, jvm_members=lambda members: max(1, members // 4)),
+    # A group of KIP-848 ("consumer" protocol) gets a line here when there is such a member.
+}

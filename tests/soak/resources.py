@@ -1,0 +1,132 @@
+"""Memory, descriptors and threads of each member, and ZooKeeper's watches, every few seconds.
+
+The sampler has a thread of its own; ``table`` is pure but for reading the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.soak.arena import Arena
+
+EVERY = 5.0
+WARM_UP = 120.0
+"""Seconds of a member's life that do not count: its buffers and caches fill."""
+LIMIT = 0.05
+"""By how much memory may grow."""
+
+
+class Sampler:
+    """Writes one line of JSON for each sample, in a ``with`` statement."""
+
+    def __init__(self, arena: Arena, path: Path) -> None:
+        self._arena = arena
+        self._path = path
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        with self._path.open("w") as file:
+            while True:
+                now = time.time()
+                for slot in self._arena.slots:
+                    member = slot.member
+                    if slot.ours and member.running:
+                        one = usage(member.pid)
+                        if one:
+                            age = now - member.life.began
+                            file.write(
+                                json.dumps({"at": now, "member": member.name, "age": age} | one)
+                                + "\n"
+                            )
+                watches = self._arena.watches()
+                file.write(json.dumps({"at": now, "member": "", "watches": watches}) + "\n")
+                file.flush()
+                if self._ended.wait(EVERY):
+                    return
+
+
+def usage(pid: int) -> dict[str, int]:
+    """What a process uses, as ``/proc`` shows; empty: it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            pages = int(file.read().split()[1])
+        return {
+            "rss": pages * os.sysconf("SC_PAGE_SIZE"),
+            "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+            "threads": len(os.listdir(f"/proc/{pid}/task")),
+        }
+    except OSError:
+        return {}
+
+
+def growth(values: list[float]) -> float:
+    """By which part the median of the last quarter exceeds that of the first.
+
+    Quarters and medians, not least squares: a fault makes a sample that is far off, which moves a
+    line's slope and hardly moves a median.
+    """
+    quarter = max(1, len(values) // 4)
+    first, last = sorted(values[:quarter]), sorted(values[-quarter:])
+    low, high = first[quarter // 2], last[quarter // 2]
+    return (high - low) / low if low else float(high > 0)
+
+
+def table(path: Path) -> dict[str, Any]:
+    """For each measure the growth over the run: of memory by the age of each member that lived
+    long enough, of the others by the clock, over all members."""
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    members: dict[str, list[dict[str, Any]]] = {}
+    for one in samples:
+        if one["member"]:
+            members.setdefault(one["member"], []).append(one)
+    found: dict[str, Any] = {}
+    long_lived = {
+        name: [s for s in each if s["age"] >= WARM_UP]
+        for name, each in members.items()
+        if each[-1]["age"] >= 3 * WARM_UP
+    }
+    for measure in ("rss", "descriptors", "threads"):
+        grown = [growth([s[measure] for s in each]) for each in long_lived.values()]
+        values = [s[measure] for each in members.values() for s in each if s["age"] >= 20]
+        found[measure] = {
+            "members": len(grown),
+            "growth": round(max(grown), 3) if grown else None,
+            "highest": max(values, default=0),
+            "median": sorted(values)[len(values) // 2] if values else 0,
+        }
+    watches = [s["watches"] for s in samples if not s["member"]]
+    found["watches"] = {
+        "growth": round(growth(watches), 3) if len(watches) >= 8 else None,
+        "highest": max(watches, default=0),
+        "median": sorted(watches)[len(watches) // 2] if watches else 0,
+    }
+    return found
+
+
+def grown(found: dict[str, Any]) -> list[str]:
+    """What grew by more than ``LIMIT``, as sentences: memory, descriptors, threads, watches."""
+    return [
+        f"{measure} grew by {values['growth']:.1%} to {values['highest']:,} at most"
+        for measure, values in found.items()
+        if values["growth"] is not None and values["growth"] > LIMIT
+    ]

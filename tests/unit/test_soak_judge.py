@@ -1,0 +1,272 @@
+"""Each rule of the soak's judge fires on a history made by hand, and on that history alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.soak import judge, recovery
+from tests.soak.history import (
+    Claim,
+    FaultRecord,
+    Finding,
+    Foreign,
+    History,
+    Life,
+    Lowered,
+    Message,
+    Registration,
+)
+from tests.soak.resources import grown, growth
+
+SESSION = 4.0
+
+
+def healthy(kind: str = "zookeeper") -> History:
+    """Two members with a partition each; a message every 0.1 s for 40 s; quiet in the end."""
+    history = History(kind, SESSION, commit_interval=0.5, partitions=2)
+    for partition, member in enumerate(("anna", "bert")):
+        history.lives.append(Life(member, partition, 0.0))
+        messages = [Message(i / 10, i, i, member) for i in range(400)]
+        history.acked[partition] = {m.offset: m for m in messages}
+        history.delivered[partition] = [m._replace(at=m.at + 0.01) for m in messages]
+        history.claims.append(Claim(partition, member, partition + 1, 0.0, None, "still held"))
+        history.registrations.append(Registration(member, partition + 1, 0.0, None, "still held"))
+    history.quiet = [(16.0, 39.0)]
+    return history
+
+
+def handed_over(how: str = "expired", at: float = 20.0) -> History:
+    """Anna's session ends at 20 s; Bert has partition 0 from then on."""
+    history = healthy()
+    history.claims[0].ended, history.claims[0].how = at, "expired"
+    history.registrations[0].ended, history.registrations[0].how = at, how
+    history.claims.append(Claim(0, "bert", 2, at + 0.01, None, "still held"))
+    history.lives[0].ended, history.lives[0].how = at - SESSION, "killed"
+    before = [m for m in history.delivered[0] if m.at < at - SESSION]
+    rest = [m for m in history.delivered[0] if m.at >= at - SESSION]
+    history.delivered[0] = before + [
+        m._replace(at=max(m.at, at + 0.05), member="bert") for m in rest
+    ]
+    return history
+
+
+def again(history: History, offset: int, at: float, member: str = "bert") -> None:
+    """``member`` hands out an offset of partition 0, once more."""
+    history.delivered[0].append(Message(at, offset, offset, member))
+    history.delivered[0].sort()
+
+
+def rules(history: History) -> set[str]:
+    """Names of the rules that are broken."""
+    return set(judge.judge(history)["violations_by_rule"])
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "coordinator", "mixed"])
+def test_a_healthy_history_breaks_no_rule(kind: str) -> None:
+    """Nothing is reported where nothing is wrong."""
+    assert rules(healthy(kind)) == set()
+
+
+def test_a_takeover_breaks_no_rule() -> None:
+    """Neither does a member that is killed, whose partition another one delivers."""
+    assert rules(handed_over()) == set()
+
+
+def _lost(history: History) -> None:
+    del history.delivered[0][100]
+
+
+def _wrong(history: History) -> None:
+    history.delivered[0][100] = history.delivered[0][100]._replace(number=7)
+
+
+def _repeated(history: History) -> None:
+    again(history, 100, 30.0)
+
+
+def _outlived(history: History) -> None:
+    history.registrations[0].ended, history.registrations[0].how = 20.0, "released"
+
+
+def _lowered(history: History) -> None:
+    history.lowered.append(Lowered(5.0, 0, "anna", 9, 8))
+
+
+def _foreign(history: History) -> None:
+    history.foreign.append(Foreign(5.0, 1, "anna", "bert"))
+
+
+def _idle(history: History) -> None:
+    history.lives.append(Life("carl", 2, 0.0))
+
+
+def _unowned(history: History) -> None:
+    late = [m for m in history.delivered[0] if m.at > 20]
+    early = [m for m in history.delivered[0] if m.at <= 20]
+    history.delivered[0] = early + [m._replace(at=39.5) for m in late]
+    history.claims.append(Claim(1, "anna", 1, 30.0, None, "still held"))
+    history.delivered[1] = [
+        m._replace(member="anna" if m.at > 30 else "bert") for m in history.delivered[1]
+    ]
+
+
+def _hung(history: History) -> None:
+    history.lives.append(Life("carl", 2, 0.0, 9.0, "hung"))
+
+
+def _audited(history: History) -> None:
+    history.findings.append(Finding("critical", "zombie commit", "anna", "It wrote."))
+
+
+def _two(history: History) -> None:
+    history.claims[0].ended, history.claims[0].how = 20.0, "expired"
+    history.registrations[0].ended, history.registrations[0].how = 20.0, "expired"
+    history.claims.append(Claim(0, "bert", 2, 20.0, None, "still held"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "plant"),
+    [
+        ("lost", _lost),
+        ("wrong message", _wrong),
+        ("repeated", _repeated),
+        ("two deliverers", _two),
+        ("owner without a session", _outlived),
+        ("offset lowered", _lowered),
+        ("foreign commit", _foreign),
+        ("idle member", _idle),
+        ("unowned partition", _unowned),
+        ("hung", _hung),
+        ("audit", _audited),
+    ],
+)
+def test_each_rule_fires_alone(rule: str, plant: Callable[[History], None]) -> None:
+    """One thing is wrong, and one rule says so."""
+    history = healthy()
+    plant(history)
+    assert rules(history) == {rule}
+
+
+def test_every_rule_is_planted() -> None:
+    """The table above has all rules."""
+    (mark,) = test_each_rule_fires_alone.pytestmark
+    assert {name for name, _ in mark.args[1]} | {"resources"} == set(judge.RULES)
+
+
+def test_resources_that_grow() -> None:
+    """Growth above 5 % is a violation; without a figure there is none."""
+    table = {"rss": {"growth": 0.06, "highest": 9}, "threads": {"growth": None, "highest": 3}}
+    found = judge.judge(healthy(), grown(table))
+    assert found["violations_by_rule"] == {"resources": 1}
+    table["rss"]["growth"] = 0.04
+    assert not judge.judge(healthy(), grown(table))["violations"]
+
+
+@pytest.mark.parametrize(
+    ("first", "how", "broken"),
+    [
+        (15.5, "expired", set()),  # since the last commit before the kill at 16 s
+        (13.0, "expired", {"repeated"}),  # long stored by then
+        (15.5, "released", {"repeated"}),  # a clean leave stores everything
+    ],
+)
+def test_repeats_after_an_expiry(first: float, how: str, broken: set[str]) -> None:
+    """What a member had not stored before its session ended may be repeated, and nothing else."""
+    history = handed_over(how)
+    again(history, int(first * 10), 20.5)
+    assert rules(history) == broken
+
+
+@pytest.mark.parametrize(("first", "broken"), [(19.5, set()), (17.0, {"repeated"})])
+def test_repeats_after_a_forced_expiry(first: float, broken: set[str]) -> None:
+    """Another client closes the session: the end is known to the moment."""
+    history = handed_over("closed")
+    history.delivered[0] = [
+        m._replace(member="anna" if m.at < 20 else "bert") for m in healthy().delivered[0]
+    ]
+    history.lives[0].ended, history.lives[0].how = None, ""
+    history.quiet = []
+    history.faults.append(
+        FaultRecord("expiry", "", "0", began=19.99, ended=20.05, members=("anna",), evidence="x")
+    )
+    again(history, int(first * 10), 20.5)
+    assert rules(history) == broken
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("kill", set()), ("leave", {"repeated"})])
+def test_repeats_on_the_coordinator(kind: str, broken: set[str]) -> None:
+    """There the faults themselves say who could not store its offsets."""
+    history = healthy("coordinator")
+    history.faults.append(
+        FaultRecord(kind, "", "0", began=15.6, ended=15.6, members=("anna",), evidence="x")
+    )
+    again(history, 155, 20.5)
+    assert rules(history) == broken
+
+
+def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
+    """A stream may hand out one message after a pause, and deliver on for its lease."""
+    history = healthy()
+    history.quiet = []
+    _two(history)
+    history.delivered[0] = [
+        m._replace(member="anna" if m.at < 22 else "bert") for m in history.delivered[0]
+    ]
+    found = judge.judge(history)
+    assert not found["violations_by_rule"]
+    assert found["counts"]["late within the lease"] == 19
+    late = [m for m in history.delivered[0] if not 20 <= m.at < 25 or m.member == "bert"]
+    history.delivered[0] = sorted([*late, Message(25.0, 200, 200, "anna")])
+    found = judge.judge(history)
+    assert found["counts"]["late but in hand"] == 1
+    assert "two deliverers" not in found["violations_by_rule"]
+
+
+def test_the_original_consumer_is_not_judged() -> None:
+    """What a JVM member repeats, delivers late or lowers is its own."""
+    history = healthy("mixed")
+    history.lives[0].ours = False
+    _two(history)
+    _lowered(history)
+    again(history, 100, 30.0)
+    assert rules(history) == set()
+    assert judge.judge(history)["counts"]["repeated by the original consumer"] == 1
+
+
+def test_recovery_is_the_end_of_the_last_gap() -> None:
+    """A partition is back when its last gap is over; one that had no gap took no time."""
+    times = [i / 10 for i in range(100)] + [13.0 + i / 10 for i in range(50)]
+    assert recovery.last_gap(times, 10.0, 17.0) == 3.0
+    assert recovery.last_gap(times, 5.0, 9.5) == 0.0
+    assert recovery.last_gap(times, 14.0, 17.0) == 0.0
+    assert recovery.last_gap(times[:100], 9.0, 17.0) == 8.0  # never back
+
+
+def test_recovery_takes_faults_alone() -> None:
+    """The slowest partition counts, of faults that were delivered alone."""
+    history = handed_over()
+    history.quiet = [(16.5, 30.0)]
+    for alone in (True, False):
+        history.faults.append(
+            FaultRecord("kill", "", "0", alone, 16.0, 16.2, ("anna",), evidence="ended with -9")
+        )
+    history.faults.append(FaultRecord("pause", "", "0", True, 17.0, 18.0))
+    (one,) = recovery.measured(history)
+    assert one["fault"] == "kill"
+    assert 4.0 < one["all"] < 4.2
+    assert one["producer"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "most"),
+    [
+        ([100.0] * 20, 0.0, 0.0),
+        ([100.0] * 10 + [180.0] + [100.0] * 9, 0.0, 0.0),  # one that is far off
+        ([100.0 + i for i in range(20)], 0.1, 0.2),
+    ],
+)
+def test_growth(values: list[float], least: float, most: float) -> None:
+    """A steady rise shows; a single sample does not."""
+    assert least <= growth(values) <= most
