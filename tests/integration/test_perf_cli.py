@@ -40,7 +40,7 @@ def perf(*arguments: str) -> Any:
 
 @pytest.mark.parametrize(
     ("group", "how"),
-    [("zookeeper", "--threads=1"), ("zookeeper", "--batch=300"), ("brokers", "--threads=2")],
+    [("zookeeper", "--threads=1"), ("zookeeper", "--batch=300"), ("brokers", "--arrow")],
 )
 def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -> None:
     """One at a time, by several threads, in batches; the figures agree with one another."""
@@ -60,7 +60,7 @@ def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -
 
 def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
     """The header and one line; the group that was made for it is deleted."""
-    ran = perf("--zookeeper", cluster.zookeeper, "--messages=10")
+    ran = perf("--zookeeper", cluster.zookeeper, "--messages=10", "--threads=2")
     header, line = ran.stdout.splitlines()
     assert header == (
         "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "

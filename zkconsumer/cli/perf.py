@@ -51,6 +51,7 @@ _AT_ONCE = 1000
     metavar="N",
     help="Read lists of up to N messages instead of single ones.",
 )
+@click.option("--arrow", is_flag=True, help="Read Arrow columns instead of messages.")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -74,6 +75,7 @@ def perf(
     group: str | None,
     threads: int,
     batch: int | None,
+    arrow: bool,
     timeout_ms: int,
     file: str | None,
     properties: tuple[str, ...],
@@ -91,6 +93,8 @@ def perf(
     """
     if (zookeeper is None) == (bootstrap_server is None):
         raise click.UsageError("give either --zookeeper or --bootstrap-server")
+    if arrow and batch is not None:
+        raise click.UsageError("--arrow reads whole fetches: leave --batch out")
     set_up_logging(verbose)
     connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector
     generated: ConsumerConfig | None = None
@@ -116,7 +120,7 @@ def perf(
         with signals_raise() as check_signals:
             streams = connector.create_message_streams({topic: threads})[topic]
             joined = time.perf_counter()
-            counter.count(streams, batch)
+            counter.count(streams, 0 if arrow else batch)
             check_signals()
     except SignalledError as signalled:
         return EXIT_SIGNAL + signalled.number
@@ -179,7 +183,9 @@ class _Counter:
         self._over = threading.Event()
 
     def count(self, streams: Sequence[KafkaStream], batch: int | None) -> None:
-        """Read until the end."""
+        """Read until the end: message by message, with ``batch`` 0 as Arrow columns, otherwise in
+        lists of up to so many.
+        """
         self.ended = time.perf_counter()
         self._left = len(streams)
         for stream in streams:
@@ -192,6 +198,14 @@ class _Counter:
         try:
             if batch is None:
                 self._singly(stream)
+            elif not batch:
+                from pyarrow import compute
+
+                for columns in stream.arrow_batches():
+                    sizes = [compute.binary_length(columns[name]) for name in ("key", "value")]
+                    size = sum(compute.sum(each).as_py() or 0 for each in sizes)
+                    if self._add(columns.num_rows, size):
+                        break
             else:
                 for messages in stream.batches(batch):
                     size = 0
