@@ -191,13 +191,14 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
     def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:
         machine = loop.machine
         state = machine.state
+        registered = machine.generation >= 0 and state not in ENDED
         doing, fault = state.value, self._coordination.last_fault
         return Membership(
             state.name,
             f"{doing}; the last request failed: {fault}" if fault else doing,
-            machine.registered,
+            registered,
             state is State.STABLE,
-            machine.assigned,
+            machine.assigned if registered else 0,
             len(machine.held),
             failure=loop.failure,
         )
