@@ -54,6 +54,9 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
 
     The group may have members of other libraries, if they offer a strategy in common. Raises
     ConfigError. Use it in a ``with`` statement, or call ``shutdown``.
+
+    A thread of this member that ends is noticed within a second. It is started again, or the member
+    leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
     """
 
     config: CoordinatorConfig
