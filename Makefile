@@ -19,7 +19,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -66,6 +66,9 @@ test-compiled: setup ## the tests of decoder and streams on the compiled wheel, 
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker
+
+test-calls: setup ## every call that can wait, with servers silent or down in every way (2 minutes)
+	CALLS=all $(BIN)/pytest tests/faults/test_calls_end.py
 
 test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, half of each kind (ZKC_SEEDS=first:count)
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)

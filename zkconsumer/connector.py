@@ -50,6 +50,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
     ``shutdown``.
+
+    A thread of this member that ends is noticed within a second. It is started again, or the member
+    leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
     """
 
     config: ConsumerConfig

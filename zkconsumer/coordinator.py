@@ -54,6 +54,9 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
 
     The group may have members of other libraries, if they offer a strategy in common. Raises
     ConfigError. Use it in a ``with`` statement, or call ``shutdown``.
+
+    A thread of this member that ends is noticed within a second. It is started again, or the member
+    leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
     """
 
     config: CoordinatorConfig
@@ -191,13 +194,14 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
     def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:
         machine = loop.machine
         state = machine.state
+        registered = machine.generation >= 0 and state not in ENDED
         doing, fault = state.value, self._coordination.last_fault
         return Membership(
             state.name,
             f"{doing}; the last request failed: {fault}" if fault else doing,
-            machine.registered,
+            registered,
             state is State.STABLE,
-            machine.assigned,
+            machine.assigned if registered else 0,
             len(machine.held),
             failure=loop.failure,
         )

@@ -84,7 +84,11 @@ class RebalanceFailedError(ZkConsumerError):
 
 
 class ConnectorFailedError(ZkConsumerError):
-    """A fault inside the connector has ended its membership; the text names it. Make a new one."""
+    """A fault inside the connector has ended its membership; the text names it. Make a new one.
+
+    Raised within two seconds, also when a thread of the connector has ended; within a minute when
+    the member's own thread hangs.
+    """
 
 
 class ConsumerTimeoutError(ZkConsumerError):

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from random import Random
+from typing import Any
 
 import pytest
 
+from zkconsumer.errors import BrokerError
+from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.fetch.events import FetchEventKind
+from zkconsumer.runtime.fetch.worker import FetchWorker
 from zkconsumer.sim.fetch_scenario import run
+from zkconsumer.sim.fetching import SimFetching
 
 SEEDS = int(os.environ.get("ZKC_SEEDS", "1000"))
 BATCH = 250
@@ -40,6 +46,50 @@ def test_no_violation_in_any_run_by_batches(start: int) -> None:
         found = "\n".join([*result.history, *map(str, result.violations[:10])])
         replay = f"ZKC_SEED={seed} .venv/bin/pytest tests/sim/test_fetch_sim.py -k by_batches"
         assert not result.violations, f"replay with: {replay}\n{found}"
+
+
+def test_no_violation_where_threads_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetching thread ends while it handles an answer: before it, after it, or with a chunk in
+    its hands. Another one steps the same worker, which may hear of the failure or not. The rules
+    are the same: nothing is left out, nothing comes twice."""
+    deaths = 0
+    chance = Random(0)
+    take, put, answered = FetchWorker.take, ChunkQueue.put, SimFetching._answered
+
+    def may_die() -> None:
+        if chance.random() < 0.02:
+            raise SystemExit
+
+    def dying_take(self: FetchWorker, *answer: Any) -> None:
+        may_die()
+        take(self, *answer)
+        may_die()
+
+    def dying_put(self: ChunkQueue, chunk: Chunk) -> bool:
+        may_die()
+        return put(self, chunk)
+
+    def survived(self: SimFetching, key: Any, thread: Any, request: Any, answer: Any) -> None:
+        nonlocal deaths
+        try:
+            answered(self, key, thread, request, answer)
+        except SystemExit:
+            deaths += 1
+            if chance.random() < 0.5:
+                thread.worker.fail(request, BrokerError("the thread has ended"))
+            thread.busy = False
+            self._wake()
+            if not self._closed:
+                self._step_in(0.05, key, thread)
+
+    monkeypatch.setattr(FetchWorker, "take", dying_take)
+    monkeypatch.setattr(ChunkQueue, "put", dying_put)
+    monkeypatch.setattr(SimFetching, "_answered", survived)
+    for seed in range(SEEDS // 10):
+        chance.seed(seed)
+        result = run(seed)
+        assert not result.violations, f"seed {seed}: {result.violations[0]}"
+    assert deaths > SEEDS // 10
 
 
 def test_runs_are_troubled_in_every_way() -> None:

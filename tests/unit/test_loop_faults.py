@@ -401,6 +401,21 @@ def test_commits_without_waiting_are_answered(member: Member) -> None:
     assert "t-9" in str(refused)
 
 
+def test_a_commit_that_no_server_answers_is_answered_in_time(
+    member: Member, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers are silent: both forms of a commit end in their time, and say who is silent."""
+    one_stream(member)
+    monkeypatch.setattr(member, "_answer_patience", 0.5)
+    switch.silent = True
+    answers: queue.SimpleQueue[CommitFailedError | None] = queue.SimpleQueue()
+    member.commit_offsets_async({P0: 3}, answers.put)
+    raised = InBackground(lambda: member.commit_offsets({P0: 3})).result()
+    for error in (raised, answers.get(timeout=SOON)):
+        assert isinstance(error, CommitFailedError), repr(error)
+        assert "no answer from" in str(error)
+
+
 class FaultyCoordinator:
     """An offset coordinator that fails in a way nobody thought of, once for each operation."""
 

@@ -38,7 +38,8 @@ from zkconsumer.errors import ZnodeFormatError
 class MembershipMachine(Machine[State, Event, Command]):
     """One member. ``on`` takes in an event and returns the commands that follow from it.
 
-    ``held`` maps the member's partitions to the stream of each; ``rejoins`` counts JoinGroups.
+    ``held`` maps the member's partitions to the stream of each; ``rejoins`` counts JoinGroups;
+    ``assigned`` is how many partitions the last assignment gives to the member.
     """
 
     def __init__(self, spec: GroupSpec) -> None:
@@ -48,6 +49,7 @@ class MembershipMachine(Machine[State, Event, Command]):
         self.generation = -1
         self.held: dict[TopicPartition, ConsumerThreadId] = {}
         self.rejoins = 0
+        self.assigned = 0
         self.closing = False
         self._in_listener = False  # the listener has asked for that, and waits
         self._faults: list[str] = []  # of what was to be stored while closing
@@ -65,16 +67,6 @@ class MembershipMachine(Machine[State, Event, Command]):
         self._answered_start = False
         self._rejoin_wanted = False
         self._outside = False
-
-    @property
-    def registered(self) -> bool:
-        """Whether the coordinator knows the member, as far as the member knows."""
-        return self.generation >= 0 and self.state not in ENDED
-
-    @property
-    def assigned(self) -> int:
-        """How many partitions the last assignment gives to the member."""
-        return len(self._before[0]) if self.registered else 0
 
     # -- see ``Machine``
 
@@ -309,6 +301,7 @@ class MembershipMachine(Machine[State, Event, Command]):
             self._report("broken-assignment", f"the leader's assignment cannot be read: {error}")
             given = decode_assignment(b"")
         self._before = (given.partitions, self.generation)
+        self.assigned = len(given.partitions)
         self._starting = assign_to_streams(self.spec.consumer_id, self._topics, given, self.held)
         gone = frozenset(self.held) - given.partitions
         if gone:
