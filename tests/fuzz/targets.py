@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -28,30 +29,51 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.record import MemoryRecordsBuilder
-from zkaudit.decode.batches import read_log, read_snapshot
+from zkaudit.decode.batches import read_log, read_snapshot, read_snapshot_sessions
 from zkaudit.decode.offsets_topic import decode as decode_offsets_record
 from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
+from zkaudit.sources.journal import read_journal_rows
 from zkmigrate.apply import journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
 from zkmigrate.formats import offset_csv, plan_file
+from zkmigrate.model import Store
+from zkmigrate.stores import migration_marker
 
-from zkconsumer.admin import offset_files
-from zkconsumer.broker import api_versions, codecs
+from zkconsumer.admin import offset_files, topics, verify
+from zkconsumer.broker import api_versions, codecs, offset_times
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import fetch_offsets
 from zkconsumer.broker.fetch import BrokerFetcher
 from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.list_offsets import EARLIEST, list_offsets
+from zkconsumer.broker.messages import (
+    DescribeConfigsResponse,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+    OffsetDeleteResponse,
+)
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
 from zkconsumer.config.properties import read_properties
 from zkconsumer.core.common.topic_filter import expand
-from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
-from zkconsumer.core.coordinator import commands, wire
-from zkconsumer.core.zookeeper import znodes
+from zkconsumer.core.common.types import (
+    BrokerEndpoint,
+    ConsumerThreadId,
+    Pattern,
+    Subscription,
+    TopicPartition,
+)
+from zkconsumer.core.coordinator import commands, strategies, wire
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.zookeeper import events as zk_events, znodes
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.ops import Node, Stat
+from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.errors import (
     BrokerError,
     ConfigError,
@@ -61,7 +83,8 @@ from zkconsumer.errors import (
     ZnodeFormatError,
 )
 from zkconsumer.journal.files import read_journal
-from zkconsumer.journal.recorder import run_entry
+from zkconsumer.journal.recorder import Recorder, run_entry
+from zkconsumer.journal.replay import replay
 from zkconsumer.zk.multiread import MultiRead
 
 ZNODE_S: Final = 0.05
@@ -97,6 +120,10 @@ def _subscribed(data: bytes) -> object:
 def _regex(data: bytes) -> object:
     text = data.decode("utf-8", "replace")
     return expand("/z", Subscription(Pattern.WHITE_LIST, {text: 1}), _TOPICS, False)
+
+
+def _node(data: bytes) -> Node:
+    return Node(data, Stat(1, 1, 0, 0))
 
 
 # -- answers of brokers ----------------------------------------------------------------------------
@@ -175,6 +202,73 @@ def _commanded(command: Any, highest: int) -> Callable[[bytes], object]:
             return client.execute(command)
 
     return run
+
+
+def _administered(
+    ask: Callable[[GroupCoordinators], object], highest: int
+) -> Callable[[bytes], object]:
+    """Run what a tool asks a coordinator."""
+    versions = _versions(highest)
+
+    def run(answer: bytes) -> object:
+        with (
+            _answering(answer, versions),
+            GroupCoordinators("c", lambda: [_BROKER_1], timeout=1, patience=0, backoff=0) as asked,
+        ):
+            asked._coordinators["g"] = _BROKER_1
+            return ask(asked)
+
+    return run
+
+
+def _listed_groups() -> bytes:
+    group = ListGroupsResponse.ListedGroup(group_id="g", protocol_type="consumer")
+    return _encoded(ListGroupsResponse(error_code=0, groups=[group]), 0)
+
+
+def _described_group() -> bytes:
+    kind = DescribeGroupsResponse.DescribedGroup
+    member = kind.DescribedGroupMember(
+        member_id="m", client_id="c", client_host="/h", member_metadata=b"", member_assignment=b""
+    )
+    group = kind(
+        error_code=0,
+        group_id="g",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=[member],
+    )
+    return _encoded(DescribeGroupsResponse(groups=[group]), 0)
+
+
+def _described_broker() -> bytes:
+    kind = DescribeConfigsResponse.DescribeConfigsResult
+    config = kind.DescribeConfigsResourceResult(
+        name="offsets.retention.minutes",
+        value="10080",
+        read_only=False,
+        config_source=5,
+        is_sensitive=False,
+        synonyms=[],
+        version=1,
+    )
+    result = kind(
+        error_code=0,
+        error_message="",
+        resource_type=4,
+        resource_name="1",
+        configs=[config],
+        version=1,
+    )
+    return _encoded(DescribeConfigsResponse(results=[result]), 1)
+
+
+def _deleted() -> bytes:
+    kind = OffsetDeleteResponse.OffsetDeleteResponseTopic
+    part = kind.OffsetDeleteResponsePartition(partition_index=0, error_code=0)
+    answer = OffsetDeleteResponse(error_code=0, topics=[kind(name="t", partitions=[part])])
+    return _encoded(answer, 0)
 
 
 def _fetch(connection: BrokerConnection) -> object:
@@ -299,7 +393,9 @@ def _codec(number: int, *, old_lz4: bool = False) -> Callable[[bytes], object]:
 
 def _file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
     """Read the bytes as a file called ``name``."""
-    folder = tempfile.TemporaryDirectory(prefix="zkc-fuzz-")
+    memory = Path("/dev/shm")  # a thousand times faster than some disks
+    place = memory if memory.is_dir() else None
+    folder = tempfile.TemporaryDirectory(prefix="zkc-fuzz-", dir=place)
 
     def run(data: bytes) -> object:
         _keep = folder
@@ -406,6 +502,21 @@ def _journal() -> bytes:
     return json.dumps(run_entry(1, "boottime", {"group.id": "g"})).encode() + b"\n"
 
 
+def _member_journal() -> bytes:
+    """A member's start: its machine, two events, and what it did."""
+    entries: list[Any] = [run_entry(1, "boottime", {"group.id": "g"})]
+    spec = MemberSpec(znodes.GroupPaths("g"), "g_m", Subscription(Pattern.STATIC, {"t": 1}))
+    machine = RebalanceMachine(spec)
+    sink = mock.Mock(write=entries.append)
+    recorder = Recorder(sink, "g_m", lambda: 2)
+    recorder.made(machine, "zookeeper")
+    for event in (zk_events.SessionOpened(7), zk_events.Changed(znodes.BROKER_IDS)):
+        recorder.event(event, 2, 0)
+        for command in machine.on(event):
+            recorder.command(command, 2, 0)
+    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+
+
 def _offsets_record(data: bytes) -> object:
     size = data[0] if data else 0
     return decode_offsets_record(data[1 : 1 + size], data[1 + size :] or None)
@@ -463,6 +574,35 @@ def _checked_lines(data: bytes) -> object:
     return migration_journal.parse("j", sealed)
 
 
+def _leading(strategy: strategies.Strategy) -> Target:
+    """The leader of a group of three assigns; one member's bytes are foreign."""
+    state = strategies.MemberState("c", {"a": 2, "b": 1}, frozenset({_TP}), 3, (frozenset(), -1))
+    seeds = [
+        strategy.subscribe(state),
+        strategy.subscribe(replace(state, before=(frozenset({_TP}), 3))),
+    ]
+    own = seeds[0]
+    seeds += [seed.replace(b'"c"', b'"\\ud800"') for seed in seeds if b'"c"' in seed]
+
+    def run(metadata: bytes) -> object:
+        members = [GroupMember(name, None, own) for name in ("m1", "m2")]
+        members.append(GroupMember("m3", None, metadata))
+        given = strategy.assign(members, {"a": 4, "b": 2, "t": 3})
+        shares = {name: wire.decode_assignment(data) for name, data in given.items()}
+        assert shares.keys() == {"m1", "m2", "m3"}
+        wanted = {"a": 4, "b": 2}
+        streams = [strategies.assign_to_streams("c", wanted, one, {}) for one in shares.values()]
+        assert {tp for one in streams for tp in one} >= {TopicPartition("b", 0)}
+        return streams
+
+    return Target(run, (), ANSWER_S, tuple(seeds))
+
+
+def _streams(data: bytes) -> object:
+    given = wire.decode_assignment(data)
+    return strategies.assign_to_streams("c", {"t": 2}, given, {})
+
+
 TARGETS: Final[dict[str, Target]] = {
     # znodes
     "registration": Target(_subscribed, (ZnodeFormatError,), ZNODE_S, (_REGISTRATION, _FILTER)),
@@ -478,11 +618,38 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (b'{"version":1,"partitions":{"0":[1],"1":[2,1]}}',),
     ),
+    "thread-id": Target(
+        lambda data: ConsumerThreadId.parse(data.decode(errors="replace")),
+        (ValueError,),
+        ZNODE_S,
+        (b"g_host-1500000000000-abcd1234-0",),
+    ),
+    "registration-writer": Target(
+        verify._registration_writer, (), ZNODE_S, (_REGISTRATION, _FILTER, b"{}")
+    ),
+    "replicas": Target(
+        lambda data: topics._decode_replicas("/z", _node(data)),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (b'{"version":1,"partitions":{"0":[1],"1":[2,1]}}',),
+    ),
+    "partition-state": Target(
+        lambda data: topics._decode_state("/z", _node(data)),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1,2]}',),
+    ),
+    "migration-marker": Target(
+        lambda data: migration_marker.decode("/z", _node(data)),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (migration_marker.encode(Store.KAFKA, 1, {_TP: 17}), b""),
+    ),
     "filter": Target(
         _regex,
         (ZnodeFormatError,),
         ZNODE_S,
-        (b"a.*", b"(?i)x{2}[a-f&&[^b]]", b"(a+)+$", b"(x|y)*\\1"),
+        (b"a.*", b"(?i)x{2}[a-f&&[^b]]", b"(a+)+$", b"(x)\\1"),
     ),
     # answers of ZooKeeper
     "multi-read": Target(
@@ -551,10 +718,66 @@ TARGETS: Final[dict[str, Target]] = {
     "member-commit": Target(
         _commanded(commands.CommitOffsets(1, "m", 1, {_TP: 1}), 7), (), ANSWER_S, (_committed(7),)
     ),
+    # answers to tools
+    "admin-list": Target(
+        _administered(lambda asked: asked.list_groups(), 3),
+        (BrokerError,),
+        ANSWER_S,
+        (_listed_groups(),),
+    ),
+    "admin-members": Target(
+        _administered(lambda asked: asked.members("g"), 3),
+        (BrokerError,),
+        ANSWER_S,
+        (_described_group(),),
+    ),
+    "admin-retention": Target(
+        _administered(lambda asked: asked.retention_minutes(), 3),
+        (BrokerError,),
+        ANSWER_S,
+        (_described_broker(),),
+    ),
+    "admin-delete": Target(
+        _administered(lambda asked: asked.delete("g", [_TP]), 3),
+        (BrokerError,),
+        ANSWER_S,
+        (_deleted(),),
+    ),
+    "commit-times": Target(
+        lambda data: (
+            offset_times._commit(data[1 : 1 + data[0]], data[1 + data[0] :] or None)
+            if data
+            else None
+        ),
+        (),
+        ANSWER_S,
+        _offsets_seeds(),
+    ),
     # what other members of a group write
     "subscription": Target(wire.decode_subscription, (ValueError,), ZNODE_S, (_SUBSCRIPTION,)),
     "assignment": Target(wire.decode_assignment, (ValueError,), ZNODE_S, (_ASSIGNMENT,)),
     "sticky": Target(wire.decode_sticky, (ValueError,), ZNODE_S, (wire.encode_sticky([_TP], 3),)),
+    **{
+        f"assign-{strategy.name}": _leading(strategy)
+        for strategy in (
+            strategies.RangeStrategy(),
+            strategies.RoundRobinStrategy(),
+            strategies.LegacyStrategy("legacy-range"),
+            strategies.LegacyStrategy("legacy-roundrobin"),
+            StickyStrategy(cooperative=False),
+            StickyStrategy(cooperative=True),
+        )
+    },
+    "streams": Target(
+        _streams,
+        (ValueError,),
+        ZNODE_S,
+        (
+            wire.encode_assignment(
+                wire.AssignmentData(frozenset({_TP}), b'{"streams":[["t",0,1]]}')
+            ),
+        ),
+    ),
     # records
     "records": Target(
         _records,
@@ -599,6 +822,14 @@ TARGETS: Final[dict[str, Target]] = {
         ANSWER_S,
         (_snapshot(_SNAPSHOT),),
     ),
+    "snapshot-sessions": Target(
+        (lambda run: lambda data: run(_resealed_snapshot(data)))(
+            _file(lambda path: _all(read_snapshot_sessions(path)), "snapshot.1")
+        ),
+        (LogFormatError,),
+        ANSWER_S,
+        (_snapshot(_SNAPSHOT),),
+    ),
     "offsets-record": Target(_offsets_record, (), ANSWER_S, _offsets_seeds()),
     # files
     "journal": Target(
@@ -606,6 +837,15 @@ TARGETS: Final[dict[str, Target]] = {
         (JournalFormatError,),
         ANSWER_S,
         (_journal(),),
+    ),
+    "journal-rows": Target(
+        _file(lambda path: _all(read_journal_rows(path)), "j"), (), ANSWER_S, (_journal(),)
+    ),
+    "replay": Target(
+        _file(lambda path: replay("j", read_journal(path)), "j"),
+        (JournalFormatError,),
+        1.0,
+        (_member_journal(),),
     ),
     "plan": Target(
         lambda data: _all(iter(plan_file.parse("p", data).groups)),
@@ -635,3 +875,42 @@ TARGETS: Final[dict[str, Target]] = {
         (b"a=b\\\n c\n# d\nkey\\u0041 : v\n",),
     ),
 }
+
+OWN: Final = "reads what it has written itself"
+DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
+    "migrate/zkmigrate/apply/journal.py": ("migration-journal",),
+    "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
+    "migrate/zkmigrate/formats/plan_file.py": ("plan",),
+    "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
+    "spark/zkaudit/decode/batches.py": ("log", "log-sealed"),
+    "spark/zkaudit/decode/columns.py": ("log", "log-sealed"),
+    "spark/zkaudit/decode/offsets_topic.py": ("offsets-record",),
+    "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),
+    "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
+    "spark/zkaudit/demo.py": OWN,
+    "spark/zkaudit/job/output.py": OWN,
+    "spark/zkaudit/job/stream.py": OWN,
+    "spark/zkaudit/sources/files.py": "options of a job, from its user",
+    "spark/zkaudit/sources/journal.py": ("journal-rows",),
+    "zkconsumer/admin/reads.py": ("replicas", "partition-state"),
+    "zkconsumer/admin/verify.py": ("registration-writer",),
+    "zkconsumer/broker/codecs.py": ("gzip", "snappy", "lz4", "lz4-old", "zstd"),
+    "zkconsumer/broker/connection.py": ("api-versions", "metadata"),
+    "zkconsumer/broker/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
+    "zkconsumer/broker/offset_times.py": ("commit-times",),
+    "zkconsumer/broker/records.py": ("records", "records-sealed"),
+    "zkconsumer/cli/demo_verdict.py": OWN,
+    "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
+    "zkconsumer/core/coordinator/sticky.py": (
+        "sticky",
+        "assign-sticky",
+        "assign-cooperative-sticky",
+    ),
+    "zkconsumer/core/coordinator/strategies.py": ("assign-legacy-range", "streams"),
+    "zkconsumer/core/coordinator/wire.py": ("subscription", "assignment"),
+    "zkconsumer/core/zookeeper/znodes.py": ("registration", "broker-znode", "topic-znode"),
+    "zkconsumer/journal/files.py": ("journal", "replay"),
+    "zkconsumer/runtime/messages.py": "a decoder for applications, which raises to them",
+    "zkconsumer/zk/multiread.py": ("multi-read",),
+}
+"""Every module that calls a function which decodes bytes: its targets, or why it needs none."""

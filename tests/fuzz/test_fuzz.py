@@ -6,6 +6,7 @@ a run, and ``ZKC_FUZZ_INPUTS=N`` makes it longer.
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from tests.fuzz.check import fault
 from tests.fuzz.mutate import mutate
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import DECODERS, TARGETS
 
 pytestmark = pytest.mark.timeout(60)
 FOUND = Path(__file__).parent / "found"
@@ -36,6 +37,29 @@ def test_mutated_inputs(name: str) -> None:
     for _ in range(INPUTS):
         data = mutate(rng, TARGETS[name].seeds)
         assert not (what := fault(TARGETS[name], data)), f"{what}: {data!r} (ZKC_SEED={SEED})"
+
+
+ROOT = Path(__file__).parents[2]
+CALLS = {"loads", "raw_decode", "unpack", "unpack_from", "iter_unpack", "from_bytes", "frombuffer"}
+CALLS |= {"decompress", "decompressobj"}
+
+
+def test_every_decoder_has_a_target() -> None:
+    """A module that decodes bytes is in the table of decoders, with targets that there are."""
+    decoding = {
+        str(path.relative_to(ROOT))
+        for package in ("zkconsumer", "migrate/zkmigrate", "spark/zkaudit")
+        for path in (ROOT / package).rglob("*.py")
+        if not path.is_relative_to(ROOT / "zkconsumer" / "sim")
+        and not path.is_relative_to(ROOT / "zkconsumer" / "testing")
+        and any(
+            isinstance(node, ast.Attribute) and node.attr in CALLS
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        )
+    }
+    assert decoding == set(DECODERS)
+    named = {name for names in DECODERS.values() if isinstance(names, tuple) for name in names}
+    assert named <= set(TARGETS)
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*/*")), ids=lambda path: path.name)
