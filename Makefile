@@ -19,7 +19,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -91,6 +91,12 @@ soak-recovery: setup ## one fault at a time on a quiet group: how long until eve
 fuzz: $(STAMP) ## coverage-guided fuzzing of every decoder of foreign bytes (a minute each)
 	@$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python -m tests.fuzz.run
+
+attack: setup ## 10,000 faults on the connection to ZooKeeper, 2,000 on whole members, 100,000 hostile znodes (an hour)
+	ZKC_FAULTS=10000 $(BIN)/pytest -s tests/faults/test_zk_attack.py
+	ZKC_MEMBER_FAULTS=2000 ZKC_HOSTILE=1000 $(BIN)/pytest -s tests/faults/test_member_attack.py \
+	    tests/faults/test_hostile_group.py
+	ZKC_ZNODES=100000 $(BIN)/pytest -s tests/fuzz/test_hostile_znodes.py
 
 mutants: $(STAMP) ## plant known bugs, two at a time: does a test find each? 15 minutes (ARGS="--only NAME --json")
 	$(BIN)/python -m tests.mutants.run $(ARGS)

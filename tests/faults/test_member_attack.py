@@ -28,7 +28,7 @@ from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 
 SEED = int(os.environ.get("ZKC_SEED", "1"))
-FAULTS = int(os.environ.get("ZKC_MEMBER_FAULTS", "40"))
+FAULTS = int(os.environ.get("ZKC_MEMBER_FAULTS", "30"))
 MEMBERS = 3
 PARTITIONS = 6
 SESSION = 3.0

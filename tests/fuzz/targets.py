@@ -13,6 +13,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -66,7 +67,9 @@ from zkconsumer.core.common.types import (
     Subscription,
     TopicPartition,
 )
-from zkconsumer.core.coordinator import commands, wire
+from zkconsumer.core.coordinator import commands, strategies, wire
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.zookeeper import events as zk_events, znodes
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Node, Stat
@@ -571,6 +574,35 @@ def _checked_lines(data: bytes) -> object:
     return migration_journal.parse("j", sealed)
 
 
+def _leading(strategy: strategies.Strategy) -> Target:
+    """The leader of a group of three assigns; one member's bytes are foreign."""
+    state = strategies.MemberState("c", {"a": 2, "b": 1}, frozenset({_TP}), 3, (frozenset(), -1))
+    seeds = [
+        strategy.subscribe(state),
+        strategy.subscribe(replace(state, before=(frozenset({_TP}), 3))),
+    ]
+    own = seeds[0]
+    seeds += [seed.replace(b'"c"', b'"\\ud800"') for seed in seeds if b'"c"' in seed]
+
+    def run(metadata: bytes) -> object:
+        members = [GroupMember(name, None, own) for name in ("m1", "m2")]
+        members.append(GroupMember("m3", None, metadata))
+        given = strategy.assign(members, {"a": 4, "b": 2, "t": 3})
+        shares = {name: wire.decode_assignment(data) for name, data in given.items()}
+        assert shares.keys() == {"m1", "m2", "m3"}
+        wanted = {"a": 4, "b": 2}
+        streams = [strategies.assign_to_streams("c", wanted, one, {}) for one in shares.values()]
+        assert {tp for one in streams for tp in one} >= {TopicPartition("b", 0)}
+        return streams
+
+    return Target(run, (), ANSWER_S, tuple(seeds))
+
+
+def _streams(data: bytes) -> object:
+    given = wire.decode_assignment(data)
+    return strategies.assign_to_streams("c", {"t": 2}, given, {})
+
+
 TARGETS: Final[dict[str, Target]] = {
     # znodes
     "registration": Target(_subscribed, (ZnodeFormatError,), ZNODE_S, (_REGISTRATION, _FILTER)),
@@ -725,6 +757,27 @@ TARGETS: Final[dict[str, Target]] = {
     "subscription": Target(wire.decode_subscription, (ValueError,), ZNODE_S, (_SUBSCRIPTION,)),
     "assignment": Target(wire.decode_assignment, (ValueError,), ZNODE_S, (_ASSIGNMENT,)),
     "sticky": Target(wire.decode_sticky, (ValueError,), ZNODE_S, (wire.encode_sticky([_TP], 3),)),
+    **{
+        f"assign-{strategy.name}": _leading(strategy)
+        for strategy in (
+            strategies.RangeStrategy(),
+            strategies.RoundRobinStrategy(),
+            strategies.LegacyStrategy("legacy-range"),
+            strategies.LegacyStrategy("legacy-roundrobin"),
+            StickyStrategy(cooperative=False),
+            StickyStrategy(cooperative=True),
+        )
+    },
+    "streams": Target(
+        _streams,
+        (ValueError,),
+        ZNODE_S,
+        (
+            wire.encode_assignment(
+                wire.AssignmentData(frozenset({_TP}), b'{"streams":[["t",0,1]]}')
+            ),
+        ),
+    ),
     # records
     "records": Target(
         _records,
@@ -848,8 +901,12 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/records.py": ("records", "records-sealed"),
     "zkconsumer/cli/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
-    "zkconsumer/core/coordinator/sticky.py": ("sticky",),
-    "zkconsumer/core/coordinator/strategies.py": "pickled classes of the user's own strategies",
+    "zkconsumer/core/coordinator/sticky.py": (
+        "sticky",
+        "assign-sticky",
+        "assign-cooperative-sticky",
+    ),
+    "zkconsumer/core/coordinator/strategies.py": ("assign-legacy-range", "streams"),
     "zkconsumer/core/coordinator/wire.py": ("subscription", "assignment"),
     "zkconsumer/core/zookeeper/znodes.py": ("registration", "broker-znode", "topic-znode"),
     "zkconsumer/journal/files.py": ("journal", "replay"),

@@ -2,7 +2,7 @@
 
 Two members of one group read the same ZooKeeper: whatever is written there, they leave out the same
 znodes, work out the same assignment and take at most 50 ms of processor time. ``ZKC_SEED=N`` sets
-the seed, ``ZKC_ZNODES=100000`` makes a run longer (about four minutes):
+the seed, ``ZKC_ZNODES=100000`` makes a run longer (four minutes on a quiet machine):
 
     ZKC_ZNODES=100000 .venv/bin/pytest tests/fuzz/test_hostile_znodes.py
 """
@@ -19,8 +19,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.fuzz.catastrophic import CATASTROPHIC
 from tests.fuzz.mutate import mutate
 from zkconsumer.admin.topics import BrokersSnapshot, read_brokers
+from zkconsumer.core.common.java_regex import compile_java
+from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Multi, Ok, Reply, SetData
@@ -35,6 +38,7 @@ from zkconsumer.core.zookeeper.znodes import (
     encode_registration,
     topic_path,
 )
+from zkconsumer.errors import ZnodeFormatError
 from zkconsumer.sim.bulk import read_now
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.member import run_now
@@ -202,6 +206,33 @@ def test_members_survive_and_judge_alike() -> None:
     assert found["left out"] > ZNODES / 10
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < MEMORY_MB, f"{grown:.0f} MiB more"
+
+
+TOPICS = ["t1", "test-commands", "__consumer_offsets", "a" * 240, "ab-" * 80, "t" * 249]
+TOPICS += [f"team.orders-{number}.{'x' * (number % 200)}" for number in range(1000)]
+
+
+def test_catastrophic_regexes_cost_little_and_all_members_agree() -> None:
+    """Of fifty filters that would take hours, none takes 50 ms. Two members that list the topics in
+    different orders leave out the same ones, and no regex matches a topic."""
+    assert len(set(CATASTROPHIC)) == 50
+    other = TOPICS[::-1]
+    for regex in CATASTROPHIC:
+        own = Subscription(Pattern.WHITE_LIST, {regex: 1})
+        took = float("inf")
+        verdicts: set[str] = set()
+        for topics in (TOPICS, other, TOPICS):
+            compile_java.cache_clear()
+            begun = time.thread_time()
+            try:
+                assert expand("/z", own, topics, True) == {}
+            except ZnodeFormatError as error:
+                verdicts.add(error.reason)
+            else:
+                verdicts.add("")
+            took = min(took, time.thread_time() - begun)
+        assert len(verdicts) == 1, regex[:80]
+        assert took <= LIMIT_S, f"{took:.3f} s: {regex[:80]}"
 
 
 BROKER_NAMES = ["2147483648", "99999999999", "9" * 5000, "\u0663", "01", "-1", "x"]
