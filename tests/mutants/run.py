@@ -274,7 +274,9 @@ def main(arguments: Sequence[str]) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
-    parser.add_argument("--file", metavar="TEXT", help="mutants of files whose path has this text")
+    parser.add_argument(
+        "--file", action="append", metavar="TEXT", help="files with this in their path; repeatable"
+    )
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="at a time (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--list", action="store_true", help="print the names and end")
@@ -286,7 +288,8 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [
         mutant
         for mutant in mutants
-        if (not options.only or mutant.name in options.only) and (options.file or "") in mutant.file
+        if (not options.only or mutant.name in options.only)
+        and (not options.file or any(text in mutant.file for text in options.file))
     ]
     if options.list:
         print("\n".join(mutant.name for mutant in chosen))
