@@ -78,6 +78,19 @@ def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
     assert made.unconfirmed == ()
 
 
+def test_a_server_whose_next_epoch_begins_late_is_no_witness() -> None:
+    """What it logged in between is missing: the rest of the epoch before may have been there."""
+    made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 4, 6)]), ensemble=2)
+    assert made.dropped == ()
+    assert made.unconfirmed == ((zxid(1, 4), zxid(1, 5)), (zxid(2, 4), zxid(2, 6)))
+
+
+def test_what_a_majority_logged_is_not_dropped() -> None:
+    """There are logs of observers too, more than servers that vote."""
+    made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 1, 6)]), ensemble=1)
+    assert made.dropped == ()
+
+
 def test_what_a_server_went_on_from_is_not_dropped() -> None:
     """Logs of two of three servers, and one of them lagged: what the other has of the epoch before
     its leader's was not cut off, so it may have been committed with the third."""

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit.decode.batches import cuts, end_of_log, read_log, read_snapshot
+from zkaudit.decode.columns import Filters
 from zkaudit.errors import InputMissingError
 from zkaudit.schema import PATH, RUN, SNAPSHOT, TXNLOG, spark_type
-from zkaudit.sources.files import Piece, find as find_logs, pack
+from zkaudit.sources.files import Piece, find as find_logs, pack, within
 from zkaudit.sources.zookeeper import StreamLogReader, ZookeeperTxnlog, parse_options
 
 from zkconsumer.errors import ConfigError
@@ -340,3 +341,16 @@ print(*Registry.names)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.split() == ["zookeeper_txnlog", "zookeeper_snapshot"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "kept"),
+    [(5, None, [1, 10, 20]), (10, None, [10, 20]), (12, None, [10, 20]), (None, 10, [1, 10])],
+)
+def test_logs_that_may_hold_a_wanted_transaction(
+    start: int | None, end: int | None, kept: list[int]
+) -> None:
+    """A log is named by its first one: the one before the next log's may be in it."""
+    pieces = [Piece("s", f"log.{zxid:x}", zxid, 1) for zxid in (1, 10, 20)]
+    found = within(pieces, Filters(start_zxid=start, end_zxid=end))
+    assert [piece.zxid for piece in found] == kept

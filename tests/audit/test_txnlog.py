@@ -8,8 +8,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+from zkaudit.decode import batches as module
 from zkaudit.decode.batches import LogReader
 from zkaudit.decode.columns import Filters
+from zkaudit.decode.snapshot import Snapshot
 from zkaudit.decode.txnlog import (
     FILE_HEADER,
     TXN_HEADER,
@@ -115,3 +117,33 @@ def test_a_failed_multi_that_a_server_took_over_from_another() -> None:
     first, second = decode_payload(transaction(MULTI, body))
     assert (first.type, first.tried, first.path, first.error) == ("error", None, None, 0)
     assert (second.type, second.error) == ("error", -101)
+
+
+def test_a_record_that_is_completed_while_it_is_looked_at_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is writing it."""
+    file = log(tmp_path / "log.1", transaction(DELETE, text(b"/a")))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3])
+
+    def complete(*_: object) -> None:
+        file.write_bytes(whole)
+        monkeypatch.setattr(module, "judge", judge)
+
+    monkeypatch.setattr(module, "judge", complete)
+    reader = LogReader(file, start=len(FILE_HEADER))
+    assert [batch.num_rows for batch in reader.batches()] == [1]
+    assert reader.end is not None
+    assert reader.end.stop is Stop.EOF
+
+
+@pytest.mark.parametrize(
+    ("digest", "last", "complete"), [(None, None, None), (10, None, 10), (10, 12, 12)]
+)
+def test_up_to_where_a_snapshot_is_complete(
+    digest: int | None, last: int | None, complete: int | None
+) -> None:
+    """The later of the two zxids that it names."""
+    snapshot = Snapshot("snapshot.1", 1, {}, {}, digest, digest, last, b"", 0)
+    assert snapshot.complete_zxid == complete

@@ -147,7 +147,7 @@ UNSEEN: Mapping[str, str] = {
     "opens_for_an_old_session": "nothing is held between two sessions",
     "trusts_the_offset_store": "needs a refusal just before a release: not in 50 seeds",
 }
-"""Bugs that no run has found, and why."""
+"""Bugs that no run has found, and why. Unit tests find them (``tests/mutants``)."""
 
 
 def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:

@@ -296,8 +296,8 @@ def trusts_the_offset_store(patch: Patch) -> None:
     """An offset that Kafka refused counts as committed."""
     right = kafka_storage._store
 
-    def store(command: Any, settled: Any) -> Any:
-        script = right(command, settled)
+    def store(command: Any, ctx: Any, settled: Any) -> Any:
+        script = right(command, ctx, settled)
         reply: Any = None
         while True:
             try:

@@ -49,7 +49,7 @@ class ExpiringDriver(LosingDriver):
     """Answers at once; after the first answer its session ends and another one begins."""
 
     def submit(self, op: ZkOp, session: int, on_reply: Callable[[Reply], object]) -> None:
-        if session != self.session_id:
+        if not session or session != self.session_id:
             on_reply(Failed(Code.SESSION_EXPIRED))
             return
         self.requests += 1

@@ -312,6 +312,13 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
     assert info.consumed_offset == 90
 
 
+@pytest.mark.parametrize(("timeout_ms", "seconds"), [(-1, None), (0, 0.0), (250, 0.25)])
+def test_the_timeout_is_in_milliseconds(timeout_ms: int, seconds: float | None) -> None:
+    """A negative one waits for ever, 0 does not wait."""
+    made = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
+    assert iter(made)._timeout == seconds
+
+
 def test_timeout_leaves_the_iterator_usable(info: PartitionTopicInfo) -> None:
     """ConsumerTimeoutError twice in a row, then messages; it takes about as long as it should."""
     tested = stream(timeout_ms=60)

@@ -529,3 +529,12 @@ def test_how_an_owner_ended(
     assert [lifetime.ended for lifetime in replay(history, []).lifetimes] == [ended]
     stage = staging.stage(frame(spark, history))
     assert [r.ended for r in intervals.lifetimes(stage, "owners").collect()] == [ended]
+
+
+def test_the_first_end_of_a_session_counts(spark: SparkSession) -> None:
+    """A second closeSession of it ends nothing."""
+    path = "/consumers/g/owners/t/0"
+    history = [Row(1, 0, 1, "create", path, b"g_c-0", True)]
+    history += [Row(zxid, 0, 1, "closeSession", None) for zxid in (2, 3)]
+    stage = staging.stage(frame(spark, history))
+    assert [row.end_zxid for row in intervals.lifetimes(stage, "owners").collect()] == [2]
