@@ -140,6 +140,25 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
     assert access(filled, group) == (fixed, b"hello \xff")
 
 
+def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
+    filled: Bench, shell: Shell, group: str, tmp_path: Path
+) -> None:
+    """Where the access list lets only others register, the dry run of apply refuses the group by
+    the znode's name, and so does apply, before anything is changed."""
+    path = f"/consumers/{group}/ids"
+    filled.client.ensure_path(path)
+    only_read = [ACL(1, Id("world", "anyone")), make_acl("digest", "a:b", all=True)]
+    filled.client.set_acls(path, only_read)
+    plan = str(tmp_path / "plan")
+    assert shell("plan", "--group", group, "--out", plan)[0] == 0
+    for words in ((), ("--execute",)):
+        status, (row,) = shell.rows("apply", plan, *words)
+        assert (status, row["outcome"]) == (1, "failed")
+        assert f"{path}: the access list does not let zkmigrate register" in row["why"]
+    found, data = access(filled, group)  # without permission the digest is not shown
+    assert ([entry.perms for entry in found], data) == ([1, 31], b"")
+
+
 def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> None:
     """A group that is moved back is open, a move back that is undone locks it again, and a rollback
     opens it. A move that fails leaves a locked group locked."""

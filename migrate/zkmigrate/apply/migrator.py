@@ -18,6 +18,7 @@ from typing import Any, Final
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, T
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
@@ -207,13 +208,19 @@ class Migrator:
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         self._wait_for_earlier_runs(_names(records), change.group)
         self._checks.as_expected(change, resumed)
+        before = self._stores.zk.run(guard.look(change.group))
+        if not before.may_register:
+            raise refused(
+                change.group,
+                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
+                "allow znodes to be created there without an identity",
+            )
         if journal is None:
             self._checks.znodes_as_expected(change, resumed)
             return Result(change.group, Outcome.WOULD, len(change.to))
         name = f"{change.group}_zkmigrate-{self._run}"
         hold = ownership.Hold(change.group, name, int(time.time() * 1000))
         zk = self._stores.zk
-        before = zk.run(guard.look(change.group))
         locked = before.guard is guard.Guard.LOCKED
         claimed = any(record["step"] == "claim" for record in records)
         was_locked = _was_locked(records) if claimed else locked
