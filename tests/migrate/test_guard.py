@@ -279,7 +279,12 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     words = ("guard", "--hold", "--all", "--json", "--zookeeper", cluster.zookeeper)
     log = tmp_path / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *words],
+            stdout=out,
+            stderr=out,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+        )
         try:
             wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
             owners = "/consumers/g/owners/t"

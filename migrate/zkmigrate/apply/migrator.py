@@ -25,7 +25,7 @@ from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.change import Change, back, forward, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
 from zkmigrate.apply.records import begun_by, recorded, since_plan
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError, in_use, refused
 from zkmigrate.formats import plan_file
@@ -267,7 +267,7 @@ class Migrator:
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
             self._checks.source_unchanged(change)
-        why = f"not locked: {unlocked}" if unlocked else ""
+        why = f"{NOT_LOCKED}: {unlocked}" if unlocked else ""
         return Result(change.group, Outcome.DONE, written, why)
 
     def _run_guard(self, script: Script[T]) -> T:
