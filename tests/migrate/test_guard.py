@@ -264,7 +264,8 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     tmp_path: Path,
 ) -> None:
     """apply notices that a lock would not hold and says so; guard --hold owns all partitions, so
-    that an old consumer owns none and fails, and Ctrl-C releases them with status 0."""
+    that an old consumer owns none and fails, also after its session has ended once, and Ctrl-C
+    releases them with status 0."""
     cluster = without_access_lists
     bench = bench_on(cluster)
     bench.topic("t", 2)
@@ -276,7 +277,16 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     assert access(bench, "g") == (OPEN, b"")
 
     code = "from zkmigrate.cli import main; main()"
-    words = ("guard", "--hold", "--all", "--json", "--zookeeper", cluster.zookeeper)
+    words = (
+        "guard",
+        "--hold",
+        "--all",
+        "--json",
+        "--timeout",
+        "4",
+        "--zookeeper",
+        cluster.zookeeper,
+    )
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -289,6 +299,10 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
             wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
             owners = "/consumers/g/owners/t"
             assert sorted(bench.client.get_children(owners)) == ["0", "1"]
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: not bench.client.get_children(owners), 60, "its session has ended")
+            process.send_signal(signal.SIGCONT)
+            wait_until(lambda: len(bench.client.get_children(owners)) == 2, 60, "it is held again")
             with pytest.raises(ClusterError):
                 joined(jvm, cluster.zookeeper, "g", "t", "old")
             assert all(

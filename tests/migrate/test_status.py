@@ -45,7 +45,7 @@ def test_the_truth_of_each_group(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
     """Groups in ZooKeeper only, in Kafka only, in both with different offsets, moved, moved back,
-    under way and unreadable are each told from the others, with members, lag and what to do."""
+    under way and unreadable are each distinguished, with members, lag and what to do."""
     bench.topic(topic, 2, messages=20)
     name = unique[-8:]
     groups = {one: f"{name}-{one}" for one in ("zk", "kafka", "both", "moved", "back", "moving")}

@@ -233,7 +233,7 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
     """A partition without an offset starts where the operator says, and so does a topic that was
-    created again; without a decision neither store is given an offset that nobody stored."""
+    created again; without a decision neither store is given an offset that no client stored."""
     bench.set_zk(group, topic, {0: 3})
     bench.topic(topic, 2, messages=20)
     words = ("plan", "--group", group, "--out")

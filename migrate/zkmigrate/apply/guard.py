@@ -54,7 +54,7 @@ class Guard(Enum):
     LOCKED = "locked"
     """By this tool; ``unlock`` ends it."""
     CLOSED = "closed"
-    """Nobody may register, and this tool has not caused that."""
+    """No client may register, and this tool has not caused that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,12 +179,12 @@ class Migrator:
 
         for group in groups:
             attempt(group)
-        told = 0
+        announced = 0
         while waiting:
-            if len(waiting) != told:
-                told = len(waiting)
+            if len(waiting) != announced:
+                announced = len(waiting)
                 names = shown(group.group for group in waiting)
-                self._stores.on_wait(f"the members of {told} groups to stop: {names}")
+                self._stores.on_wait(f"the members of {announced} groups to stop: {names}")
             time.sleep(_POLL)
             over = time.monotonic() >= deadline
             tried, waiting = waiting, []
