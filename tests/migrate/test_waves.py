@@ -102,12 +102,19 @@ def test_names_that_are_not_known_are_all_listed(
 def test_a_plan_of_another_cluster_is_refused(
     shell: Shell, five: list[str], topic: str, bench: Bench, tmp_path: Path
 ) -> None:
-    """A plan that names another cluster is applied, compared and taken back nowhere else."""
+    """A plan that names another cluster is neither applied nor compared, and a plan that was edited
+    is refused as a whole."""
     plan = tmp_path / "plan"
     assert shell("plan", "--group", five[0], "--out", str(plan))[0] == 0
     head, rest = plan.read_text().split("\n", 1)
     assert json.loads(head)["cluster"]
-    plan.write_text(json.dumps({**json.loads(head), "cluster": "elsewhere"}) + "\n" + rest)
+    (tmp_path / "other").write_text(plan.read_text())
+    plan.write_text(f"{head} \n{rest}")
+    status, _, err = shell("apply", str(plan), "--execute")
+    assert (status, "the file was edited" in err) == (2, True)
+    made = load(str(tmp_path / "other"))
+    lines = render(made.direction, made.made_ms, made.groups, None, "elsewhere")
+    plan.write_text("".join(lines))
     for words in (("apply", str(plan), "--execute"), ("verify", str(plan))):
         status, _, err = shell(*words)
         assert (status, "made for the cluster elsewhere" in err) == (1, True)
