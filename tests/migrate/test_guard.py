@@ -140,6 +140,25 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
     assert access(filled, group) == (fixed, b"hello \xff")
 
 
+def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
+    filled: Bench, shell: Shell, group: str, tmp_path: Path
+) -> None:
+    """Where the access list lets only others register, the dry run of apply refuses the group by
+    the znode's name, and so does apply, before anything is changed."""
+    path = f"/consumers/{group}/ids"
+    filled.client.ensure_path(path)
+    only_read = [ACL(1, Id("world", "anyone")), make_acl("digest", "a:b", all=True)]
+    filled.client.set_acls(path, only_read)
+    plan = str(tmp_path / "plan")
+    assert shell("plan", "--group", group, "--out", plan)[0] == 0
+    for words in ((), ("--execute",)):
+        status, (row,) = shell.rows("apply", plan, *words)
+        assert (status, row["outcome"]) == (1, "failed")
+        assert f"{path}: the access list does not let zkmigrate register" in row["why"]
+    found, data = access(filled, group)  # without permission the digest is not shown
+    assert ([entry.perms for entry in found], data) == ([1, 31], b"")
+
+
 def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> None:
     """A group that is moved back is open, a move back that is undone locks it again, and a rollback
     opens it. A move that fails leaves a locked group locked."""
@@ -245,7 +264,8 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     tmp_path: Path,
 ) -> None:
     """apply notices that a lock would not hold and says so; guard --hold owns all partitions, so
-    that an old consumer owns none and fails, and Ctrl-C releases them with status 0."""
+    that an old consumer owns none and fails, also after its session has ended once, and Ctrl-C
+    releases them with status 0."""
     cluster = without_access_lists
     bench = bench_on(cluster)
     bench.topic("t", 2)
@@ -257,14 +277,32 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     assert access(bench, "g") == (OPEN, b"")
 
     code = "from zkmigrate.cli import main; main()"
-    words = ("guard", "--hold", "--all", "--json", "--zookeeper", cluster.zookeeper)
+    words = (
+        "guard",
+        "--hold",
+        "--all",
+        "--json",
+        "--timeout",
+        "4",
+        "--zookeeper",
+        cluster.zookeeper,
+    )
     log = tmp_path / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *words],
+            stdout=out,
+            stderr=out,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+        )
         try:
             wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
             owners = "/consumers/g/owners/t"
             assert sorted(bench.client.get_children(owners)) == ["0", "1"]
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: not bench.client.get_children(owners), 60, "its session has ended")
+            process.send_signal(signal.SIGCONT)
+            wait_until(lambda: len(bench.client.get_children(owners)) == 2, 60, "it is held again")
             with pytest.raises(ClusterError):
                 joined(jvm, cluster.zookeeper, "g", "t", "old")
             assert all(

@@ -85,7 +85,10 @@ def _watched(words: list[str]) -> int:
     """Run a command that watches; press Ctrl-C when it is at work; return its exit status."""
     code = "from zkmigrate.cli import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-c", code, *words[1:]], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *words[1:]],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.security import make_acl
 from zkmigrate.cli import run
+from zkmigrate.formats.plan_file import render
+from zkmigrate.model import Direction
 
 from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
 from zkconsumer.testing.supervisor import Supervisor
@@ -25,16 +27,13 @@ EVERY_COMMAND = (
     ["verify", "{folder}/plan"],
     ["export", "--all", "--store", "kafka"],
 )
-PLAN = (
-    '{"zkmigrate": 1, "direction": "zk-to-kafka", "made_ms": 1}\n{"groups": 0, "partitions": 0}\n'
-)
 
 
 def error_of(
     capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], zookeeper: str
 ) -> str:
     """The one line that a command prints when it fails."""
-    (folder / "plan").write_text(PLAN)
+    (folder / "plan").write_text("".join(render(Direction.ZK_TO_KAFKA, 1, [])))
     capsys.readouterr()
     arguments = [word.format(folder=folder) for word in words]
     assert run([*arguments, "--zookeeper", zookeeper, "--timeout", "10"]) == 1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.security import make_acl
 from zkmigrate.apply.journal import Journal
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome
@@ -98,16 +102,76 @@ def test_names_that_are_not_known_are_all_listed(
 def test_a_plan_of_another_cluster_is_refused(
     shell: Shell, five: list[str], topic: str, bench: Bench, tmp_path: Path
 ) -> None:
-    """A plan that names another cluster is applied, compared and taken back nowhere else."""
+    """A plan that names another cluster is neither applied nor compared, and a plan that was edited
+    is refused as a whole."""
     plan = tmp_path / "plan"
     assert shell("plan", "--group", five[0], "--out", str(plan))[0] == 0
     head, rest = plan.read_text().split("\n", 1)
     assert json.loads(head)["cluster"]
-    plan.write_text(json.dumps({**json.loads(head), "cluster": "elsewhere"}) + "\n" + rest)
+    (tmp_path / "other").write_text(plan.read_text())
+    plan.write_text(f"{head} \n{rest}")
+    status, _, err = shell("apply", str(plan), "--execute")
+    assert (status, "the file was edited" in err) == (2, True)
+    made = load(str(tmp_path / "other"))
+    lines = render(made.direction, made.made_ms, made.groups, None, "elsewhere")
+    plan.write_text("".join(lines))
     for words in (("apply", str(plan), "--execute"), ("verify", str(plan))):
         status, _, err = shell(*words)
         assert (status, "made for the cluster elsewhere" in err) == (1, True)
     assert moved(bench, five, topic) == []
+
+
+def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
+    bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
+) -> None:
+    """Of an estate in which each kind of fault occurs, every broken group is named with its kind
+    and what to do, by plan and by apply, and every other group is moved and locked."""
+    name = unique[-8:]
+    again = f"{topic}-again"
+    good = [f"{name}-good-{number:02}" for number in range(20)]
+    broken = {
+        "live": "live-member", "owned": "owned", "garbage": "unreadable", "hidden": "unreadable",
+        "conflict": "conflict", "beyond": "out-of-range", "gone": "topic-missing",
+        "partition": "partition-missing", "again": "topic-recreated", "foreign": "foreign-layout",
+        "slipped": "slipped-offsets", "marker": "unknown", "empty": "nothing-stored",
+    }  # fmt: skip
+    root = {kind: f"/consumers/{name}-{kind}" for kind in broken}
+    bench.set_zk(f"{name}-again", again, {0: 3})  # before the topic is created
+    bench.topic(topic, 2)
+    bench.topic(again, 1)
+    for group in [*good, *(f"{name}-{kind}" for kind in broken if kind != "empty")]:
+        bench.set_zk(group, topic, {0: 3, 1: 4})
+    create = bench.client.create
+    create(f"{root['live']}/ids/x", b"{}", makepath=True)
+    create(f"{root['owned']}/owners/{topic}/0", b"x-0", makepath=True)
+    bench.set_zk(f"{name}-garbage", topic, {0: b"three"})
+    znode = f"{root['hidden']}/offsets/{topic}/0"
+    bench.client.set_acls(znode, [make_acl("digest", "a:b", all=True)])
+    bench.set_kafka(f"{name}-conflict", topic, {0: 9})
+    bench.set_zk(f"{name}-beyond", topic, {0: 999})
+    bench.set_zk(f"{name}-gone", f"{topic}-gone", {0: 3})
+    bench.set_zk(f"{name}-partition", topic, {7: 3})
+    create(f"{root['foreign']}/offsets/{topic}/x", b"1")
+    create(f"{root['slipped']}/offset/{topic}/0", b"9", makepath=True)
+    create(f"{root['marker']}/migration", b"{")
+    create(root["empty"], makepath=True)
+
+    plan = str(tmp_path / "plan")
+    status, rows = shell.rows("plan", "--groups-regex", f"{name}-.*", "--out", plan)
+    assert status == 1
+    found = {row["group"]: row for row in rows if row["kind"]}
+    assert {one.removeprefix(f"{name}-"): row["kind"] for one, row in found.items()} == broken
+    assert all(row["what"] and row["fix"] for row in found.values())
+    status, rows = shell.rows("apply", plan, "--execute")
+    assert status == 1
+    assert {row["group"] for row in rows if row["outcome"] == "done"} == set(good)
+    assert all(row["why"] for row in rows if row["outcome"] != "done")
+    for group in good:
+        assert len(bench.committed(group, {topic: 2})) == 2
+    status, rows = shell.rows("verify", plan)
+    assert (status, {row["group"] for row in rows}) == (1, set(found))
+    status, rows = shell.rows("status", "--groups-regex", f"{name}-good.*")
+    assert (status, {(row["truth"], row["locked"]) for row in rows}) == (0, {("kafka", "locked")})
 
 
 # -- decisions -------------------------------------------------------------------------------------
@@ -176,7 +240,7 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
     """A partition without an offset starts where the operator says, and so does a topic that was
-    created again; without a decision neither store is given an offset that nobody stored."""
+    created again; without a decision neither store is given an offset that no client stored."""
     bench.set_zk(group, topic, {0: 3})
     bench.topic(topic, 2, messages=20)
     words = ("plan", "--group", group, "--out")
@@ -325,6 +389,9 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     assert sum(offset for offset in offsets.values()) == 11
     assert shell("verify", plan)[0] == 0
     assert shell("apply", plan, "--execute")[0] == 0
+    again = str(tmp_path / "again")
+    assert shell("plan", *chosen, "--at-apply", "--out", again)[0] == 0
+    assert shell("verify", again)[0] == 0  # they are moved, though not by this plan
     assert shell("rollback", plan, "--group", five[4], "--execute")[0] == 0
     assert moved(bench, five, topic) == ["0", "1", "2", "3"]
 
@@ -414,3 +481,36 @@ def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topi
     assert [one.outcome.value for one in results] == [
         "skipped", "done", "skipped", "was done before", "was done before",
     ]  # fmt: skip
+
+
+def test_waiting_for_members_ends_at_ctrl_c(
+    bench: Bench, five: list[str], topic: str, tmp_path: Path, shell: Shell
+) -> None:
+    """apply --wait names the groups it waits for; Ctrl-C ends it with status 130, and what it has
+    moved until then is done. Without waiting the group with members fails and is named."""
+    member = f"/consumers/{five[0]}/ids/{five[0]}_x"
+    plan = str(tmp_path / "plan")
+    chosen = ("--group", five[0], "--group", five[1])
+    assert shell("plan", *chosen, "--at-apply", "--out", plan)[0] == 0
+    bench.client.create(member, b"{}", makepath=True)
+    code = "from zkmigrate.cli import main; main()"
+    words = ("apply", plan, "--execute", "--wait", "600", "--zookeeper", shell.zookeeper)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert f"waiting for the members of 1 groups to stop: {five[0]}" in line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "run the same command again" in process.stderr.read()
+    assert moved(bench, five, topic) == ["1"]
+    status, rows = shell.rows("apply", plan, "--execute")
+    assert (status, [row["outcome"] for row in rows]) == (1, ["failed", "was done before"])
+    assert f"{five[0]}_x" in rows[0]["why"]
+    bench.client.delete(member)
+    assert shell("apply", plan, "--execute", "--wait", "5")[0] == 0
+    assert moved(bench, five, topic) == ["0", "1"]

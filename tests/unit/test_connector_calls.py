@@ -21,6 +21,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.health import Membership
 from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.threads import MemberThread
 
@@ -76,6 +77,9 @@ class Connector(StreamConnector):
 
     def _make_loop(self, *_: object) -> StuckLoop:
         return self.loop
+
+    def _membership(self, loop: object) -> Membership:
+        raise NotImplementedError
 
     def metrics(self) -> Metrics:
         raise NotImplementedError

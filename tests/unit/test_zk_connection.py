@@ -19,10 +19,14 @@ from zkconsumer.zk.connection import Connection, Handler
 SESSION = 6.0
 
 
+def _unexpected(error: BaseException) -> None:
+    raise AssertionError("nothing is handled in these tests") from error
+
+
 @pytest.fixture
 def connection() -> Connection:
     """The connection of a client that is not started, to two servers."""
-    return Connection(KazooClient("127.0.0.1:1,127.0.0.1:2", handler=Handler()), SESSION)
+    return Connection(KazooClient("127.0.0.1:1,127.0.0.1:2", handler=Handler(_unexpected)), SESSION)
 
 
 def test_a_server_may_be_silent_for_a_third_of_the_session(connection: Connection) -> None:

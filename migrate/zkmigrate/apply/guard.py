@@ -54,7 +54,7 @@ class Guard(Enum):
     LOCKED = "locked"
     """By this tool; ``unlock`` ends it."""
     CLOSED = "closed"
-    """Nobody may register, and this tool has not caused that."""
+    """No client may register, and this tool has not caused that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,14 @@ class Found:
     acl: Acl | None = None
     version: int = 0
     old_data: bytes = b""
+
+    @property
+    def may_register(self) -> bool:
+        """Whether the migrator, which has no identity, may register once the group is unlocked."""
+        entries = self.record or (self.acl.entries if self.acl else None)
+        if entries is None:
+            return True  # there is no such znode yet
+        return any(one.perms & CREATE and one.scheme in ("world", "ip") for one in entries)
 
 
 def look(group: str) -> Script[Found]:
@@ -108,12 +116,15 @@ def lock(group: str, now_ms: int) -> Script[str | None]:
             if found.acl is None:
                 yield from ensure_path(set(), path)
                 continue
-            if found.record is None:
-                data = _encode(now_ms, found.acl.entries, found.data)
-                yield from attempt(SetData(path, data, found.version))
-                continue
-            entries = tuple(_without_create(entry) for entry in found.record)
-            yield from attempt(SetAcl(path, entries, found.acl.version))
+            record = found.record
+            if record is None:
+                record = found.acl.entries
+                data = _encode(now_ms, record, found.data)
+                if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
+                    continue
+            entries = tuple(_without_create(entry) for entry in record)
+            if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Ok):
+                break
         if not (yield from _can_register(group)):
             return None
     except Refused as refused:

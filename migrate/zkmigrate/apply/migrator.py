@@ -18,13 +18,14 @@ from typing import Any, Final
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import Script, T
+from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard, ownership
 from zkmigrate.apply.change import Change, back, forward, record_of
 from zkmigrate.apply.checks import Checks
 from zkmigrate.apply.journal import Effect, Journal, no_effect
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
 from zkmigrate.apply.records import begun_by, recorded, since_plan
 from zkmigrate.errors import GroupInUseError, GroupRefusedError, JournalError, in_use, refused
 from zkmigrate.formats import plan_file
@@ -178,12 +179,12 @@ class Migrator:
 
         for group in groups:
             attempt(group)
-        told = 0
+        announced = 0
         while waiting:
-            if len(waiting) != told:
-                told = len(waiting)
+            if len(waiting) != announced:
+                announced = len(waiting)
                 names = shown(group.group for group in waiting)
-                self._stores.on_wait(f"the members of {told} groups to stop: {names}")
+                self._stores.on_wait(f"the members of {announced} groups to stop: {names}")
             time.sleep(_POLL)
             over = time.monotonic() >= deadline
             tried, waiting = waiting, []
@@ -207,13 +208,19 @@ class Migrator:
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         self._wait_for_earlier_runs(_names(records), change.group)
         self._checks.as_expected(change, resumed)
+        before = self._stores.zk.run(guard.look(change.group))
+        if not before.may_register:
+            raise refused(
+                change.group,
+                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
+                "allow znodes to be created there without an identity",
+            )
         if journal is None:
             self._checks.znodes_as_expected(change, resumed)
             return Result(change.group, Outcome.WOULD, len(change.to))
         name = f"{change.group}_zkmigrate-{self._run}"
         hold = ownership.Hold(change.group, name, int(time.time() * 1000))
         zk = self._stores.zk
-        before = zk.run(guard.look(change.group))
         locked = before.guard is guard.Guard.LOCKED
         claimed = any(record["step"] == "claim" for record in records)
         was_locked = _was_locked(records) if claimed else locked
@@ -260,7 +267,7 @@ class Migrator:
         journal.write(group=change.group, step=f"{prefix}done")
         if not undo:
             self._checks.source_unchanged(change)
-        why = f"not locked: {unlocked}" if unlocked else ""
+        why = f"{NOT_LOCKED}: {unlocked}" if unlocked else ""
         return Result(change.group, Outcome.DONE, written, why)
 
     def _run_guard(self, script: Script[T]) -> T:

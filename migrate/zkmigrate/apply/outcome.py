@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+NOT_LOCKED = "not locked"
+"""How the remark of a group begins that is moved, and whose old consumers could still start."""
+
 
 class Outcome(Enum):
     """What became of a group. The value is what commands print."""

@@ -50,10 +50,10 @@ def guard(
 ) -> None:
     """Keep the old consumers of moved groups from starting.
 
-    Nobody may create a registration below the group's ids znode any more, so that an old consumer
-    fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over. A dry run
-    unless --execute is given; release ends it. Exit status 1 when a group that was moved is not
-    locked or held, or one named with --group was not moved.
+    No client may create a registration below the group's ids znode any more, so that an old
+    consumer fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over.
+    A dry run unless --execute is given; release ends it. Exit status 1 when a group that was moved
+    is not locked or held, or one named with --group was not moved.
 
     With --hold groups that are locked are left alone, and the command ends when none is left.
     """
@@ -139,8 +139,11 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
             click.echo(f"{len(holding.held)} groups are held; Ctrl-C releases them", err=True)
             while holding.held:
                 time.sleep(_POLL)
-                for _ in _said(holding.look(), how):
-                    pass
+                try:
+                    for _ in _said(holding.look(), how):
+                        pass
+                except ZkConsumerError as error:
+                    click.echo(f"error: {printable(str(error))}; trying again", err=True)
         except KeyboardInterrupt:
             holding.release()
             click.echo("released", err=True)

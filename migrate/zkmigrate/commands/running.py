@@ -12,7 +12,7 @@ import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkmigrate.apply.journal import read_records
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
@@ -154,5 +154,9 @@ def print_results(
         + (f"; {left} offsets stay behind" if left else ""),
         err=True,
     )
+    unlocked = sum(one.why.startswith(NOT_LOCKED) for one in results)
+    if unlocked:
+        hint = "keep old consumers out with zkmigrate guard --hold"
+        click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)
     good = all(one.outcome.good for one in results)
     click.get_current_context().exit(0 if good else 1)

@@ -22,6 +22,7 @@ from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.status import UNKNOWN, Status, status_of, unknown
+from zkmigrate.plan.values import Kind
 from zkmigrate.stores.sessions import Stores
 
 
@@ -73,7 +74,8 @@ def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
                 row, code = status_of(state, locked[state.group], now_ms, retention)
             else:
                 name, problem = state
-                row, code = unknown(name, f"{problem.what}: {problem.fix}"), UNKNOWN
+                row = unknown(name, f"{problem.what}: {problem.fix}")
+                code = 0 if problem.kind is Kind.BAD_NAME else UNKNOWN  # a group of Kafka's alone
             rows.append(row)
             codes.append(code)
             progress.group(row.group, not row.attention)

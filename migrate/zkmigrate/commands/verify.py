@@ -20,7 +20,7 @@ from zkmigrate.commands.selection import Selection, plan_selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.plan.values import GroupPlan, Problem
+from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 from zkmigrate.stores import migration_marker
 
 
@@ -75,7 +75,7 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Lo
             written = recorded(begun.get(group.group, []))
             if written is not None:
                 ready.append(written)
-            elif loaded.at_apply is not None:
+            elif loaded.at_apply is not None and group.verdict is not Verdict.MOVED:
                 what = "is planned when it is applied, and was not applied"
                 found.append(verify.about_group(group, verify.NOT_MOVED, what))
             elif group.problems:

@@ -1,9 +1,10 @@
 """The plan file: JSON Lines that a person can review and ``apply`` carries out.
 
 The first line says what the plan is, then each group has a line of its own, followed by one line
-for each of its partitions; the last line holds the totals, so that a file that was cut off is
-noticed. Everything that a reader does not know exactly is refused. A plan may be large: ``load``
-checks all of it, then its groups are read again one by one as they are needed. One thread.
+for each of its partitions; the last line holds the totals and a checksum, so that a file that was
+cut off or edited is noticed. Everything that a reader does not know exactly is refused. A plan may
+be large: ``load`` checks all of it, then its groups are read again one by one as they are needed.
+One thread.
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ def render(
     }
     if at_apply is not None:
         first["at_apply"] = decisions_file.to_json(at_apply)
-    yield encode(first) + "\n"
+    digest = hashlib.sha256()
+
+    def line(document: dict[str, Any]) -> str:
+        text = encode(document) + "\n"
+        digest.update(text.encode())
+        return text
+
+    yield line(first)
     count = partitions = 0
     for group in groups:
         count += 1
@@ -95,9 +103,9 @@ def render(
                 {**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in group.stays
             ],
         }
-        yield encode(head) + "\n"
+        yield line(head)
         for entry in group.entries:
-            line: dict[str, Any] = {
+            planned: dict[str, Any] = {
                 "topic": entry.tp.topic,
                 "partition": entry.tp.partition,
                 "zookeeper": entry.zk,
@@ -108,11 +116,11 @@ def render(
                 "reason": entry.reason,
             }
             if entry.kafka and entry.kafka.leader_epoch != -1:
-                line["leader_epoch"] = entry.kafka.leader_epoch
+                planned["leader_epoch"] = entry.kafka.leader_epoch
             if entry.kafka and entry.kafka.metadata:
-                line["metadata"] = entry.kafka.metadata
-            yield encode(line) + "\n"
-    yield encode({"groups": count, "partitions": partitions}) + "\n"
+                planned["metadata"] = entry.kafka.metadata
+            yield line(planned)
+    yield line({"groups": count, "partitions": partitions, "sha256": digest.hexdigest()})
 
 
 def parse(name: str, data: bytes) -> PlanFile:
@@ -205,7 +213,11 @@ class _Reader:
     def groups(self) -> Iterator[GroupPlan]:
         names: set[str] = set()
         partitions = 0
-        while "group" in (line := self.line()):
+        while True:
+            before = self._hash.copy()
+            line = self.line()
+            if "group" not in line:
+                break
             plan = self.group(line)
             if plan.group in names:
                 self.refuse(f"group {plan.group!a} occurs twice")
@@ -214,6 +226,8 @@ class _Reader:
             yield plan
         if line.get("groups") != len(names) or line.get("partitions") != partitions:
             self.refuse("the totals at the end do not agree: the file was cut or edited")
+        if line.get("sha256") != before.hexdigest():
+            self.refuse("the checksum does not agree: the file was edited; make a new plan instead")
         if self._file.readline(1):
             self._number += 1
             self.refuse("something follows the totals")
