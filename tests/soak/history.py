@@ -85,6 +85,14 @@ class Registration:
 
 
 @dataclass(slots=True)
+class Expelled:
+    """A member on the coordinator found that it was not a member any more."""
+
+    member: str
+    at: float
+
+
+@dataclass(slots=True)
 class Lowered:
     """A committed offset that went down."""
 
@@ -137,6 +145,7 @@ class History:
     """From the end of the last fault of several to the next one's beginning."""
     claims: list[Claim] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
+    expelled: list[Expelled] = field(default_factory=list)
     lowered: list[Lowered] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -159,6 +168,7 @@ def load(path: Path) -> History:
         ("faults", FaultRecord),
         ("claims", Claim),
         ("registrations", Registration),
+        ("expelled", Expelled),
         ("lowered", Lowered),
         ("foreign", Foreign),
         ("findings", Finding),

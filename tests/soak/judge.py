@@ -185,6 +185,9 @@ def breaks(history: History) -> dict[str, list[Break]]:
                 for member in fault.members:
                     end = fault.ended + history.session + SLACK
                     found[member].append(Break(fault.began, end, fault.kind))
+        for one in history.expelled:
+            began = one.at - history.session - SLACK
+            found[one.member].append(Break(began, one.at, "expelled"))
         return found
     closed = [
         (fault.began, fault.ended, member)

@@ -248,7 +248,13 @@ def judge_again(folder: Path) -> dict[str, Any]:
     """The verdict on a run whose files are there."""
     history = load(folder / "history.json")
     read_messages(history, folder / "ledgers")
-    for part in (history.claims, history.registrations, history.lowered, history.foreign):
+    for part in (
+        history.claims,
+        history.registrations,
+        history.expelled,
+        history.lowered,
+        history.foreign,
+    ):
         part.clear()
     history.commits = 0
     audit.read(folder, history)
