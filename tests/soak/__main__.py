@@ -15,7 +15,10 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from subprocess import SubprocessError
 from types import FrameType
+
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.arena import Settings
 from tests.soak.kinds import KINDS
@@ -64,7 +67,9 @@ def main() -> int:
     kinds = list(KINDS) if options.kind == "all" else [options.kind]
     status, results = 0, []
     for kind in kinds:
-        folder = (options.out / f"{kind}-{seed}").absolute()
+        mode = "recovery" if options.recovery else options.broken
+        name = "-".join(filter(None, [kind, str(seed), mode]))
+        folder = (options.out / name).absolute()
         settings = Settings(
             kind=kind,
             seconds=options.seconds,
@@ -88,7 +93,7 @@ def main() -> int:
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
             return 2
-        except (ZkConsumerError, OSError) as error:
+        except (ZkConsumerError, OSError, SubprocessError, KazooTimeoutError) as error:
             sys.stderr.write(f"could not run: {error}\n")
             status = 2
             continue

@@ -5,7 +5,7 @@ the one clock of this machine; those of ZooKeeper's logs too. No IO, except ``sa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,7 +156,7 @@ class History:
 
     def save(self, path: Path) -> None:
         """Write all but the messages, which the ledgers hold."""
-        kept = asdict(self) | {"acked": {}, "delivered": {}}
+        kept = asdict(replace(self, acked={}, delivered={}))
         path.write_text(json.dumps(kept, indent=1) + "\n")
 
 

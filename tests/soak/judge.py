@@ -7,7 +7,7 @@ member. What was handed out from one commit interval before a break to its end m
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -424,21 +424,27 @@ def idle_members(history: History) -> list[Violation]:
 def unowned(history: History) -> list[Violation]:
     """Rule ``unowned partition``."""
     found = []
-    for began, ended in windows(history):
-        for partition, acked in history.acked.items():
-            waiting = [m for m in acked.values() if began <= m.at <= ended - WATCHED / 2]
-            got = [m for m in history.delivered.get(partition, ()) if began <= m.at <= ended]
-            if waiting and not got:
+    for partition, acked in history.acked.items():
+        written = sorted(message.at for message in acked.values())
+        got = [message.at for message in history.delivered.get(partition, ())]
+        for began, ended in windows(history):
+            waiting = _between(written, began, ended - WATCHED / 2)
+            if waiting and not _between(got, began, ended):
                 found.append(
                     Violation(
                         "unowned partition",
-                        f"partition {partition}: {len(waiting)} messages were written and none "
+                        f"partition {partition}: {waiting} messages were written and none "
                         f"handed out from {began:.3f} to {ended:.3f}",
                         began,
                         partition=partition,
                     )
                 )
     return found
+
+
+def _between(times: Sequence[float], began: float, ended: float) -> int:
+    """How many of the ordered times lie there."""
+    return bisect_right(times, ended) - bisect_left(times, began)
 
 
 def hung(history: History) -> list[Violation]:
