@@ -402,8 +402,11 @@ def idle_members(history: History) -> list[Violation]:
             times[message.member].append(message.at)
     for each in times.values():
         each.sort()
+    written = [sorted(m.at for m in acked.values()) for acked in history.acked.values()]
     found = []
     for began, ended in windows(history):
+        if not all(_between(times, began, ended - WATCHED / 2) for times in written):
+            continue  # the brokers took nothing: there was nothing to hand out
         for life in history.lives:
             if not life.ours or life.began > began - HEAL or (life.ended or ended) < ended:
                 continue

@@ -258,7 +258,8 @@ def judge_again(folder: Path) -> dict[str, Any]:
         part.clear()
     history.commits = 0
     audit.read(folder, history)
-    return judge.judge(history) | {
-        "faults": recovery.counted(history),
-        "recovery": recovery.table(history),
-    }
+    file = folder / "result.json"
+    result = json.loads(file.read_text()) | judge.judge(history)
+    result |= {"faults": recovery.counted(history), "recovery": recovery.table(history)}
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    return result

@@ -164,6 +164,16 @@ def test_resources_that_grow() -> None:
     assert not judge.judge(healthy(), grown(table))["violations"]
 
 
+def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
+    """There is nothing to hand out then."""
+    history = healthy()
+    for partition in (0, 1):
+        acked = history.acked[partition]
+        history.acked[partition] = {offset: m for offset, m in acked.items() if m.at < 24}
+        history.delivered[partition] = [m for m in history.delivered[partition] if m.at < 24.1]
+    assert rules(history) == set()
+
+
 @pytest.mark.parametrize(
     ("first", "how", "broken"),
     [
