@@ -173,7 +173,7 @@ def load(path: Path) -> History:
         ("foreign", Foreign),
         ("findings", Finding),
     ):
-        kept[name] = [kind(**one) for one in kept[name]]
+        kept[name] = [kind(**one) for one in kept.get(name, ())]
     kept["quiet"] = [tuple(one) for one in kept["quiet"]]
     return History(**kept)
 
