@@ -42,6 +42,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--recovery", type=int, metavar="ROUNDS", help="one fault at a time, so many of each kind"
     )
+    parser.add_argument(
+        "--only", default="", metavar="FAULTS", help='of a recovery run: "kill,leader: killed"'
+    )
     parser.add_argument("--every", type=float, help="one fault each so many seconds, no storms")
     parser.add_argument("--audit", action="store_true", help="with all findings of zkaudit")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="judge a run's files again")
@@ -82,7 +85,8 @@ def main() -> int:
             broken=options.broken,
             audit=options.audit,
         )
-        run = Run(settings, options.recovery, options.every, quiet=options.json)
+        only = frozenset(filter(None, options.only.split(",")))
+        run = Run(settings, options.recovery, options.every, only, quiet=options.json)
         if options.plan:
             run.show_plan()
             continue

@@ -402,11 +402,14 @@ def idle_members(history: History) -> list[Violation]:
             times[message.member].append(message.at)
     for each in times.values():
         each.sort()
-    written = [sorted(m.at for m in acked.values()) for acked in history.acked.values()]
+    delivered = [[m.at for m in each] for each in history.delivered.values()]
+    stuck = {window for window, _, _ in waiting(history)}
     found = []
     for began, ended in windows(history):
-        if not all(_between(times, began, ended - WATCHED / 2) for times in written):
-            continue  # the brokers took nothing: there was nothing to hand out
+        if (began, ended) not in stuck and not all(
+            _between(each, began, ended) for each in delivered
+        ):
+            continue  # there was nothing to hand out: the brokers took nothing
         for life in history.lives:
             if not life.ours or life.began > began - HEAL or (life.ended or ended) < ended:
                 continue
@@ -426,22 +429,37 @@ def idle_members(history: History) -> list[Violation]:
 
 def unowned(history: History) -> list[Violation]:
     """Rule ``unowned partition``."""
+    return [
+        Violation(
+            "unowned partition",
+            f"partition {partition}: {count} messages were written and not "
+            f"handed out from {began:.3f} to {ended:.3f}",
+            began,
+            partition=partition,
+        )
+        for (began, ended), partition, count in waiting(history)
+    ]
+
+
+def waiting(history: History) -> list[tuple[tuple[float, float], int, int]]:
+    """Windows in which a partition had nothing handed out, and messages that came too late for it:
+    how many. (A message may be handed out before its producer has seen the acknowledgement.)"""
     found = []
     for partition, acked in history.acked.items():
-        written = sorted(message.at for message in acked.values())
+        first: dict[int, float] = {}
+        for message in history.delivered.get(partition, ()):
+            first.setdefault(message.offset, message.at)
         got = [message.at for message in history.delivered.get(partition, ())]
         for began, ended in windows(history):
-            waiting = _between(written, began, ended - WATCHED / 2)
-            if waiting and not _between(got, began, ended):
-                found.append(
-                    Violation(
-                        "unowned partition",
-                        f"partition {partition}: {waiting} messages were written and none "
-                        f"handed out from {began:.3f} to {ended:.3f}",
-                        began,
-                        partition=partition,
-                    )
-                )
+            if _between(got, began, ended):
+                continue
+            late = sum(
+                began <= message.at <= ended - WATCHED / 2
+                and first.get(message.offset, ended) >= ended
+                for message in acked.values()
+            )
+            if late:
+                found.append(((began, ended), partition, late))
     return found
 
 

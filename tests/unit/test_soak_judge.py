@@ -174,6 +174,20 @@ def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
     assert rules(history) == set()
 
 
+def test_a_producer_that_sees_acknowledgements_late() -> None:
+    """What was handed out before the producer knew that it was stored did not wait."""
+    history = healthy()
+    for partition in (0, 1):
+        acked = history.acked[partition]
+        history.delivered[partition] = [m for m in history.delivered[partition] if m.at < 25]
+        history.acked[partition] = {
+            offset: m._replace(at=30.0 if m.at > 24 else m.at)
+            for offset, m in acked.items()
+            if m.at < 24.9
+        }
+    assert rules(history) == set()
+
+
 @pytest.mark.parametrize(
     ("first", "how", "broken"),
     [
