@@ -265,6 +265,7 @@ def test_recovery_is_the_end_of_the_last_gap() -> None:
     assert recovery.last_gap(times, 10.0, 17.0) == 3.0
     assert recovery.last_gap(times, 5.0, 9.5) == 0.0
     assert recovery.last_gap(times, 14.0, 17.0) == 0.0
+    assert recovery.last_gap(times, 5.0, 10.0) == 0.0  # the gap is the next fault's
     assert recovery.last_gap(times[:100], 9.0, 17.0) == 8.0  # never back
 
 
