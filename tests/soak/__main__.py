@@ -15,7 +15,10 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from subprocess import SubprocessError
 from types import FrameType
+
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.arena import Settings
 from tests.soak.kinds import KINDS
@@ -38,6 +41,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--broken", default="", help="a broken build: see tests/soak/broken.py")
     parser.add_argument(
         "--recovery", type=int, metavar="ROUNDS", help="one fault at a time, so many of each kind"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="FAULTS", help='of a recovery run: "kill,leader: killed"'
     )
     parser.add_argument("--every", type=float, help="one fault each so many seconds, no storms")
     parser.add_argument("--audit", action="store_true", help="with all findings of zkaudit")
@@ -64,7 +70,9 @@ def main() -> int:
     kinds = list(KINDS) if options.kind == "all" else [options.kind]
     status, results = 0, []
     for kind in kinds:
-        folder = (options.out / f"{kind}-{seed}").absolute()
+        mode = "recovery" if options.recovery else options.broken
+        name = "-".join(filter(None, [kind, str(seed), mode]))
+        folder = (options.out / name).absolute()
         settings = Settings(
             kind=kind,
             seconds=options.seconds,
@@ -77,7 +85,8 @@ def main() -> int:
             broken=options.broken,
             audit=options.audit,
         )
-        run = Run(settings, options.recovery, options.every, quiet=options.json)
+        only = frozenset(filter(None, options.only.split(",")))
+        run = Run(settings, options.recovery, options.every, only, quiet=options.json)
         if options.plan:
             run.show_plan()
             continue
@@ -88,7 +97,7 @@ def main() -> int:
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
             return 2
-        except (ZkConsumerError, OSError) as error:
+        except (ZkConsumerError, OSError, SubprocessError, KazooTimeoutError) as error:
             sys.stderr.write(f"could not run: {error}\n")
             status = 2
             continue

@@ -25,7 +25,7 @@ from zkaudit.sources.offsets import consumer
 
 from tests.audit.tables.test_intervals import Lifetime, Row, member_of, replay
 from tests.soak.arena import GROUP, ROOT, TOPIC, Arena
-from tests.soak.history import Claim, Finding, Foreign, History, Lowered, Registration
+from tests.soak.history import Claim, Expelled, Finding, Foreign, History, Lowered, Registration
 from tests.soak.kinds import KINDS
 from zkconsumer.errors import ClusterError
 
@@ -144,6 +144,8 @@ def _from_journals(history: History, place: Path) -> None:
                     mine[partition] = Claim(number, _name(entry["member"]), 0, at, None)
                     history.claims.append(mine[partition])
             elif name in ("FetchingStopped", "Dropped"):
+                if name == "Dropped":
+                    history.expelled.append(Expelled(_name(entry["member"]), at))
                 for partition in entry.get("offsets", ()):
                     if partition in mine:
                         mine.pop(partition).ended = at

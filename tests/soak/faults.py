@@ -27,7 +27,7 @@ from zkconsumer.testing.servers import Server
 
 LOCK_SECONDS = 90.0
 STORM_SECONDS = 20.0
-STORM_FAULTS = 18
+STORM_FAULTS = 22
 HEAL_SECONDS = 10.0
 """This long after the last fault of a storm no member may be idle and no partition unowned."""
 JUDGED_SECONDS = 2.0
@@ -236,7 +236,11 @@ def silent(act: Act) -> str:
 
 
 def ambiguous(act: Act) -> str:
-    """The connection closes after a commit was stored and before its answer arrives."""
+    """A write was carried out, and its answer does not arrive.
+
+    Variants: ``closed``: the connection closes after a commit was stored; ``lost``: one answer is
+    lost, of whatever request, and the connection stays.
+    """
     arena, member = act.arena, act.member
     coordinated = KINDS[arena.settings.kind].member == "coordinator"
     proxies = act.slot.proxies.to_brokers if coordinated else used(act.slot.proxies.to_zookeeper)
@@ -246,6 +250,17 @@ def ambiguous(act: Act) -> str:
         proxies = [proxy for proxy in proxies if proxy.target_port == port and proxy.connections]
     if not proxies:
         raise NotDelivered("there is no connection")
+    if act.planned.variant == "lost":
+        act.begin(member)
+        for proxy in proxies:
+            proxy.drop("answers")
+        try:
+            wait_until(lambda: not all(proxy.dropping for proxy in proxies), 5, "an answer is lost")
+        finally:
+            act.end()
+            for proxy in proxies:
+                proxy.resume()
+        return "one answer was lost"
     before_held = sum(proxy.held["answers"] for proxy in proxies)
     owned = owned_by(arena, member)
     before = stored(arena, owned)
@@ -383,7 +398,7 @@ FAULTS: dict[str, Fault] = {
         variants=tuple(f"{where} {way}" for where in ("one", "all", "broker") for way in WAYS),
         seconds=(1.0, SESSION + 2.0),
     ),
-    "ambiguous write": Fault(ambiguous, "member", 10),
+    "ambiguous write": Fault(ambiguous, "member", 10, variants=("closed", "lost")),
     "full disk": Fault(full_disk, "member", 4),
     "leave": Fault(leave, "member", 10, seconds=(0.0, 2.0)),
     "rolling restart": Fault(rolling, "all", 1),

@@ -5,7 +5,7 @@ the one clock of this machine; those of ZooKeeper's logs too. No IO, except ``sa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +85,14 @@ class Registration:
 
 
 @dataclass(slots=True)
+class Expelled:
+    """A member on the coordinator found that it was not a member any more."""
+
+    member: str
+    at: float
+
+
+@dataclass(slots=True)
 class Lowered:
     """A committed offset that went down."""
 
@@ -137,6 +145,7 @@ class History:
     """From the end of the last fault of several to the next one's beginning."""
     claims: list[Claim] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
+    expelled: list[Expelled] = field(default_factory=list)
     lowered: list[Lowered] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -147,7 +156,7 @@ class History:
 
     def save(self, path: Path) -> None:
         """Write all but the messages, which the ledgers hold."""
-        kept = asdict(self) | {"acked": {}, "delivered": {}}
+        kept = asdict(replace(self, acked={}, delivered={}))
         path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
@@ -159,11 +168,12 @@ def load(path: Path) -> History:
         ("faults", FaultRecord),
         ("claims", Claim),
         ("registrations", Registration),
+        ("expelled", Expelled),
         ("lowered", Lowered),
         ("foreign", Foreign),
         ("findings", Finding),
     ):
-        kept[name] = [kind(**one) for one in kept[name]]
+        kept[name] = [kind(**one) for one in kept.get(name, ())]
     kept["quiet"] = [tuple(one) for one in kept["quiet"]]
     return History(**kept)
 

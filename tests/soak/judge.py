@@ -7,7 +7,7 @@ member. What was handed out from one commit interval before a break to its end m
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -185,6 +185,9 @@ def breaks(history: History) -> dict[str, list[Break]]:
                 for member in fault.members:
                     end = fault.ended + history.session + SLACK
                     found[member].append(Break(fault.began, end, fault.kind))
+        for one in history.expelled:
+            began = one.at - history.session - SLACK
+            found[one.member].append(Break(began, one.at, "expelled"))
         return found
     closed = [
         (fault.began, fault.ended, member)
@@ -399,8 +402,14 @@ def idle_members(history: History) -> list[Violation]:
             times[message.member].append(message.at)
     for each in times.values():
         each.sort()
+    delivered = [[m.at for m in each] for each in history.delivered.values()]
+    stuck = {window for window, _, _ in waiting(history)}
     found = []
     for began, ended in windows(history):
+        if (began, ended) not in stuck and not all(
+            _between(each, began, ended) for each in delivered
+        ):
+            continue  # there was nothing to hand out: the brokers took nothing
         for life in history.lives:
             if not life.ours or life.began > began - HEAL or (life.ended or ended) < ended:
                 continue
@@ -420,22 +429,43 @@ def idle_members(history: History) -> list[Violation]:
 
 def unowned(history: History) -> list[Violation]:
     """Rule ``unowned partition``."""
+    return [
+        Violation(
+            "unowned partition",
+            f"partition {partition}: {count} messages were written and not "
+            f"handed out from {began:.3f} to {ended:.3f}",
+            began,
+            partition=partition,
+        )
+        for (began, ended), partition, count in waiting(history)
+    ]
+
+
+def waiting(history: History) -> list[tuple[tuple[float, float], int, int]]:
+    """Windows in which a partition had nothing handed out, and messages that came too late for it:
+    how many. (A message may be handed out before its producer has seen the acknowledgement.)"""
     found = []
-    for began, ended in windows(history):
-        for partition, acked in history.acked.items():
-            waiting = [m for m in acked.values() if began <= m.at <= ended - WATCHED / 2]
-            got = [m for m in history.delivered.get(partition, ()) if began <= m.at <= ended]
-            if waiting and not got:
-                found.append(
-                    Violation(
-                        "unowned partition",
-                        f"partition {partition}: {len(waiting)} messages were written and none "
-                        f"handed out from {began:.3f} to {ended:.3f}",
-                        began,
-                        partition=partition,
-                    )
-                )
+    for partition, acked in history.acked.items():
+        first: dict[int, float] = {}
+        for message in history.delivered.get(partition, ()):
+            first.setdefault(message.offset, message.at)
+        got = [message.at for message in history.delivered.get(partition, ())]
+        for began, ended in windows(history):
+            if _between(got, began, ended):
+                continue
+            late = sum(
+                began <= message.at <= ended - WATCHED / 2
+                and first.get(message.offset, ended) >= ended
+                for message in acked.values()
+            )
+            if late:
+                found.append(((began, ended), partition, late))
     return found
+
+
+def _between(times: Sequence[float], began: float, ended: float) -> int:
+    """How many of the ordered times lie there."""
+    return bisect_right(times, ended) - bisect_left(times, began)
 
 
 def hung(history: History) -> list[Violation]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.soak.history import History
 
-GAP = 0.4
+GAP = 0.5
 """Seconds without a message that count as a gap. Each partition gets one every 32 ms by default."""
 
 
@@ -21,11 +21,11 @@ def last_gap(times: Sequence[float], began: float, ended: float) -> float:
     """Seconds after ``began`` at which the last gap until ``ended`` was over; 0: there was none.
 
     ``times`` are in order. A gap that has no end by ``ended`` lasts until the next time, or to the
-    end.
+    end. One that begins less than ``GAP`` before ``ended`` belongs to what happens then.
     """
     at = max(0, bisect_left(times, began) - 1)
     result = 0.0
-    while at < len(times) and times[at] < ended:
+    while at < len(times) and times[at] < ended - GAP:
         after = times[at + 1] if at + 1 < len(times) else ended
         if after - times[at] >= GAP and after > began:
             result = after - began

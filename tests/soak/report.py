@@ -58,6 +58,8 @@ def command(result: Result) -> str:
     words = [f"--kind {settings['kind']} --seed {settings['seed']}"]
     if result["mode"] == "recovery":
         words.append(f"--recovery {result['rounds']}")
+        if result["only"]:
+            words.append(f'--only "{",".join(result["only"])}"')
     else:
         words.append(f"--seconds {settings['seconds']:g}")
     if result["mode"] == "every":

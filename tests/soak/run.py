@@ -33,11 +33,17 @@ class Run:
     """Plays one plan on one group, and has it judged."""
 
     def __init__(
-        self, settings: Settings, rounds: int | None, every: float | None, quiet: bool
+        self,
+        settings: Settings,
+        rounds: int | None,
+        every: float | None,
+        only: frozenset[str] = frozenset(),
+        quiet: bool = False,
     ) -> None:
         self.settings = settings
         self._rounds = rounds
         self._every = every or 0.0
+        self._only = only
         self._quiet = quiet
         jvms = KINDS[settings.kind].jvm_members(settings.members)
         survivors = min(2, settings.members - jvms - 1) if every else 0
@@ -125,6 +131,9 @@ class Run:
         for number in range(self._rounds or 0):
             self.say(f"round {number + 1}")
             for planned in self.plan.every():
+                names = {planned.kind, f"{planned.kind}: {planned.variant}"}
+                if self._only and names.isdisjoint(self._only):
+                    continue
                 self._alone(arena, history, planned, HEAL_SECONDS)
 
     def _one_by_one(self, arena: Arena, history: History) -> None:
@@ -213,6 +222,7 @@ class Run:
             "began": self._started.strftime("%Y-%m-%dT%H:%M"),
             "rounds": self._rounds,
             "every": self._every,
+            "only": sorted(self._only),
             "seconds": round(time.monotonic() - self._began, 1),
             "disturbed": round(self._disturbed, 1),
             "faults": recovery.counted(history),
@@ -248,11 +258,18 @@ def judge_again(folder: Path) -> dict[str, Any]:
     """The verdict on a run whose files are there."""
     history = load(folder / "history.json")
     read_messages(history, folder / "ledgers")
-    for part in (history.claims, history.registrations, history.lowered, history.foreign):
+    for part in (
+        history.claims,
+        history.registrations,
+        history.expelled,
+        history.lowered,
+        history.foreign,
+    ):
         part.clear()
     history.commits = 0
     audit.read(folder, history)
-    return judge.judge(history) | {
-        "faults": recovery.counted(history),
-        "recovery": recovery.table(history),
-    }
+    file = folder / "result.json"
+    result = json.loads(file.read_text()) | judge.judge(history)
+    result |= {"faults": recovery.counted(history), "recovery": recovery.table(history)}
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    return result

@@ -164,6 +164,30 @@ def test_resources_that_grow() -> None:
     assert not judge.judge(healthy(), grown(table))["violations"]
 
 
+def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
+    """There is nothing to hand out then."""
+    history = healthy()
+    for partition in (0, 1):
+        acked = history.acked[partition]
+        history.acked[partition] = {offset: m for offset, m in acked.items() if m.at < 24}
+        history.delivered[partition] = [m for m in history.delivered[partition] if m.at < 24.1]
+    assert rules(history) == set()
+
+
+def test_a_producer_that_sees_acknowledgements_late() -> None:
+    """What was handed out before the producer knew that it was stored did not wait."""
+    history = healthy()
+    for partition in (0, 1):
+        acked = history.acked[partition]
+        history.delivered[partition] = [m for m in history.delivered[partition] if m.at < 25]
+        history.acked[partition] = {
+            offset: m._replace(at=30.0 if m.at > 24 else m.at)
+            for offset, m in acked.items()
+            if m.at < 24.9
+        }
+    assert rules(history) == set()
+
+
 @pytest.mark.parametrize(
     ("first", "how", "broken"),
     [
@@ -241,6 +265,7 @@ def test_recovery_is_the_end_of_the_last_gap() -> None:
     assert recovery.last_gap(times, 10.0, 17.0) == 3.0
     assert recovery.last_gap(times, 5.0, 9.5) == 0.0
     assert recovery.last_gap(times, 14.0, 17.0) == 0.0
+    assert recovery.last_gap(times, 5.0, 10.0) == 0.0  # the gap is the next fault's
     assert recovery.last_gap(times[:100], 9.0, 17.0) == 8.0  # never back
 
 

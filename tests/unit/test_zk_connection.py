@@ -54,7 +54,7 @@ def test_the_server_that_was_tried_last_is_tried_last(connection: Connection) ->
 
 def test_waking_the_thread_never_blocks() -> None:
     """However many requests wait without a connection."""
-    first, second = Handler().create_socket_pair()
+    first, second = Handler(_unexpected).create_socket_pair()
 
     def wake() -> None:
         for _ in range(10_000):

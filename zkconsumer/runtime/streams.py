@@ -25,7 +25,7 @@ from itertools import islice
 from operator import length_hint
 from threading import get_ident
 from time import clock_gettime, monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from zkconsumer.broker.records import Decoder, PythonDecoder, Record
 from zkconsumer.errors import (
@@ -34,6 +34,7 @@ from zkconsumer.errors import (
     MessageSizeTooLargeError,
     UsageError,
 )
+from zkconsumer.runtime.batches import ArrowIterator, BatchIterator, RecordBatch, check_most
 from zkconsumer.runtime.chunk_queue import Chunk, ChunkQueue
 from zkconsumer.runtime.gate import CLOCK, DeliveryGate
 from zkconsumer.runtime.messages import (
@@ -46,8 +47,6 @@ from zkconsumer.runtime.partition_info import PartitionTopicInfo
 
 _LIVENESS_CHECK_S = 0.5
 _T = TypeVar("_T")
-RecordBatch = Any
-"""A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
 
 
 class KafkaStream:
@@ -313,7 +312,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     def try_next_batch(self, most: int) -> list[MessageAndMetadata]:
         """See ``KafkaStream.try_next_batch``."""
-        _check_most(most)
+        check_most(most)
         with self._lock:
             self._begin_search()
             return self._search_batch(most) or []
@@ -640,56 +639,6 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._changed.notify_all()
 
 
-class BatchIterator(Iterator[list[MessageAndMetadata]]):
-    """Iterator over lists of messages of one stream. See ``KafkaStream.batches``.
-
-    Raises from ``next`` what ``ConsumerIterator`` raises.
-    """
-
-    def __init__(
-        self, messages: ConsumerIterator, max_messages: int, timeout: float | None
-    ) -> None:
-        _check_most(max_messages)
-        _check_timeout(timeout)
-        self._messages = messages
-        self._most = max_messages
-        self._timeout = timeout
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> list[MessageAndMetadata]:
-        return self._messages.next_batch(self._most, self._timeout)
-
-
-class ArrowIterator(Iterator[Any]):
-    """Iterator over ``pyarrow.RecordBatch`` of one stream. See ``KafkaStream.arrow_batches``.
-
-    Raises from ``next`` what ``ConsumerIterator`` raises.
-    """
-
-    def __init__(self, messages: ConsumerIterator, timeout: float | None) -> None:
-        _check_timeout(timeout)
-        try:
-            from zkconsumer.broker.columns import SCHEMA, of_records
-        except ImportError as exc:
-            raise UsageError(
-                f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
-            ) from None
-        self.schema = SCHEMA
-        """The ``pyarrow.Schema`` of every batch."""
-        self._empty = of_records("", 0, [])
-        self._messages = messages
-        self._timeout = timeout
-
-    def __iter__(self) -> ArrowIterator:
-        return self
-
-    def __next__(self) -> RecordBatch:
-        batch = self._messages.next_columns(self._timeout)
-        return self._empty if batch is None else batch
-
-
 class _ScalaConsumerIterator(ConsumerIterator):
     """The iterator as Scala 1.1.1 has it, for the scala profile."""
 
@@ -710,16 +659,6 @@ class _ScalaConsumerIterator(ConsumerIterator):
 
     def _end_now(self) -> None:
         pass  # the marker is found when the current chunk is used up
-
-
-def _check_most(max_messages: int) -> None:
-    if max_messages < 1:
-        raise ValueError(f"max_messages is {max_messages}: give at least 1")
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout is {timeout}: give seconds, or None")
 
 
 def _raising(error: Exception) -> Iterator[list[Record]]:

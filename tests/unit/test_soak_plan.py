@@ -1,0 +1,92 @@
+"""The soak's plan follows from its seed; its tables follow from results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak import report
+from tests.soak.faults import FAULTS, RESTARTS, STORM_FAULTS, STORM_SECONDS, Plan
+from tests.soak.kinds import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_follows_from_the_seed(kind: str) -> None:
+    """The same seed gives the same faults; another one gives others."""
+
+    def drawn(seed: int) -> list[str]:
+        plan = Plan(seed, kind, 8, 2)
+        return [str(planned) for _ in range(3) for planned in [*plan.storm(), plan.alone()]]
+
+    assert drawn(7) == drawn(7) != drawn(8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_faults_come_up(kind: str) -> None:
+    """Eleven storms, which is what ten minutes take, have all twelve kinds; storms stay in their
+    time and hit our members only."""
+    plan = Plan(7, kind, 8, 2)
+    faults = [planned for _ in range(11) for planned in plan.storm()]
+    assert len(FAULTS) == 12
+    assert {planned.kind for planned in faults} == set(FAULTS)
+    assert len(faults) == 11 * STORM_FAULTS > 190
+    assert all(0 <= planned.at <= STORM_SECONDS for planned in faults)
+    assert {planned.target for planned in faults} == set(range(6))
+    if kind == "coordinator":
+        silent = {planned.variant for planned in faults if planned.kind == "silence"}
+        assert silent == {"broker answers", "broker requests", "broker both"}
+
+
+def test_survivors_are_not_restarted() -> None:
+    """Where memory is watched, some members live from the begin to the end."""
+    plan = Plan(7, "zookeeper", 8, 0, survivors=2)
+    faults = [plan.one() for _ in range(300)]
+    assert min(planned.target for planned in faults if planned.kind in RESTARTS) == 2
+    assert min(planned.target for planned in faults) == 0
+    assert {planned.first for planned in faults} == {2}
+
+
+RESULT = {
+    "began": "2026-11-22T15:00",
+    "mode": "soak",
+    "rounds": None,
+    "every": 0.0,
+    "disturbed": 600.0,
+    "settings": {
+        "kind": "zookeeper", "seed": 14, "seconds": 600.0, "members": 8, "partitions": 64,
+        "rate": 2000, "brokers": 2, "broken": "",
+    },
+    "counts": {"acknowledged": 1_200_000, "repeated": 12},
+    "faults": {"kill": {"planned": 3, "delivered": 2}},
+    "recovery": {"kill": {"all": [4.1, 4.9], "back": [0.0, 0.1], "producer": [0.0, 0.0]}},
+    "resources": {"rss": {"members": 2, "growth": 0.01, "median": 1 << 26, "highest": 1 << 26}},
+    "violations": [{"rule": "lost", "text": "partition 3 offset 4"}],
+    "violations_by_rule": {"lost": 2},
+}  # fmt: skip
+
+
+def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run shows with what was seen, what was broken, its recovery and its command."""
+    lines = report.page([RESULT])
+    assert (
+        "| 2026-11-22 15:00 | zookeeper | 14 | 600 | 8 | 64 | 1,200,000 | 2 | 3 | 12 | lost 2 |"
+        in lines
+    )
+    assert "| kill | 2 of 3 |" in lines
+    assert "| kill | 2 | 4.9 | 4.9 | 4.9 | 0.1 | 0.1 | 0.0 | 0.0 |" in lines
+    assert "- 2026-11-22 15:00, seed 14: **lost** (2). partition 3 offset 4" in lines
+    assert "python -m tests.soak --kind zookeeper --seed 14 --seconds 600" in lines
+    broken = RESULT | {"settings": RESULT["settings"] | {"broken": "unfenced", "members": 4}}
+    lines = report.page([broken])
+    assert "## Broken builds" in lines
+    assert any(line.endswith("--members 4 --broken unfenced") for line in lines)
+
+
+def test_the_page_has_the_kept_results() -> None:
+    """docs/explanation/evidence.md is what the kept results give."""
+    text = report.PAGE.read_text(encoding="utf-8")
+    _, _, rest = text.partition(report.BEGIN)
+    body, found, _ = rest.partition(report.END)
+    assert found
+    assert body.strip() == "\n".join(report.page(report.results())).strip()

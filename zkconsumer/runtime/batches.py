@@ -1,0 +1,80 @@
+"""Iterators over several messages of a stream at once: lists, and Arrow columns.
+
+They run on the thread that consumes the stream, and have no state of their own: all of it is in the
+stream's ``ConsumerIterator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.errors import UsageError
+from zkconsumer.runtime.messages import MessageAndMetadata
+
+if TYPE_CHECKING:
+    from zkconsumer.runtime.streams import ConsumerIterator
+
+RecordBatch = Any
+"""A ``pyarrow.RecordBatch``; pyarrow is not needed without ``arrow_batches``."""
+
+
+class BatchIterator(Iterator[list[MessageAndMetadata]]):
+    """Iterator over lists of messages of one stream. See ``KafkaStream.batches``.
+
+    Raises from ``next`` what ``ConsumerIterator`` raises.
+    """
+
+    def __init__(
+        self, messages: ConsumerIterator, max_messages: int, timeout: float | None
+    ) -> None:
+        check_most(max_messages)
+        _check_timeout(timeout)
+        self._messages = messages
+        self._most = max_messages
+        self._timeout = timeout
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> list[MessageAndMetadata]:
+        return self._messages.next_batch(self._most, self._timeout)
+
+
+class ArrowIterator(Iterator[Any]):
+    """Iterator over ``pyarrow.RecordBatch`` of one stream. See ``KafkaStream.arrow_batches``.
+
+    Raises from ``next`` what ``ConsumerIterator`` raises.
+    """
+
+    def __init__(self, messages: ConsumerIterator, timeout: float | None) -> None:
+        _check_timeout(timeout)
+        try:
+            from zkconsumer.broker.columns import SCHEMA, of_records
+        except ImportError as exc:
+            raise UsageError(
+                f"arrow_batches needs pyarrow and numpy: install the extra 'arrow' ({exc})"
+            ) from None
+        self.schema = SCHEMA
+        """The ``pyarrow.Schema`` of every batch."""
+        self._empty = of_records("", 0, [])
+        self._messages = messages
+        self._timeout = timeout
+
+    def __iter__(self) -> ArrowIterator:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        batch = self._messages.next_columns(self._timeout)
+        return self._empty if batch is None else batch
+
+
+def check_most(max_messages: int) -> None:
+    """Raise ``ValueError`` unless a list may have so many messages."""
+    if max_messages < 1:
+        raise ValueError(f"max_messages is {max_messages}: give at least 1")
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout is {timeout}: give seconds, or None")
