@@ -35,14 +35,14 @@ from zkaudit.decode.offsets_topic import decode as decode_offsets_record
 from zkaudit.decode.txnlog import FILE_HEADER, BodyError, decode_payload
 from zkaudit.errors import LogFormatError
 from zkaudit.sources.journal import read_journal_rows
-from zkmigrate.apply import journal as migration_journal
+from zkmigrate.apply import guard, journal as migration_journal
 from zkmigrate.errors import JournalError, PlanFileError
-from zkmigrate.formats import offset_csv, plan_file
+from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
 from zkconsumer.admin import offset_files, topics, verify
-from zkconsumer.broker import api_versions, codecs, offset_times
+from zkconsumer.broker import api_versions, codecs, columns, offset_times
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import fetch_offsets
 from zkconsumer.broker.fetch import BrokerFetcher
@@ -805,6 +805,12 @@ TARGETS: Final[dict[str, Target]] = {
         ANSWER_S,
         tuple(_batch(2, codec) for codec in (0, 1, 2, 3, 4)),
     ),
+    "columns": Target(
+        lambda data: columns.decode(_sealed(data), "t", 0, 0),
+        (InvalidMessageError,),
+        ANSWER_S,
+        tuple(_batch(magic, codec) for magic in (0, 1, 2) for codec in (0, 1)),
+    ),
     "gzip": Target(_codec(1), (InvalidMessageError,), 1.0, (gzip.compress(b"abc" * 50),)),
     "snappy": Target(_codec(2), (InvalidMessageError,), 1.0, (_batch(2, 2)[61:],)),
     "lz4": Target(_codec(3), (InvalidMessageError,), 1.0, (_batch(2, 3)[61:],)),
@@ -867,6 +873,21 @@ TARGETS: Final[dict[str, Target]] = {
         ANSWER_S,
         (_PLAN,),
     ),
+    "decisions": Target(
+        lambda data: decisions_file.parse("d", data),
+        (PlanFileError,),
+        ANSWER_S,
+        (b'[[rule]]\ngroup = "g*"\ntopic = "t"\non_conflict = "max"\n[[rule]]\nskip = true\n',),
+    ),
+    "group-lock": Target(
+        guard.decode,
+        (),
+        ZNODE_S,
+        (
+            b'{"zkmigrate":"moved","version":1,"at_ms":5,"acl":[[31,"world","anyone"]],"data":"x"}',
+            b'{"zkmigrate":"moved","version":1,"at_ms":Infinity,"acl":[],"data":""}',
+        ),
+    ),
     "migration-journal": Target(
         _checked_lines, (JournalError,), ANSWER_S, (b'{"journal":1,"n":0,"plan":"x"}\n{"n":1}\n',)
     ),
@@ -892,7 +913,9 @@ TARGETS: Final[dict[str, Target]] = {
 
 OWN: Final = "reads what it has written itself"
 DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
+    "migrate/zkmigrate/apply/guard.py": ("group-lock",),
     "migrate/zkmigrate/apply/journal.py": ("migration-journal",),
+    "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
@@ -912,6 +935,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/connection.py": ("api-versions", "metadata"),
     "zkconsumer/broker/fetch.py": ("fetch-0", "fetch-2", "fetch-4", "fetch-10"),
     "zkconsumer/broker/offset_times.py": ("commit-times",),
+    "zkconsumer/broker/columns.py": ("columns",),
     "zkconsumer/broker/records.py": ("records", "records-sealed"),
     "zkconsumer/cli/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",

@@ -37,6 +37,7 @@ class StuckLoop:
         self.closed: Future[tuple[str, ...]] = Future()
         if answer is not None:
             self.started.set_result(answer)
+        self.left = self.ended = False
         self.closes_after = 0.0
         """Seconds from the wish to close to the answer."""
         self.given_up: list[float] = []

@@ -93,7 +93,7 @@ def look(group: str) -> Script[Found]:
     acl = reply.value
     may_register = any(entry.perms & CREATE for entry in acl.entries)
     found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
-    decoded = _decode(node.data)
+    decoded = decode(node.data)
     if decoded is not None:
         at_ms, record, old = decoded
         found = replace(found, at_ms=at_ms, record=record, old_data=old)
@@ -222,7 +222,7 @@ def _encode(at_ms: int, entries: tuple[AclEntry, ...], data: bytes) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
+def decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
     """Return when it was locked, the original list and data; ``None``: it is not our text."""
     try:
         found = json.loads(data.decode())
@@ -230,5 +230,5 @@ def _decode(data: bytes) -> tuple[int, tuple[AclEntry, ...], bytes] | None:
             return None
         entries = tuple(AclEntry(int(p), str(s), str(who)) for p, s, who in found["acl"])
         return int(found["at_ms"]), entries, str(found["data"]).encode("latin-1")
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
         return None
