@@ -142,9 +142,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         0; after ``shutdown`` counters keep their last value.
         """
 
+    @abstractmethod
     def _membership(self, loop: MemberLoop[MachineT]) -> Membership:
         """What the member's machine knows. Any thread."""
-        raise NotImplementedError
 
     def health(self, patience: float = PATIENCE) -> Health:
         """Whether the member does its work, and if not, why.
