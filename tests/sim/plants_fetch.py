@@ -274,7 +274,7 @@ def decodes_past_a_revoke(patch: Patch) -> None:
     """What was decoded while the revoke came is delivered."""
     right = ConsumerIterator._decode_more
 
-    def decode_more(self: ConsumerIterator, chunk: Chunk) -> None:
+    def decode_more(self: ConsumerIterator, chunk: Chunk, wanted: int) -> None:
         lists = self._lists
         self._lock.release()
         try:
@@ -283,7 +283,7 @@ def decodes_past_a_revoke(patch: Patch) -> None:
             self._lock.acquire()
         self._lists = iter([] if records is None else [records])
         self._queue.current = chunk
-        right(self, chunk)
+        right(self, chunk, wanted)
         if self._queue.current is chunk:
             self._lists = lists
 
