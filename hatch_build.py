@@ -1,8 +1,8 @@
 """Compiles the record decoder when a wheel is built.
 
 Hatchling runs this. ``ZKCONSUMER_COMPILE`` says what it does: ``yes`` ends the build where nothing
-can be compiled, ``no`` makes a pure-Python wheel, and ``auto``, the default, makes one where there
-is no compiler. An editable install is always pure Python: edits take effect at once.
+can be compiled, ``no`` makes a pure-Python wheel, and ``auto``, the default, makes one where the
+compiler is missing. An editable install is always pure Python: edits take effect at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-#: What sees every byte. One module, so it needs no shared library of its own beside the package.
+#: The hot path. It is one module, so mypyc needs no shared library outside the package.
 MODULE = "zkconsumer/broker/records.py"
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts the compiled module into the wheel, beside its source."""
+    """Puts the compiled module into the wheel, next to its source."""
 
     def _wish(self) -> str:
         wish = os.environ.get("ZKCONSUMER_COMPILE", "auto")
@@ -30,7 +30,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         return wish
 
     def dependencies(self) -> list[str]:
-        """What the build needs besides hatchling."""
+        """What the build needs in addition to hatchling."""
         return [] if self._wish() == "no" else ["mypy>=1.13", "setuptools>=65"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_in(root: Path, scratch: Path) -> list[Path]:
     """Compile a copy of the package in ``scratch``; return the extension modules.
 
-    Raises whatever mypyc, setuptools and the compiler raise.
+    Raises what mypyc, setuptools and the compiler raise.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution

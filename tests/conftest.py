@@ -32,7 +32,7 @@ KINDS = {
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
     "fuzz": "bytes that no honest program has written",
-    "compiled": "the compiled record decoder, beside its source",
+    "compiled": "the compiled record decoder, compared with its source",
     "repo": "promises about the repository itself",
 }
 

@@ -86,7 +86,7 @@ def _responses() -> list[bytes]:
 
 
 def test_the_compiled_module_runs() -> None:
-    """Otherwise the tests beside this one would compare Python with itself."""
+    """Otherwise the other tests here would compare Python with itself."""
     assert records.COMPILED
     assert not PYTHON.COMPILED
 
