@@ -17,10 +17,10 @@ from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import JournalError
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import Direction, KafkaOffset, LogRange, Store, TopicState
+from zkmigrate.model import Direction, KafkaOffset, LogRange, MigrationMarker, Store, TopicState
 from zkmigrate.plan.values import Entry, GroupPlan
 from zkmigrate.stores import migration_marker
-from zkmigrate.verify import DIFFERENCE, PROGRESS, compare
+from zkmigrate.verify import AHEAD, BEHIND, NOT_MOVED, SOURCE, compare
 
 from tests.unit.tool_zk import ToolZk
 from zkconsumer.broker.coordinator_calls import StoredOffset
@@ -373,10 +373,10 @@ def test_a_journal_that_contradicts_the_plan_is_not_believed(stores: Stores) -> 
     ("zk", "kafka", "kinds"),
     [
         ((7, 9), (7, 9), []),
-        ((7, 9), (8, 9), [PROGRESS]),
-        ((7, 9), (6, 9), [DIFFERENCE]),
-        ((7, 9), (None, 9), [DIFFERENCE]),
-        ((8, 9), (7, 9), [DIFFERENCE]),
+        ((7, 9), (8, 9), [AHEAD]),
+        ((7, 9), (6, 9), [BEHIND]),
+        ((7, 9), (None, 9), [BEHIND]),
+        ((8, 9), (7, 9), [SOURCE]),
         ((None, 9), (7, 9), []),
     ],
 )
@@ -386,11 +386,14 @@ def test_what_verify_calls_a_difference(
     kafka: tuple[int | None, ...],
     kinds: list[str],
 ) -> None:
-    """The target may be ahead, and the source may be empty; nothing else."""
+    """The target may be ahead, and the source may be empty; nothing else. A group without the
+    marker of a move is not moved."""
     plan = stores.plan()
     (group,) = plan.groups
+    marker = MigrationMarker(Store.KAFKA, 1, {T0: 7, T1: 9}, b"")
     held = {
         Store.ZOOKEEPER: dict(zip((T0, T1), zk, strict=True)),
         Store.KAFKA: dict(zip((T0, T1), kafka, strict=True)),
     }
-    assert [one.kind for one in compare(group, plan.direction, held)] == kinds
+    assert [one.kind for one in compare(group, plan.direction, held, marker)] == kinds
+    assert next(compare(group, plan.direction, held)).kind == NOT_MOVED

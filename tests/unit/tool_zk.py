@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from zkconsumer.core.zookeeper.ops import GetMany, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.ops import (
+    Acl,
+    AclEntry,
+    Code,
+    Create,
+    Failed,
+    GetAcl,
+    GetMany,
+    Multi,
+    Ok,
+    Reply,
+    SetAcl,
+    ZkOp,
+)
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeZk
+
+OPEN = Acl((AclEntry(31, "world", "anyone"),), 0)
+"""The access list of a new znode."""
+CREATE = 4
 
 
 class ToolZk:
     """Carries out scripts as ``BlockingZk`` does, one at a time.
+
+    The simulated ZooKeeper has no access lists. They are kept here, and decide about creating only.
 
     ``before`` and ``after`` are called with each operation; ``after`` also with its reply, and
     returns the one that the script gets.
@@ -19,6 +38,7 @@ class ToolZk:
 
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))
+        self._acls: dict[str, Acl] = {}
         self.before: Callable[[ZkOp], object] = lambda op: None
         self.after: Callable[[ZkOp, Reply], Reply] = lambda op, reply: reply
         self._client = self.zk.connect(6.0, lambda event: None, lambda state, session: None)
@@ -49,10 +69,28 @@ class ToolZk:
             nodes = map(self.zk.get, op.paths)
             found = zip(op.paths, nodes, strict=True)
             return Ok(tuple(node and self.zk.children(path) for path, node in found))  # type: ignore[misc]
+        if isinstance(op, GetAcl | SetAcl):
+            return self._access(op)
+        for part in op.ops if isinstance(op, Multi) else (op,):
+            if isinstance(part, Create):
+                acl = self._acls.get(part.path.rpartition("/")[0], OPEN)
+                if not any(entry.perms & CREATE for entry in acl.entries):
+                    return Failed(Code.NO_AUTH)
         replies: list[Reply] = []
         self._client.submit(op, replies.append)
         self._pass(0.1)
         return replies[0]
+
+    def _access(self, op: GetAcl | SetAcl) -> Reply:
+        acl = self._acls.get(op.path, OPEN)
+        if self.zk.get(op.path) is None:
+            return Failed(Code.NO_NODE)
+        if isinstance(op, GetAcl):
+            return Ok(acl)
+        if op.version != acl.version:
+            return Failed(Code.BAD_VERSION)
+        self._acls[op.path] = Acl(op.entries, acl.version + 1)
+        return Ok(None)
 
     def _pass(self, seconds: float) -> None:
         self.zk.kernel.run(until=self.zk.kernel.now + seconds)
