@@ -166,6 +166,24 @@ def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) ->
         proxy.resume()
 
 
+def test_a_connection_that_is_never_answered(driven: Callable[[int], Driven]) -> None:
+    """A server that takes a connection and never answers it is left within a third of the session
+    timeout, and the session continues: a starting ZooKeeper does that now and then."""
+    one = driven(1)
+    proxy = one.used()
+    proxy.stall("answers")
+    held = proxy.held["answers"]
+    proxy.cut()
+    assert one.event() == (SessionEvent.SUSPENDED, one.session)
+    wait_until(lambda: proxy.held["answers"] > held, 10, "a connection is not answered")
+    began = time.monotonic()
+    left = proxy.connections
+    wait_until(lambda: proxy.connections < left, SESSION, "the connection is left")
+    assert time.monotonic() - began < SESSION / 3 + SLACK
+    proxy.resume()
+    assert one.event() == (SessionEvent.RESUMED, one.session)
+
+
 def test_an_address_that_answers_no_packet(chroot: str) -> None:
     """An address behind which packets vanish uses up its share of the session timeout only: then
     the next address is tried."""

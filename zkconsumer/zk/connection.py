@@ -1,10 +1,13 @@
 """kazoo's connection to one server at a time, with limits that kazoo does not set.
 
 Threads: kazoo's connection thread runs all of it, except for ``stop`` and ``abandon``, which any
-thread may call. Four differences from kazoo:
+thread may call. Five differences from kazoo:
 
 - A server that does not answer a request within a third of the session timeout is left for another
   one. kazoo notices a silent server only while it has nothing to send.
+- The same holds for a connection that is never answered: a ZooKeeper that is starting takes one now
+  and then and forgets it. kazoo and the Java client wait for their share of the session timeout,
+  which with one server is all of it, so the session ends.
 - An answer out of order, or any other error, breaks the connection and not the thread, as in the
   Java client. If the thread's loop ends all the same, it begins again with a new session.
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
@@ -124,10 +127,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return _Waker(first), _Waker(second)
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        """Connect; one server of several may use its share of the session timeout only."""
+        """Connect; a server may use its share of the session timeout only, a third at most."""
         connection = self.connection
         if connection is not None and options.get("timeout"):
-            options["timeout"] /= len(connection.client.hosts)
+            share = options["timeout"] / len(connection.client.hosts)
+            options["timeout"] = min(share, connection.silence)
         return super().create_connection(*args, **options)
 
     def select(
@@ -326,7 +330,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if self._abandoned:
             raise ConnectionDropped("the client is closed")
-        answer = super()._invoke(timeout, request, xid)
+        answer = super()._invoke(min(timeout, self.silence), request, xid)
         if isinstance(request, Connect):
             if len(answer[0].passwd or b"") != _PASSWORD_BYTES:
                 # kazoo would keep it, and fail with it at each further connection.
