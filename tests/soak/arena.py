@@ -32,6 +32,7 @@ from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
+from zkconsumer.testing.groups import WatchClient
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.testing.servers import Server, four_letters
 from zkconsumer.testing.waiting import stands_still
@@ -320,12 +321,7 @@ class Arena:
         settings = self.settings
         self.cluster.start()
         self.cluster.create_topic(TOPIC, settings.partitions, min(2, settings.brokers))
-        self._client = KazooClient(
-            self.cluster.zookeeper,
-            timeout=10.0,
-            connection_retry={"max_tries": -1, "max_delay": 0.3},
-            logger=QUIET,
-        )
+        self._client = WatchClient(self.cluster.zookeeper, QUIET)
         self._client.start(timeout=15.0)
         task = {
             "bootstrap": self.cluster.bootstrap,

@@ -8,6 +8,7 @@ no member shares.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +25,38 @@ from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ConsumerTimeoutError
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing.waiting import wait_until
+from zkconsumer.zk.connection import Connection, Handler
 
 _LOOK_SECONDS = 0.05
+_SESSION_SECONDS = 10.0
+
+
+class WatchClient(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """A kazoo client that connects as a member does: through restarts of the server as well.
+
+    Args:
+        zookeeper: ``HOST:PORT[/CHROOT]``.
+        logger: takes kazoo's messages; kazoo's own by default.
+    """
+
+    def __init__(self, zookeeper: str, logger: logging.Logger | None = None) -> None:
+        super().__init__(
+            zookeeper,
+            timeout=_SESSION_SECONDS,
+            connection_retry={"max_tries": -1, "max_delay": 0.3},
+            handler=Handler(_logged),
+            logger=logger,
+        )
+        self._limited = Connection(self, _SESSION_SECONDS)
+
+    def stop(self) -> None:
+        """End the session; takes 10 s at most."""
+        self._limited.stop_by = time.monotonic() + _SESSION_SECONDS
+        super().stop()
+
+
+def _logged(_error: BaseException) -> None:
+    """``Handler`` has logged it."""
 
 
 class GroupWatch:
@@ -44,9 +75,7 @@ class GroupWatch:
         self._topics = tuple(topics)
         self._highest: dict[TopicPartition, int] = {}
         self._ended = threading.Event()
-        self.client = KazooClient(
-            zookeeper, timeout=10.0, connection_retry={"max_tries": -1, "max_delay": 0.3}
-        )
+        self.client = WatchClient(zookeeper)
         """The watch's own client, for whatever else a test wants to read or change."""
         self.client.start(timeout=15.0)
         self._thread = threading.Thread(target=self._run, name="group-watch", daemon=True)
