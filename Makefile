@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
+# Members of the legacy protocol, and tools, on servers and connections that fail.
+FAULTS := $(filter-out tests/faults/test_coordinator%,$(wildcard tests/faults/test_*.py))
+
 # Real servers and long simulations that `make test` leaves to a target of their own.
 COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
     tests/integration/test_acceptance.py tests/sim/test_split_brain.py
@@ -19,7 +22,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,9 +43,12 @@ demo-audit: setup ## members with injected faults on real servers, and the audit
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
 	$(BIN)/python -m zkmigrate.demo
 
-test: check ## checks, and the tests of members, tools and simulator (under 6 minutes on two cores)
+test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
-	    --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled $(COORDINATOR:%=--ignore=%)
+	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled $(COORDINATOR:%=--ignore=%)
+
+test-faults: setup ## members and tools on servers and connections that fail
+	$(BIN)/pytest $(BY_FILE) $(FAULTS)
 
 test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
