@@ -259,14 +259,39 @@ def test_the_original_consumer_is_not_judged() -> None:
     assert judge.judge(history)["counts"]["repeated by the original consumer"] == 1
 
 
-def test_recovery_is_the_end_of_the_last_gap() -> None:
-    """A partition is back when its last gap is over; one that had no gap took no time."""
+def _sent(first: float, count: int) -> dict[int, Message]:
+    """Ten messages a second from ``first``."""
+    return {n: Message(first + n / 10, n, n) for n in range(count)}
+
+
+def test_late_is_what_comes_after_its_acknowledgement() -> None:
+    """A message is late by its first hand-out; time in which nothing was written is not late."""
+    acked = _sent(10.0, 20) | {20: Message(18.0, 20, 20)}
+    on_time = [Message(m.at + 0.1, m.offset, m.number, "anna") for m in acked.values()]
+    assert recovery.late(acked, on_time) == []
+    again = [*on_time, Message(19.0, 3, 3, "bert")]
+    assert recovery.late(acked, again) == []
+    slow = [*on_time[:5], Message(14.0, 5, 5, "bert"), *on_time[6:]]
+    assert recovery.late(acked, slow) == [(11.0, 14.0)]
+    assert recovery.late(acked, on_time[:-1]) == [(18.5, float("inf"))]
+
+
+def test_recovery_ends_when_nothing_is_late() -> None:
+    """All that is late within three seconds of each other is one recovery, and so is everything
+    late by more than a second; what is left is a hiccup."""
+    blocks = recovery.merged([(10.6, 13.0), (11.0, 12.0), (15.0, 15.2), (25.0, 25.3)])
+    assert recovery.recovered(blocks, 10.0, 30.0) == pytest.approx((5.2, 0.8))
+    assert recovery.recovered(blocks, 16.0, 30.0) == pytest.approx((0.0, 0.8))
+    assert recovery.recovered([*blocks, (28.0, 28.6)], 10.0, 30.0)[0] == pytest.approx(18.6)
+    assert recovery.recovered([(20.0, float("inf"))], 10.0, 30.0) == (20.0, 0.0)
+    assert recovery.recovered(blocks, 26.0, 30.0) == (0.0, 0.0)
+
+
+def test_gaps_of_the_producer() -> None:
+    """A producer that cannot write has a gap; one that never writes again too."""
     times = [i / 10 for i in range(100)] + [13.0 + i / 10 for i in range(50)]
-    assert recovery.last_gap(times, 10.0, 17.0) == 3.0
-    assert recovery.last_gap(times, 5.0, 9.5) == 0.0
-    assert recovery.last_gap(times, 14.0, 17.0) == 0.0
-    assert recovery.last_gap(times, 5.0, 10.0) == 0.0  # the gap is the next fault's
-    assert recovery.last_gap(times[:100], 9.0, 17.0) == 8.0  # never back
+    assert recovery.gaps(times, 18.0) == [(pytest.approx(10.4), 13.0)]
+    assert recovery.gaps(times[:100], 17.0) == [(pytest.approx(10.4), 17.0)]
 
 
 def test_recovery_takes_faults_alone() -> None:

@@ -59,7 +59,10 @@ RESULT = {
     },
     "counts": {"acknowledged": 1_200_000, "repeated": 12},
     "faults": {"kill": {"planned": 3, "delivered": 2}},
-    "recovery": {"kill": {"all": [4.1, 4.9], "back": [0.0, 0.1], "producer": [0.0, 0.0]}},
+    "recovery": {"kill": {
+        "all": [4.1, 4.9], "back": [0.0, 0.1], "producer": [0.0, 0.0], "hiccup": [0.0, 0.6],
+        "sessions": [1, 1],
+    }},
     "resources": {"rss": {"members": 2, "growth": 0.01, "median": 1 << 26, "highest": 1 << 26}},
     "violations": [{"rule": "lost", "text": "partition 3 offset 4"}],
     "violations_by_rule": {"lost": 2},
@@ -74,7 +77,7 @@ def test_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         in lines
     )
     assert "| kill | 2 of 3 |" in lines
-    assert "| kill | 2 | 4.9 | 4.9 | 4.9 | 0.1 | 0.1 | 0.0 | 0.0 |" in lines
+    assert "| kill | 2 | 4.9 | 4.9 | 4.9 | 0.1 | 0.1 | 0.0 | 0.0 | 0.6 | 2 |" in lines
     assert "- 2026-11-22 15:00, seed 14: **lost** (2). partition 3 offset 4" in lines
     assert "python -m tests.soak --kind zookeeper --seed 14 --seconds 600" in lines
     broken = RESULT | {"settings": RESULT["settings"] | {"broken": "unfenced", "members": 4}}
