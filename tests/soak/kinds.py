@@ -32,8 +32,8 @@ def _zookeeper(arena: Any, name: str) -> dict[str, object]:
         "rebalance.max.retries": 40,
         "refresh.leader.backoff.ms": 50,
         "socket.timeout.ms": 5000,
-        "fetch.min.bytes": 2048,
-        "fetch.wait.max.ms": 50,
+        "fetch.min.bytes": 8192,
+        "fetch.wait.max.ms": 100,
     }
 
 
@@ -52,8 +52,8 @@ def _coordinator(arena: Any, name: str) -> dict[str, object]:
         "max.poll.interval.ms": 20_000,
         "refresh.leader.backoff.ms": 50,
         "socket.timeout.ms": 5000,
-        "fetch.min.bytes": 2048,
-        "fetch.wait.max.ms": 50,
+        "fetch.min.bytes": 8192,
+        "fetch.wait.max.ms": 100,
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-TICK = 0.01
+TICK = 0.05
 """Seconds between two bunches of messages."""
 
 

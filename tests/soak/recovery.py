@@ -16,7 +16,7 @@ from typing import Any
 from tests.soak.history import History, Message
 
 GAP = 0.5
-"""Seconds. Each partition gets a message every 32 ms by default."""
+"""Seconds. Each partition gets 31 messages a second by default."""
 STEADY = 3.0
 HICCUP = 1.0
 
