@@ -157,7 +157,9 @@ class Member:
             self.signal(signal.SIGCONT)
         try:
             status = self.process.wait(LEAVE_SECONDS)
-            self._end({0: "left", 4: "left"}.get(status, "failed"))
+            # Ended by the signal itself: it had not begun to be a member.
+            before = -signal.SIGTERM
+            self._end({0: "left", 4: "left", before: "killed"}.get(status, "failed"))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(10)

@@ -1,7 +1,7 @@
 """What must not happen in a run. Pure: a ``History`` in, violations and counts out.
 
-Repeats are allowed where a member could not store what it had handed out: its session ended, or on
-the coordinator, it was killed, frozen, expelled or cut off. A **break** is such a time of one
+Repeats are allowed where a member could not store what it had handed out: it was killed, its session
+ended, or on the coordinator, it was frozen, expelled or cut off. A **break** is such a time of one
 member. What was handed out from one commit interval before a break to its end may be repeated.
 """
 
@@ -179,6 +179,10 @@ def breaks(history: History) -> dict[str, list[Break]]:
     """Of each member."""
     found: dict[str, list[Break]] = defaultdict(list)
     lease = history.session * LEASE
+    for life in history.lives:
+        # A server may notice it much later: when it was itself away, for example.
+        if life.how == "killed" and life.ended is not None:
+            found[life.member].append(Break(life.ended, life.ended, "kill"))
     if KINDS[history.kind].member == "coordinator":
         for fault in history.faults:
             if fault.kind in ("kill", "pause", "expiry", "silence", "ambiguous write"):

@@ -199,7 +199,23 @@ def test_a_producer_that_sees_acknowledgements_late() -> None:
 def test_repeats_after_an_expiry(first: float, how: str, broken: set[str]) -> None:
     """What a member had not stored before its session ended may be repeated, and nothing else."""
     history = handed_over(how)
+    history.lives[0].how = "left" if how == "released" else "killed"
     again(history, int(first * 10), 20.5)
+    assert rules(history) == broken
+
+
+@pytest.mark.parametrize(("first", "broken"), [(15.5, set()), (13.0, {"repeated"})])
+def test_repeats_after_a_kill_that_is_noticed_late(first: float, broken: set[str]) -> None:
+    """A server that is away ends a dead member's session much later than its timeout. What counts
+    is when the member was killed."""
+    history = handed_over(at=26.0)
+    history.lives[0].ended = 16.0
+    history.delivered[0] = [
+        m._replace(at=max(m.at, 26.05), member="bert") if m.at > 16.0 else m
+        for m in healthy().delivered[0]
+    ]
+    history.quiet = []
+    again(history, int(first * 10), 26.5)
     assert rules(history) == broken
 
 
