@@ -1,8 +1,9 @@
 """What must not happen in a run. Pure: a ``History`` in, violations and counts out.
 
-Repeats are allowed where a member could not store what it had handed out: it was killed, its session
-ended, or on the coordinator, it was frozen, expelled or cut off. A **break** is such a time of one
-member. What was handed out from one commit interval before a break to its end may be repeated.
+Repeats are allowed where a member could not store what it had handed out: it was killed, its
+session ended, or on the coordinator, it was frozen, expelled or cut off. A **break** is such a time
+of one member. What was handed out from one commit interval before a break to its end may be
+repeated.
 """
 
 from __future__ import annotations
