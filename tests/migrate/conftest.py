@@ -159,18 +159,29 @@ class Bench:
         return parse("plan", data), self.folder / f"journal-{next(self._numbers)}"
 
     def apply(
-        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, lock: bool = False
+        self,
+        plan: PlanFile,
+        journal: Path,
+        effect: Effect = no_effect,
+        lock: bool = False,
+        parallel: int = 1,
     ) -> list[Result]:
         """Carry a plan out."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            return Migrator(stores, effect, lock=lock).apply(plan, opened, lambda _result: None)
+            migrator = Migrator(stores, effect, lock=lock, parallel=parallel)
+            return migrator.apply(plan, opened, lambda _result: None)
 
     def rollback(
-        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, force: bool = False
+        self,
+        plan: PlanFile,
+        journal: Path,
+        effect: Effect = no_effect,
+        force: bool = False,
+        parallel: int = 1,
     ) -> list[Result]:
         """Take a plan back."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            migrator = Migrator(stores, effect, force)
+            migrator = Migrator(stores, effect, force, parallel=parallel)
             return migrator.rollback(plan, opened, True, lambda _result: None)
 
 

@@ -1,7 +1,8 @@
 """Offsets and members of many groups at their coordinators, for tools that are no members.
 
-One thread uses a ``GroupCoordinators``. It keeps one connection to each broker, looks each group's
-coordinator up when it needs it, and tries again until a deadline.
+One thread uses a ``GroupCoordinators``; ``another`` returns one for a further thread. It keeps one
+connection to each broker, looks each group's coordinator up when it needs it, and tries again until
+a deadline.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -97,7 +100,8 @@ class GroupCoordinators:
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._place = place
         self._on_wait = on_wait
-        self._coordinators: dict[str, BrokerEndpoint] = {}
+        self._coordinators: dict[Hashable, BrokerEndpoint] = {}
+        """By place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that were given up: until when, and why."""
         self._closed = threading.Event()
@@ -117,6 +121,19 @@ class GroupCoordinators:
         """Close all connections."""
         self._closed.set()
         self._forget()
+
+    def another(self) -> Self:
+        """Return the same for another thread, with its own connections.
+
+        Both know where coordinators are, and which ones were given up.
+        """
+        other = copy(self)
+        other._connections = {}
+        return other
+
+    def stop_waiting(self) -> None:
+        """Make this one and all ``another`` fail where they would wait. Any thread."""
+        self._closed.set()
 
     def _forget(self) -> None:
         for connection in self._connections.values():
@@ -151,23 +168,24 @@ class GroupCoordinators:
 
         Empty with brokers 0.8.2, whose coordinators know no members.
         """
+        return self._at_coordinator(group, partial(_members, [group]))[group]
 
-        def ask(connection: BrokerConnection) -> tuple[str, ...]:
+    def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
+        """Return what ``members`` does for many groups, or why that is not known."""
+        found: dict[str, tuple[str, ...] | BrokerError] = {}
+        together: defaultdict[Hashable, list[str]] = defaultdict(list)
+        for group in groups:
+            together[self._place(group)].append(group)
+        for some in together.values():
             try:
-                version = connection.version(DESCRIBE_GROUPS, 0)
-            except UnsupportedBrokerError:
-                return ()
-            request = DescribeGroupsRequest(groups=[group])
-            answer = connection.call(request, DescribeGroupsResponse, version)
-            with mapped_errors(connection.endpoint):
-                (found,) = answer.groups
-                check(found.error_code, f"members of group {group}")
-                return tuple(
-                    f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
-                    for member in found.members
-                )
-
-        return self._at_coordinator(group, ask)
+                found.update(self._at_coordinator(some[0], partial(_members, some)))
+            except BrokerError:  # whose groups, the next attempt says of each
+                for group in some:
+                    try:
+                        found[group] = self.members(group)
+                    except BrokerError as error:
+                        found[group] = error
+        return found
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -348,10 +366,12 @@ class GroupCoordinators:
         raise error
 
     def _find(self, group: str) -> BrokerEndpoint:
-        if group in self._coordinators:
-            return self._coordinators[group]
+        place = self._place(group)
+        known = self._coordinators.get(place)
+        if known is not None:
+            return known
         found = find_coordinator(self._connection(self._any_broker()), group)
-        self._coordinators[group] = found
+        self._coordinators[place] = found
         return found
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
@@ -408,6 +428,25 @@ class GroupCoordinators:
 
 class _GivenUpError(CommitFailedError):
     """The coordinator was given up a moment ago, so it is not asked."""
+
+
+def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:
+    """Return the members of groups that have the same coordinator."""
+    try:
+        version = connection.version(DESCRIBE_GROUPS, 0)
+    except UnsupportedBrokerError:
+        return dict.fromkeys(groups, ())
+    request = DescribeGroupsRequest(groups=groups)
+    answer = connection.call(request, DescribeGroupsResponse, version)
+    with mapped_errors(connection.endpoint):
+        found: dict[str, tuple[str, ...]] = {}
+        for one in answer.groups:
+            check(one.error_code, f"members of group {one.group_id}")
+            found[one.group_id] = tuple(
+                f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
+                for member in one.members
+            )
+        return {group: found[group] for group in groups}
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

@@ -1,7 +1,11 @@
-"""Reads which topics exist, since when, and what their partitions' logs hold. One thread."""
+"""Reads which topics exist, since when, and what their partitions' logs hold.
+
+Any thread; one at a time asks, and the others wait for the answer.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,6 +52,7 @@ class Logs:
         self._partitions = 0
         self._since = 0.0
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close all connections."""
@@ -69,25 +74,27 @@ class Logs:
             if not silent or time.monotonic() >= deadline:
                 return topics, ranges
             time.sleep(_PAUSE)
-            for name in silent:
-                self._topics.pop(name, None)
+            with self._lock:
+                for name in silent:
+                    self._topics.pop(name, None)
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
         """Return those of the topics that exist, and their logs as they were some seconds ago.
 
         Partitions whose leader does not answer have no range.
         """
-        if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
-            self._topics.clear()
-            self._ranges.clear()
-            self._partitions = 0
-            self._since = time.monotonic()
-        self._learn([topic for topic in topics if topic not in self._topics])
-        found = {name: state for name in topics if (state := self._topics[name]) is not None}
-        ranges: dict[TopicPartition, LogRange] = {}
-        for name in found:
-            ranges.update(self._ranges[name])
-        return found, ranges
+        with self._lock:
+            if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
+                self._topics.clear()
+                self._ranges.clear()
+                self._partitions = 0
+                self._since = time.monotonic()
+            self._learn([topic for topic in topics if topic not in self._topics])
+            found = {name: state for name in topics if (state := self._topics[name]) is not None}
+            ranges: dict[TopicPartition, LogRange] = {}
+            for name in found:
+                ranges.update(self._ranges[name])
+            return found, ranges
 
     def _learn(self, topics: Sequence[str]) -> None:
         self._topics.update(dict.fromkeys(topics))
