@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from zkmigrate.apply.journal import parse
+
 from tests.migrate.estate import FIXES, Estate
 from zkconsumer.testing import LocalCluster
 
@@ -75,7 +77,31 @@ def main() -> None:
         wrong = [group for group, good in estate.moved() if not good]
         assert not wrong, wrong
         sys.stdout.write("every broken group was named with its fix, the others are moved\n")
+        downtime(cluster, estate, Path(folder))
         estate.close()
+
+
+def downtime(cluster: LocalCluster, estate: Estate, folder: Path) -> None:
+    """Move one group of 1,000 partitions that was running when it was planned."""
+    cluster.create_topic("wide", 1000)
+    transaction = estate.client.transaction()
+    for path in ("", "/offsets", "/offsets/wide"):
+        transaction.create(f"/consumers/wide{path}")
+    for partition in range(1000):
+        transaction.create(f"/consumers/wide/offsets/wide/{partition}", b"0")
+    transaction.commit()
+    plan = str(folder / "wide")
+    words = ("plan", "--group", "wide", "--at-apply", "--out", plan)
+    measure("plan wide", *words, zookeeper=cluster.zookeeper, good=(0,))
+    words = ("apply", plan, "--execute")
+    seconds, _ = measure("apply wide", *words, zookeeper=cluster.zookeeper, good=(0,))
+    with open(f"{plan}.journal", "rb") as file:
+        records, _ = parse("journal", file.read())
+    at = {record.get("step"): record["at_ms"] for record in records[1:]}
+    sys.stdout.write(
+        f"downtime of 1,000 partitions: {seconds:.2f} s with the start of the process, of which "
+        f"the group was held for {(at['done'] - at['claim']) / 1000:.2f} s\n"
+    )
 
 
 if __name__ == "__main__":

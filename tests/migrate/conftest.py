@@ -243,6 +243,12 @@ def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
 
 
 @pytest.fixture
+def shell_on(capsys: pytest.CaptureFixture[str]) -> Callable[[LocalCluster], Shell]:
+    """The commands, on a test's own cluster."""
+    return lambda cluster: Shell(cluster.zookeeper, capsys)
+
+
+@pytest.fixture
 def filled(bench: Bench, group: str, topic: str) -> Bench:
     """A group with offsets 3 and 4 in ZooKeeper."""
     bench.topic(topic, 2)
