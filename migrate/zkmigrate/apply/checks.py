@@ -44,7 +44,7 @@ class Checks:
         after it, no new ones can appear.
         """
         group = change.group
-        joined = self._stores.kafka.members(group)
+        joined = self._stores.kafka.members(change.kafka_group)
         if joined:
             raise in_use(
                 group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
@@ -154,7 +154,7 @@ class Checks:
                     f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
                 )
         if change.target is Store.ZOOKEEPER:
-            joined = self._stores.kafka.members(change.group)
+            joined = self._stores.kafka.members(change.kafka_group)
             if joined:
                 raise refused(change.group, f"{shown(joined)} joined meanwhile: stop, apply again")
             self._kafka_as_expected(change, False)
@@ -187,7 +187,7 @@ class Checks:
 
     def kafka(self, change: Change) -> Held:
         """Return what Kafka holds of a group now."""
-        found = self._stores.fetch(change.group, change.kafka)
+        found = self._stores.fetch(change.kafka_group, change.kafka)
         return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
 
     def _znodes(self, change: Change) -> dict[TopicPartition, Node | None]:

@@ -68,7 +68,8 @@ class Steps:
         """Plan a group from what the stores hold now. Raises GroupInUseError."""
         self.wait_for_earlier_runs(names_in(records), group.group)
         times = options.needs_commit_times
-        (state,) = read_states(self._stores, [group.group], {}, times)
+        renamed = {group.group: group.in_kafka}
+        (state,) = read_states(self._stores, [group.group], {}, times, renamed)
         if not isinstance(state, GroupState):
             return replace(group, problems=(state[1],), entries=())
         now_ms = int(time.time() * 1000)
@@ -206,11 +207,11 @@ class Steps:
         failed: Mapping[TopicPartition, ZkConsumerError] = {}
         if new:
             self._effect(f"before kafka commit of {len(new)} {change.group}")
-            failed = self._stores.kafka.commit(change.group, new)
+            failed = self._stores.kafka.commit(change.kafka_group, new)
             self._effect(f"after kafka commit of {len(new)} {change.group}")
         if gone and not failed:
             self._effect(f"before kafka delete of {len(gone)} {change.group}")
-            failed = self._stores.kafka.delete(change.group, gone)
+            failed = self._stores.kafka.delete(change.kafka_group, gone)
             self._effect(f"after kafka delete of {len(gone)} {change.group}")
         if failed:
             tp, error = min(failed.items())

@@ -39,17 +39,20 @@ def plan_groups(
     progress: Progress,
     from_file: Mapping[str, Mapping[TopicPartition, int]] | None = None,
     may_run: bool = False,
+    renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupPlan]:
     """Yield the plan of each group; one that cannot be read has a problem instead of partitions.
 
-    ``may_run``: members of a group are not in the way of its plan.
+    ``may_run``: members of a group are not in the way of its plan. ``renamed``: groups' names in
+    Kafka where these differ.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     progress.total = len(groups)
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
-    for found in read_states(stores, groups, from_file or {}, options.needs_commit_times):
+    times = options.needs_commit_times
+    for found in read_states(stores, groups, from_file or {}, times, renamed):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
         else:

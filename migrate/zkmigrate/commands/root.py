@@ -11,6 +11,7 @@ from zkmigrate.commands.export import export
 from zkmigrate.commands.guard import guard
 from zkmigrate.commands.plan import plan
 from zkmigrate.commands.release import release
+from zkmigrate.commands.reset import reset
 from zkmigrate.commands.rollback import rollback
 from zkmigrate.commands.status import status
 from zkmigrate.commands.verify import verify_
@@ -31,6 +32,7 @@ for _command in (
     status,
     guard,
     release,
+    reset,
     export,
     config_map,
 ):

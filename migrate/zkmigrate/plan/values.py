@@ -145,6 +145,13 @@ class GroupPlan:
     """When this group was planned, if not with the whole plan."""
     moved: bool = False
     """Whether the group was moved to the target before, and nothing is left to write."""
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
+
+    @property
+    def in_kafka(self) -> str:
+        """The group's name in Kafka."""
+        return self.kafka_group or self.group
 
     @property
     def verdict(self) -> Verdict:

@@ -7,6 +7,7 @@ instead of a state. Used from the thread that uses ``Stores``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -34,14 +35,17 @@ def read_states(
     groups: Iterable[str],
     from_file: Mapping[str, Mapping[TopicPartition, int]],
     commit_times: bool,
+    renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupState | tuple[str, Problem]]:
     """Yield the state of each group; for one that cannot be read or be a group, the problem.
 
     ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
-    was committed to Kafka, which reads the coordinators' logs.
+    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in Kafka
+    where these differ; without it a group has the name under which it was moved.
     """
     every = list(groups)
-    times = stores.commit_times(every) if commit_times else {}
+    called = dict(renamed or {})
+    times = stores.commit_times([called.get(name, name) for name in every]) if commit_times else {}
     hidden = stores.hidden_topics()
     names = iter(every)
     while chunk := list(islice(names, _CHUNK)):
@@ -58,25 +62,29 @@ def read_states(
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
+            known = called.setdefault(name, _name_in_kafka(snapshot))
             try:
                 kafka[name] = {
-                    tp: KafkaOffset(*stored, times.get((name, tp)))
-                    for tp, stored in stores.kafka.fetch(name, asked).items()
+                    tp: KafkaOffset(*stored, times.get((known, tp)))
+                    for tp, stored in stores.kafka.fetch(known, asked).items()
                 }
             except BrokerError as error:
                 problems[name] = _unreadable(name, error)
         partitions = ((*kafka[name], *from_file.get(name, ())) for name in kafka)
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
-        joined = stores.kafka.members_of(kafka)
+        joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
-            members = joined.get(name, ())
+            members = joined.get(called.get(name, name), ())
             if name in problems:
                 yield name, problems[name]
             elif isinstance(members, BrokerError):
                 yield name, _unreadable(name, members)
             else:
                 offsets = from_file.get(name)
-                yield _state(stores, parts[name], kafka[name], members, offsets, hidden)
+                state = _state(stores, parts[name], kafka[name], members, offsets, hidden)
+                if called[name] != name:
+                    state = replace(state, kafka_group=called[name])
+                yield state
 
 
 class Held(NamedTuple):
@@ -101,7 +109,7 @@ def read_offsets(
         try:
             where = migration_marker.path(plan.group)
             marker = None if stored is None else migration_marker.decode(where, stored)
-            committed = stores.fetch(plan.group, [entry.tp for entry in plan.entries])
+            committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
         except ZnodeFormatError as fault:
             yield plan, Problem(Kind.UNREADABLE, str(fault), "delete it, then verify again")
             continue
@@ -194,6 +202,17 @@ def _state(
         hidden=hidden,
         from_file=from_file,
     )
+
+
+def _name_in_kafka(snapshot: GroupSnapshot) -> str:
+    """Return the name under which a group was moved, or its own."""
+    if snapshot.moved is not None:
+        try:
+            where = migration_marker.path(snapshot.group)
+            return migration_marker.decode(where, snapshot.moved).kafka_group or snapshot.group
+        except ZnodeFormatError:
+            pass  # a fault of the group's state
+    return snapshot.group
 
 
 def _is_migrator(name: str) -> bool:
