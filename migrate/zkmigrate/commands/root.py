@@ -11,6 +11,7 @@ from zkmigrate.commands.export import export
 from zkmigrate.commands.guard import guard
 from zkmigrate.commands.plan import plan
 from zkmigrate.commands.release import release
+from zkmigrate.commands.report import report
 from zkmigrate.commands.reset import reset
 from zkmigrate.commands.rollback import rollback
 from zkmigrate.commands.status import status
@@ -33,6 +34,7 @@ for _command in (
     guard,
     release,
     reset,
+    report,
     export,
     config_map,
 ):
