@@ -10,6 +10,7 @@ from zkmigrate.commands.config_map import config_map
 from zkmigrate.commands.export import export
 from zkmigrate.commands.guard import guard
 from zkmigrate.commands.plan import plan
+from zkmigrate.commands.rehearse import rehearse
 from zkmigrate.commands.release import release
 from zkmigrate.commands.report import report
 from zkmigrate.commands.reset import reset
@@ -35,6 +36,7 @@ for _command in (
     release,
     reset,
     report,
+    rehearse,
     export,
     config_map,
 ):

@@ -118,6 +118,7 @@ def page(plan: PlanFile, groups: Iterable[GroupReport], runs: Iterable[Mapping[s
     moved = [group for group in every if group.state == MOVED]
     return environment.get_template("page.html").render(
         plan=plan,
+        names={"zookeeper": "ZooKeeper", "kafka": "Kafka"},
         groups=[group for group in every if group.ended_ms is not None],
         counts=[(state, counts[state]) for state in STATES if counts[state]],
         offsets=sum(group.written for group in moved),
