@@ -145,14 +145,18 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
 def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     filled: Bench, shell: Shell, group: str, tmp_path: Path
 ) -> None:
-    """Where the access list lets only others register, the dry run of apply refuses the group by
-    the znode's name, and so does apply, before anything is changed."""
+    """Where the access list lets only others register, assess and plan refuse the group by the
+    znode's name. After an earlier plan the dry run of apply does, and so does apply, before
+    anything is changed."""
     path = f"/consumers/{group}/ids"
     filled.client.ensure_path(path)
     only_read = [ACL(1, Id("world", "anyone")), make_acl("digest", "a:b", all=True)]
-    filled.client.set_acls(path, only_read)
     plan = str(tmp_path / "plan")
     assert shell("plan", "--group", group, "--out", plan)[0] == 0
+    filled.client.set_acls(path, only_read)
+    status, (row,) = shell.rows("assess", "--group", group)
+    assert (status, row["verdict"], row["kind"]) == (1, "refused", "closed")
+    assert path in row["what"]
     for words in ((), ("--execute",)):
         status, (row,) = shell.rows("apply", plan, *words)
         assert (status, row["outcome"]) == (1, "failed")

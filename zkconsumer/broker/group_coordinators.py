@@ -20,6 +20,7 @@ from typing import Final, Self, TypeVar
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
+    PendingOffsetsError,
     StoredOffset,
     check,
     commit,
@@ -194,12 +195,15 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all stored offsets of a group; those stored as negative numbers are none.
 
+        Waits for open transactions that commit offsets of the group, with brokers since 2.5.
         Topics that may not be described are left out without a word: see ``hidden``. Brokers before
         0.10.2 cannot tell all: they are asked for ``partitions``.
         """
 
         def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
-            code, what, offsets = fetch_offsets(connection, group, partitions, all_stored=True)
+            code, what, offsets = fetch_offsets(
+                connection, group, partitions, all_stored=True, stable=True
+            )
             check(code, what)
             return offsets
 
@@ -394,6 +398,8 @@ class GroupCoordinators:
         except _GivenUpError:
             raise
         except CommitFailedError as error:
+            if isinstance(error.__cause__, PendingOffsetsError):
+                raise  # it concerns this group only
             end = time.monotonic() + self._patience
             self._given_up[place] = end, str(error.__cause__)
             if asked and isinstance(error.__cause__, BrokerUnavailableError):
@@ -446,7 +452,9 @@ def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple
                 f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
                 for member in one.members
             )
-        return {group: found[group] for group in groups}
+        if found.keys() != set(groups):
+            raise ValueError("not the groups that were asked for")
+        return found
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

@@ -27,6 +27,7 @@ class Kind(Enum):
     OWNED = "owned"
     COORDINATOR_MEMBER = "coordinator-member"
     COORDINATOR_AWAY = "coordinator-away"
+    CLOSED = "closed"
     FOREIGN_LAYOUT = "foreign-layout"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
+from zkconsumer.broker.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -233,6 +234,9 @@ def bad_name(name: str) -> Problem:
 def _unreadable(group: str, error: ZkConsumerError) -> Problem:
     """Return the problem of a group that ZooKeeper or its coordinator does not show."""
     leave = f"leave the group out with --exclude {group}"
+    if isinstance(error.__cause__, PendingOffsetsError):
+        fix = f"let the transaction end and run this again, or {leave}"
+        return Problem(Kind.UNREADABLE, printable(str(error)), fix)
     if isinstance(error, BrokerError) and error.retriable:
         fix = f"bring its broker back and run this again, or {leave}"
         return Problem(Kind.COORDINATOR_AWAY, printable(str(error)), fix)
