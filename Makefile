@@ -22,7 +22,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,12 @@ test-migrate: setup ## all tests of zkmigrate
 test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trips (half an hour)
 	CRASH_POINTS=all ROUND_TRIP_GROUPS=1000 $(BIN)/pytest tests/migrate/test_crash.py \
 	    tests/migrate/test_round_trip.py
+
+test-zombies: setup ## a suspended consumer of the JVM wakes up at 50 moments of a move (15 minutes)
+	JVM_MOMENTS=25 $(BIN)/pytest -s tests/migrate/test_late_writers.py -k wakes_up
+
+estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each found, and how long does it take?
+	$(BIN)/python -m tests.migrate.bench_estate
 
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit

@@ -83,13 +83,14 @@ class MigrationMarker:
     """What ``/consumers/GROUP/migration`` says: where the group's offsets were moved to, and when.
 
     ``values``: the offsets that the source store held then. ``moved_to`` is ``None`` after
-    a rollback, which ended ``at_ms``.
+    a rollback, which ended ``at_ms``. ``kafka_group``: the group's name in Kafka, if it differs.
     """
 
     moved_to: Store | None
     at_ms: int
     values: Mapping[TopicPartition, int]
     data: bytes
+    kafka_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,13 @@ class GroupState:
     faults: tuple[str, ...] = ()
     hidden: frozenset[str] = frozenset()
     from_file: Mapping[TopicPartition, int] | None = None
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
+
+    @property
+    def in_kafka(self) -> str:
+        """The group's name in Kafka."""
+        return self.kafka_group or self.group
 
 
 @dataclass(frozen=True, slots=True)

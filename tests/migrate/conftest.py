@@ -159,18 +159,29 @@ class Bench:
         return parse("plan", data), self.folder / f"journal-{next(self._numbers)}"
 
     def apply(
-        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, lock: bool = False
+        self,
+        plan: PlanFile,
+        journal: Path,
+        effect: Effect = no_effect,
+        lock: bool = False,
+        parallel: int = 1,
     ) -> list[Result]:
         """Carry a plan out."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            return Migrator(stores, effect, lock=lock).apply(plan, opened, lambda _result: None)
+            migrator = Migrator(stores, effect, lock=lock, parallel=parallel)
+            return migrator.apply(plan, opened, lambda _result: None)
 
     def rollback(
-        self, plan: PlanFile, journal: Path, effect: Effect = no_effect, force: bool = False
+        self,
+        plan: PlanFile,
+        journal: Path,
+        effect: Effect = no_effect,
+        force: bool = False,
+        parallel: int = 1,
     ) -> list[Result]:
         """Take a plan back."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
-            migrator = Migrator(stores, effect, force)
+            migrator = Migrator(stores, effect, force, parallel=parallel)
             return migrator.rollback(plan, opened, True, lambda _result: None)
 
 
@@ -229,6 +240,12 @@ class Shell:
 def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
     """The commands, on the run's 3.9 cluster."""
     return Shell(bench.cluster.zookeeper, capsys)
+
+
+@pytest.fixture
+def shell_on(capsys: pytest.CaptureFixture[str]) -> Callable[[LocalCluster], Shell]:
+    """The commands, on a test's own cluster."""
+    return lambda cluster: Shell(cluster.zookeeper, capsys)
 
 
 @pytest.fixture

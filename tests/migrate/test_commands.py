@@ -229,7 +229,8 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
 
     assert process.stderr is not None
     said = process.stderr.readline()  # while it holds the journal
-    assert said == f"moving: waiting for the session of an earlier run to end, in group {group}\n"
+    waits_for = f"the session of an earlier run to end, in group {group}"
+    assert json.loads(said)["waiting_for"] == waits_for
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err

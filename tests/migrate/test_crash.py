@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 TOPICS = 5
 PARTITIONS = 2
-SAMPLE = os.environ.get("CRASH_POINTS", "12")
-GROUPS = {"forth": 6, "back": 6, "forth and back": 10, "rollback": 10, "rollback instead": 6}
+SAMPLE = os.environ.get("CRASH_POINTS", "6")
+GROUPS = {"forth": 10, "back": 10, "forth and back": 10, "rollback": 10, "rollback instead": 10}
 """How many of each way: enough for 200 points."""
 
 
@@ -39,23 +40,28 @@ class KilledError(BaseException):
 
 
 class Killer:
-    """Counts effects; kills at one of them."""
+    """Counts effects; kills at one of them, and with it all threads."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
         self.seen: list[str] = []
+        self._lock = threading.Lock()
 
     def __call__(self, what: str) -> None:
-        self.seen.append(what)
-        if len(self.seen) - 1 == self.at:
-            raise KilledError(what)
+        with self._lock:
+            if self.at is not None and len(self.seen) > self.at:
+                raise KilledError(what)
+            self.seen.append(what)
+            if len(self.seen) - 1 == self.at:
+                raise KilledError(what)
 
 
 class Case:
     """Groups in the state before one way's step, and that step."""
 
-    def __init__(self, bench: Bench, way: str, name: str, topics: list[str]) -> None:
+    def __init__(self, bench: Bench, way: str, name: str, topics: list[str], parallel: int) -> None:
         self.bench = bench
+        self.parallel = parallel
         self.way = way
         self.topics = topics
         self.groups = [f"{name}-{number}" for number in range(GROUPS[way])]
@@ -102,16 +108,16 @@ class Case:
     def step(self, effect: Callable[[str], None]) -> list[Result]:
         """What is killed."""
         if self.way == "rollback":
-            return self.bench.rollback(self.plan, self.journal, effect)
-        return self.bench.apply(self.plan, self.journal, effect)
+            return self.bench.rollback(self.plan, self.journal, effect, parallel=self.parallel)
+        return self.bench.apply(self.plan, self.journal, effect, parallel=self.parallel)
 
     def resume(self) -> list[Result]:
         """What is run after the kill."""
         if self.way.startswith("rollback"):
             if not self.journal.exists():
                 return []
-            return self.bench.rollback(self.plan, self.journal)
-        return self.bench.apply(self.plan, self.journal)
+            return self.bench.rollback(self.plan, self.journal, parallel=self.parallel)
+        return self.bench.apply(self.plan, self.journal, parallel=self.parallel)
 
     @staticmethod
     def good(results: list[Result]) -> None:
@@ -149,18 +155,19 @@ class Case:
 
 
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize("way", list(GROUPS))
 def test_a_kill_at_any_point_changes_nothing_in_the_end(
-    bench: Bench, unique: str, way: str
+    bench: Bench, unique: str, way: str, parallel: int
 ) -> None:
     """Resuming ends in the state of an uninterrupted run, no offset lost or lowered; rolling back
-    instead ends in the state before."""
+    instead ends in the state before. So it is with several groups at a time."""
     seed = int(os.environ.get("CRASH_SEED", str(random.randrange(10**6))))
     name = unique[-8:]
     topics = [f"{name}-t{number:02}" for number in range(TOPICS)]
     for topic in topics:
         bench.topic(topic, PARTITIONS)
-    whole = Case(bench, way, f"{name}-whole", topics)
+    whole = Case(bench, way, f"{name}-whole", topics, parallel)
     count = Killer()
     whole.good(whole.step(count))
     expected = whole.before if way.startswith("rollback") else whole.state()
@@ -172,7 +179,7 @@ def test_a_kill_at_any_point_changes_nothing_in_the_end(
     print(f"CRASH_SEED={seed} {way}: {len(points)} of {len(count.seen)} points")  # noqa: T201
     assert len(count.seen) >= 200
     for point in points:
-        case = Case(bench, way, f"{name}-{point}", topics)
+        case = Case(bench, way, f"{name}-{point}", topics, parallel)
         killer = Killer(point)
         with pytest.raises(KilledError):
             case.step(killer)

@@ -15,7 +15,9 @@ import pytest
 from kazoo.security import ACL, Id, make_acl
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
+from zkmigrate.plan.options import OnConflict, Options
 
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
@@ -143,14 +145,18 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
 def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     filled: Bench, shell: Shell, group: str, tmp_path: Path
 ) -> None:
-    """Where the access list lets only others register, the dry run of apply refuses the group by
-    the znode's name, and so does apply, before anything is changed."""
+    """Where the access list lets only others register, assess and plan refuse the group by the
+    znode's name. After an earlier plan the dry run of apply does, and so does apply, before
+    anything is changed."""
     path = f"/consumers/{group}/ids"
     filled.client.ensure_path(path)
     only_read = [ACL(1, Id("world", "anyone")), make_acl("digest", "a:b", all=True)]
-    filled.client.set_acls(path, only_read)
     plan = str(tmp_path / "plan")
     assert shell("plan", "--group", group, "--out", plan)[0] == 0
+    filled.client.set_acls(path, only_read)
+    status, (row,) = shell.rows("assess", "--group", group)
+    assert (status, row["verdict"], row["kind"]) == (1, "refused", "closed")
+    assert path in row["what"]
     for words in ((), ("--execute",)):
         status, (row,) = shell.rows("apply", plan, *words)
         assert (status, row["outcome"]) == (1, "failed")
@@ -183,6 +189,35 @@ def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> N
     filled.set_kafka(group, topic, {0: 3})
     assert filled.rollback(plan, journal)[0].outcome is Outcome.DONE
     assert access(filled, group) == (OPEN, b"")
+
+
+def test_a_repeated_move_never_opens_a_locked_group(filled: Bench, group: str, topic: str) -> None:
+    """A locked group stays locked at every step of the next move to Kafka, and so also where that
+    move is killed. status shows that a group is being moved."""
+    plan, journal = filled.plan([group])
+    assert filled.apply(plan, journal, lock=True)[0].outcome is Outcome.DONE
+    filled.set_zk(group, topic, {0: 9})
+    again, its_journal = filled.plan([group], options=Options(OnConflict.MAX, max_idle_days=10**6))
+    seen: list[str] = []
+
+    def look(what: str) -> None:
+        seen.append(what)
+        assert access(filled, group)[0] == LOCKED, what
+        if what == "after journal write":
+            with filled.stores() as stores:
+                (name,) = filled.state(stores, group).members
+                assert name.startswith(f"{group}_zkmigrate-")
+        if what == "after journal mark":
+            raise KilledError(what)
+
+    with pytest.raises(KilledError):
+        filled.apply(again, its_journal, look)
+    assert access(filled, group)[0] == LOCKED
+    assert len(seen) >= 10
+    assert filled.apply(again, its_journal)[0].outcome is Outcome.DONE
+    assert access(filled, group)[0] == LOCKED
+    assert filled.committed(group, {topic: 1})[TopicPartition(topic, 0)].offset == 9
+    assert filled.client.get_children(f"/consumers/{group}/owners") == [topic]
 
 
 def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topic: str) -> None:

@@ -36,8 +36,8 @@ def test_each_command_shows_how_far_it_is(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a terminal a line names how many of how many groups are done, the time, and the last
-    group; what a program reads from standard output is not disturbed."""
+    """Without a terminal a JSON line names how many of how many groups are done, rate, time left
+    and the last group; what a program reads from standard output is not disturbed."""
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     chosen = [word for name in groups for word in ("--group", name)]
     plan = str(tmp_path / "plan")
@@ -54,12 +54,16 @@ def test_each_command_shows_how_far_it_is(
         run([*words, "--zookeeper", bench.cluster.zookeeper])
         printed = capsys.readouterr()
         json.loads(printed.out)
-        lines = [line for line in printed.err.splitlines() if line.startswith(f"{verb}: ")]
-        assert lines[0].startswith(f"{verb}: 1 of 3 groups"), printed.err
-        assert f" s, after {groups[0]}" in lines[0]
+        lines = [json.loads(line) for line in printed.err.splitlines() if line.startswith("{")]
+        lines = [line for line in lines if line["progress"] == verb]
+        assert (lines[0]["groups"], lines[0]["of"]) == (1, 3), printed.err
+        assert lines[0]["after"] in groups
+        assert lines[0]["groups_per_second"] > 0
+        assert lines[-1]["seconds_left"] == (0 if len(lines) == 3 else lines[-1]["seconds_left"])
         assert len(lines) == (2 if verb == "comparing" else 3)
-        bad = {"assessing": "1 not ready", "planning": "1 not ready", "moving": "1 failed"}
-        assert bad.get(verb, "") in lines[-1]
+        bad = {"assessing": "not_ready", "planning": "not_ready", "moving": "failed"}
+        if verb in bad:
+            assert lines[-1][bad[verb]] == 1
 
 
 def test_lines_are_some_seconds_apart(
@@ -74,11 +78,21 @@ def test_lines_are_some_seconds_apart(
             now[0] += 0.03125  # 1/32
             shown.group("g\x1b[2J" + "x" * 900, offsets=5)
         shown.waiting("the session of \x1bx")
-    lines = capsys.readouterr().err.splitlines()
+    lines = list(map(json.loads, capsys.readouterr().err.splitlines()))
     assert len(lines) == 7, "31 seconds, and a wait"
-    assert lines[0].startswith("moving: 160 of 1000 groups, 160 offsets/s, 5 s, after g")
-    assert lines[-1].startswith("moving: waiting for the session of ")
-    assert all(line.isprintable() and len(line) < 200 for line in lines)
+    assert {**lines[0], "after": ""} == {
+        "progress": "moving",
+        "groups": 160,
+        "of": 1000,
+        "failed": 0,
+        "seconds": 5.0,
+        "groups_per_second": 32.0,
+        "seconds_left": 26,
+        "offsets_per_second": 160,
+        "after": "",
+    }
+    assert lines[-1]["waiting_for"].startswith("the session of ")
+    assert "\x1b" not in lines[0]["after"] + lines[-1]["waiting_for"]
 
 
 def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:

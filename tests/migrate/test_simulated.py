@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from zkmigrate.apply import migrator as module
+from zkmigrate.apply import steps
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import JournalError
@@ -345,7 +345,7 @@ def test_a_run_waits_for_the_session_of_a_killed_one(
     def end(_seconds: float) -> None:
         stores.zk.zk.do(Delete(PATHS.member("g_zkmigrate-1")))
 
-    monkeypatch.setattr(module.time, "sleep", end)
+    monkeypatch.setattr(steps.time, "sleep", end)
     assert stores.apply(stores.plan()).outcome is Outcome.DONE
     assert stores.done[0].startswith("wait for the session of an earlier run")
 

@@ -503,7 +503,7 @@ def test_waiting_for_members_ends_at_ctrl_c(
     ) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert f"waiting for the members of 1 groups to stop: {five[0]}" in line
+        assert f"the members of 1 groups to stop: {five[0]}" in line
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert "run the same command again" in process.stderr.read()

@@ -36,6 +36,9 @@ _AGAIN: Final = frozenset(
     }
 )
 
+_FLEXIBLE: Final = 7
+"""The version of OffsetFetch that knows of transactions."""
+
 T = TypeVar("T")
 Ask = Callable[[Any, type[Any], int], Any]
 """Sends a request in a version and returns the answer, as ``BrokerConnection.call`` does."""
@@ -55,6 +58,10 @@ class FetchedOffsets(NamedTuple):
     code: int
     what: str
     offsets: dict[TopicPartition, StoredOffset]
+
+
+class PendingOffsetsError(BrokerError):
+    """A transaction that commits offsets of the group is open, so they are not known yet."""
 
 
 class TryAgainError(Exception):
@@ -97,6 +104,8 @@ def until(
 
 def check(code: int, what: str) -> None:
     """Raise for a code that is not 0; TryAgainError when the request may be repeated."""
+    if code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        raise TryAgainError(PendingOffsetsError(f"{what}: a transaction that commits it is open"))
     if code:
         error = error_from_code(code, what)
         raise TryAgainError(error) if code in _AGAIN else error
@@ -126,17 +135,20 @@ def fetch_offsets(
     partitions: Iterable[TopicPartition],
     *,
     all_stored: bool = False,
+    stable: bool = False,
     ask: Ask | None = None,
 ) -> FetchedOffsets:
     """Ask for the stored offsets of ``partitions``; those stored as negative numbers are none.
 
-    With ``all_stored``, brokers since 0.10.2 tell those of all partitions. ``ask`` sends a request,
+    With ``stable``, brokers since 2.5 answer UNSTABLE_OFFSET_COMMIT while a transaction that
+    commits offsets of the group is open (KIP-447); others return what was stored before it. With
+    ``all_stored``, brokers since 0.10.2 tell those of all partitions. ``ask`` sends a request,
     ``connection.call`` by default. Version 0 is not used: it would read ZooKeeper.
     """
     # DEVIATION-29: since version 2 a failure stands once for the whole answer. A broker of 3.9 that
     # is not the coordinator answers version 1 without a failure, and names no partition at all:
     # that is no "nothing stored".
-    version = connection.version(OFFSET_FETCH, 5, 2, 1)
+    version = connection.version(OFFSET_FETCH, *((7,) if stable else ()), 5, 2, 1)
     everything = all_stored and version > 1
     left = set() if everything else set(partitions)
     topic = OffsetFetchRequest.OffsetFetchRequestTopic
@@ -146,8 +158,15 @@ def fetch_offsets(
     ]
     if not topics and not everything:
         return FetchedOffsets(0, "", {})
-    request = OffsetFetchRequest(group_id=group, topics=topics or None)
-    answer = (ask or connection.call)(request, OffsetFetchResponse, version)
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=topics or None,
+        **({"require_stable": True} if version == _FLEXIBLE else {}),
+    )
+    if version == _FLEXIBLE:
+        answer = _call_flexible(connection, request, OffsetFetchResponse, version)
+    else:
+        answer = (ask or connection.call)(request, OffsetFetchResponse, version)
     code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
     offsets: dict[TopicPartition, StoredOffset] = {}
     with mapped_errors(connection.endpoint):
@@ -159,12 +178,25 @@ def fetch_offsets(
                     if not code:
                         code, what = part.error_code, f"stored offset of {tp}"
                 elif part.committed_offset >= 0:
-                    epoch = part.committed_leader_epoch if version == 5 else -1
+                    epoch = part.committed_leader_epoch if version >= 5 else -1
                     stored = StoredOffset(part.committed_offset, epoch, part.metadata or "")
                     offsets[tp] = stored
     if left and not code:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return FetchedOffsets(code, what, offsets)
+
+
+def _call_flexible(
+    connection: BrokerConnection, request: Any, response: type[Any], version: int
+) -> Any:
+    """Do what ``call`` does, in a version whose headers have tagged fields: both are empty."""
+    with mapped_errors(connection.endpoint):
+        body = b"\0" + request.encode(version=version)
+    answer = connection.exchange(request.API_KEY, version, body)
+    with mapped_errors(connection.endpoint):
+        if answer[0] != 0:
+            raise ValueError("the header has tagged fields")
+        return response.decode(bytes(answer[1:]), version=version)
 
 
 def commit(

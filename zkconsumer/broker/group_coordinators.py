@@ -1,7 +1,8 @@
 """Offsets and members of many groups at their coordinators, for tools that are no members.
 
-One thread uses a ``GroupCoordinators``. It keeps one connection to each broker, looks each group's
-coordinator up when it needs it, and tries again until a deadline.
+One thread uses a ``GroupCoordinators``; ``another`` returns one for a further thread. It keeps one
+connection to each broker, looks each group's coordinator up when it needs it, and tries again until
+a deadline.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -17,6 +20,7 @@ from typing import Final, Self, TypeVar
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
+    PendingOffsetsError,
     StoredOffset,
     check,
     commit,
@@ -97,7 +101,8 @@ class GroupCoordinators:
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._place = place
         self._on_wait = on_wait
-        self._coordinators: dict[str, BrokerEndpoint] = {}
+        self._coordinators: dict[Hashable, BrokerEndpoint] = {}
+        """By place."""
         self._given_up: dict[Hashable, tuple[float, str]] = {}
         """Places and brokers that were given up: until when, and why."""
         self._closed = threading.Event()
@@ -117,6 +122,19 @@ class GroupCoordinators:
         """Close all connections."""
         self._closed.set()
         self._forget()
+
+    def another(self) -> Self:
+        """Return the same for another thread, with its own connections.
+
+        Both know where coordinators are, and which ones were given up.
+        """
+        other = copy(self)
+        other._connections = {}
+        return other
+
+    def stop_waiting(self) -> None:
+        """Make this one and all ``another`` fail where they would wait. Any thread."""
+        self._closed.set()
 
     def _forget(self) -> None:
         for connection in self._connections.values():
@@ -151,23 +169,24 @@ class GroupCoordinators:
 
         Empty with brokers 0.8.2, whose coordinators know no members.
         """
+        return self._at_coordinator(group, partial(_members, [group]))[group]
 
-        def ask(connection: BrokerConnection) -> tuple[str, ...]:
+    def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
+        """Return what ``members`` does for many groups, or why that is not known."""
+        found: dict[str, tuple[str, ...] | BrokerError] = {}
+        together: defaultdict[Hashable, list[str]] = defaultdict(list)
+        for group in groups:
+            together[self._place(group)].append(group)
+        for some in together.values():
             try:
-                version = connection.version(DESCRIBE_GROUPS, 0)
-            except UnsupportedBrokerError:
-                return ()
-            request = DescribeGroupsRequest(groups=[group])
-            answer = connection.call(request, DescribeGroupsResponse, version)
-            with mapped_errors(connection.endpoint):
-                (found,) = answer.groups
-                check(found.error_code, f"members of group {group}")
-                return tuple(
-                    f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
-                    for member in found.members
-                )
-
-        return self._at_coordinator(group, ask)
+                found.update(self._at_coordinator(some[0], partial(_members, some)))
+            except BrokerError:  # whose groups, the next attempt says of each
+                for group in some:
+                    try:
+                        found[group] = self.members(group)
+                    except BrokerError as error:
+                        found[group] = error
+        return found
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -176,12 +195,15 @@ class GroupCoordinators:
     ) -> dict[TopicPartition, StoredOffset]:
         """Return all stored offsets of a group; those stored as negative numbers are none.
 
+        Waits for open transactions that commit offsets of the group, with brokers since 2.5.
         Topics that may not be described are left out without a word: see ``hidden``. Brokers before
         0.10.2 cannot tell all: they are asked for ``partitions``.
         """
 
         def ask(connection: BrokerConnection) -> dict[TopicPartition, StoredOffset]:
-            code, what, offsets = fetch_offsets(connection, group, partitions, all_stored=True)
+            code, what, offsets = fetch_offsets(
+                connection, group, partitions, all_stored=True, stable=True
+            )
             check(code, what)
             return offsets
 
@@ -348,10 +370,12 @@ class GroupCoordinators:
         raise error
 
     def _find(self, group: str) -> BrokerEndpoint:
-        if group in self._coordinators:
-            return self._coordinators[group]
+        place = self._place(group)
+        known = self._coordinators.get(place)
+        if known is not None:
+            return known
         found = find_coordinator(self._connection(self._any_broker()), group)
-        self._coordinators[group] = found
+        self._coordinators[place] = found
         return found
 
     def _at_coordinator(self, group: str, once: Callable[[BrokerConnection], T]) -> T:
@@ -374,6 +398,8 @@ class GroupCoordinators:
         except _GivenUpError:
             raise
         except CommitFailedError as error:
+            if isinstance(error.__cause__, PendingOffsetsError):
+                raise  # it concerns this group only
             end = time.monotonic() + self._patience
             self._given_up[place] = end, str(error.__cause__)
             if asked and isinstance(error.__cause__, BrokerUnavailableError):
@@ -408,6 +434,27 @@ class GroupCoordinators:
 
 class _GivenUpError(CommitFailedError):
     """The coordinator was given up a moment ago, so it is not asked."""
+
+
+def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:
+    """Return the members of groups that have the same coordinator."""
+    try:
+        version = connection.version(DESCRIBE_GROUPS, 0)
+    except UnsupportedBrokerError:
+        return dict.fromkeys(groups, ())
+    request = DescribeGroupsRequest(groups=groups)
+    answer = connection.call(request, DescribeGroupsResponse, version)
+    with mapped_errors(connection.endpoint):
+        found: dict[str, tuple[str, ...]] = {}
+        for one in answer.groups:
+            check(one.error_code, f"members of group {one.group_id}")
+            found[one.group_id] = tuple(
+                f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
+                for member in one.members
+            )
+        if found.keys() != set(groups):
+            raise ValueError("not the groups that were asked for")
+        return found
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

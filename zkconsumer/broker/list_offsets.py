@@ -19,6 +19,8 @@ EARLIEST: Final = -2
 """The offset of the first message that the broker still has."""
 LATEST: Final = -1
 """The offset that the next message will get."""
+NONE: Final = -1
+"""No message is that new."""
 
 
 def list_offsets(
@@ -26,10 +28,13 @@ def list_offsets(
 ) -> Mapping[TopicPartition, int | BrokerError]:
     """Look up ``EARLIEST`` or ``LATEST`` for many partitions in one request.
 
+    ``which`` may also be a time in milliseconds since 1970, with brokers since 0.10.1: then it is
+    the first message of that time or later, and ``NONE`` where there is none.
+
     Returns an offset or an error for every partition asked for.
     Raises what ``BrokerConnection.exchange`` raises.
     """
-    version = connection.version(LIST_OFFSETS, 1, 0)
+    version = connection.version(LIST_OFFSETS, *((1,) if which >= 0 else (1, 0)))
     topic = ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
@@ -65,7 +70,9 @@ def list_offsets(
                     continue
                 offset = part.offset if version else next(iter(part.old_style_offsets), -1)
                 found[key] = (
-                    offset if offset >= 0 else BrokerError(f"offsets of {key}: the broker has none")
+                    offset
+                    if offset >= 0 or (which >= 0 and offset == NONE)
+                    else BrokerError(f"offsets of {key}: the broker has none")
                 )
     missing = BrokerError("the broker left the partition out of its answer")
     return {key: found.get(key, missing) for key in partitions}

@@ -78,14 +78,14 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], how: Ho
     elif how == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([_guarded(cell) for cell in row] for row in rows)
+        writer.writerows([guarded(cell) for cell in row] for row in rows)
     elif sys.stdout.isatty() and len(rows) <= _RICH_ROWS:
         _print_rich(columns, rows)
     else:
         _print_plain(columns, rows)
 
 
-def _guarded(cell: object) -> object:
+def guarded(cell: object) -> object:
     """Keep a spreadsheet from taking text for a formula. Numbers stay as they are."""
     if not isinstance(cell, str):
         return cell

@@ -1,8 +1,8 @@
 """A synchronous face of the ZooKeeper driver, for tools that do one thing and end.
 
-Threads: all methods are called from one thread, which carries out the scripts; it waits for replies
-that kazoo's threads put into a mailbox. Several scripts may be under way at once, so that one's
-answer is worked on while ZooKeeper prepares the next one's.
+Threads: one thread opens and closes the session. Any thread may carry out scripts; it waits for the
+replies that kazoo's threads put into its mailbox. Several scripts may be under way at once, so that
+one's answer is worked on while ZooKeeper prepares the next one's.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from typing import Any, Final
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol import serialization as kz_ops
 from kazoo.protocol.states import EventType, KazooState
-from kazoo.security import ACL, Id
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from zkconsumer.core.zookeeper.ops import (
     Acl,
@@ -351,17 +352,22 @@ class ZkDriver:
         raise TypeError(f"not a single operation: {op!r}")
 
     def _multi(self, op: Multi, on_reply: OnReply) -> None:
+        # Not through the transaction's methods, which take every path apart.
+        prefix = self._client.chroot
+        acl = self._client.default_acl or OPEN_ACL_UNSAFE
         transaction = self._client.transaction()
+        parts = transaction.operations
         for part in op.ops:
             match part:
                 case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                    flags = 1 if ephemeral else 0
+                    parts.append(kz_ops.Create(prefix + path, data, acl, flags))
                 case SetData(path, data, version):
-                    transaction.set_data(path, data, version)
+                    parts.append(kz_ops.SetData(prefix + path, data, version))
                 case Delete(path, version):
-                    transaction.delete(path, version)
+                    parts.append(kz_ops.Delete(prefix + path, version))
                 case Check(path, version):
-                    transaction.check(path, version)
+                    parts.append(kz_ops.CheckVersion(prefix + path, version))
         transaction.commit_async().rawlink(partial(_deliver_multi, on_reply))
 
     def _get_many(self, op: GetMany, on_reply: OnReply) -> None:

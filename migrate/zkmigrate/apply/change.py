@@ -27,7 +27,8 @@ class Change:
     ``versions``: those of the offset znodes, when they must be exactly as the plan read them.
     ``before`` and ``after``: the migration marker's content; ``between``: what else it may be where
     an earlier run was cut off. ``topics``: when the topics were created (a zxid) whose logs must
-    hold the offsets of ``to``; restored offsets need not be in the log.
+    hold the offsets of ``to``; restored offsets need not be in the log. ``kafka_group``: the
+    group's name in Kafka.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Change:
     topics: Mapping[str, int]
     source: Store
     skipped: frozenset[str]
+    kafka_group: str
 
     def knows(self, tp: TopicPartition) -> bool:
         """Whether the plan has decided about a partition, if only to leave it as it is."""
@@ -64,7 +66,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
     """Return the change of a planned group."""
     values = group.source_offsets(plan.direction)
     made_ms = plan.made_ms if group.made_ms is None else group.made_ms
-    after = migration_marker.encode(plan.direction.target, made_ms, values)
+    after = migration_marker.encode(plan.direction.target, made_ms, values, group.kafka_group)
     return Change(
         group.group,
         plan.direction.target,
@@ -78,6 +80,7 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
         group.topics,
         plan.direction.source,
         group.skipped,
+        group.in_kafka,
     )
 
 
@@ -144,4 +147,5 @@ def back(done: Change, rows: object) -> Change:
         {},
         done.target,
         done.skipped,
+        done.kafka_group,
     )

@@ -34,23 +34,25 @@ class Checks:
         self._stores = stores
         self._force = force
 
-    def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> None:
+    def as_expected(self, change: Change, resumed: bool, claimed: bool = False) -> Held:
         """Check that the group has no member, and that Kafka and marker are as they should be.
+
+        Returns what Kafka holds.
 
         With ``claimed`` the group is claimed in ZooKeeper already. Offsets that the plan does not
         know are looked for before and after the claim: before, so that nothing is changed in vain;
         after it, no new ones can appear.
         """
         group = change.group
-        joined = self._stores.kafka.members(group)
+        joined = self._stores.kafka.members(change.kafka_group)
         if joined:
             raise in_use(
                 group, f"{shown(joined)} joined at the broker's coordinator: stop these consumers"
             )
-        self._kafka_as_expected(change, resumed)
+        held = self._kafka_as_expected(change, resumed)
         self._nothing_unplanned_in_zookeeper(change)
         if claimed:
-            return
+            return held
         self._logs_hold_offsets(change)
         registered = self._stores.zk.run(ownership.list_members(group))
         if registered:
@@ -61,6 +63,7 @@ class Checks:
             raise refused(
                 group, f"{migration_marker.path(group)} changed since the plan: plan again"
             )
+        return held
 
     def znodes_as_expected(self, change: Change, resumed: bool) -> None:
         """Check that ZooKeeper's offsets are as they should be; claiming looks for itself."""
@@ -70,10 +73,10 @@ class Checks:
             if fault is not None:
                 raise refused(change.group, fault)
 
-    def _kafka_as_expected(self, change: Change, resumed: bool) -> None:
-        if self._force:
-            return
+    def _kafka_as_expected(self, change: Change, resumed: bool) -> Held:
         held = self.kafka(change)
+        if self._force:
+            return held
         for tp in sorted(change.kafka):
             allowed = change.expected(Store.KAFKA, tp, resumed)
             if number(held.get(tp)) not in allowed:
@@ -81,6 +84,7 @@ class Checks:
                     change.group, _moved_on(Store.KAFKA, tp, number(held.get(tp)), allowed)
                 )
         _nothing_unplanned(change, Store.KAFKA, {tp: number(found) for tp, found in held.items()})
+        return held
 
     def _nothing_unplanned_in_zookeeper(self, change: Change) -> None:
         """Check that ZooKeeper holds no offset that is not planned; a claim checks the others."""
@@ -150,7 +154,7 @@ class Checks:
                     f"{show(held.get(tp))}: another client writes; nothing was marked as moved",
                 )
         if change.target is Store.ZOOKEEPER:
-            joined = self._stores.kafka.members(change.group)
+            joined = self._stores.kafka.members(change.kafka_group)
             if joined:
                 raise refused(change.group, f"{shown(joined)} joined meanwhile: stop, apply again")
             self._kafka_as_expected(change, False)
@@ -183,7 +187,7 @@ class Checks:
 
     def kafka(self, change: Change) -> Held:
         """Return what Kafka holds of a group now."""
-        found = self._stores.fetch(change.group, change.kafka)
+        found = self._stores.fetch(change.kafka_group, change.kafka)
         return {tp: KafkaOffset(*stored) for tp, stored in found.items()}
 
     def _znodes(self, change: Change) -> dict[TopicPartition, Node | None]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zkconsumer.admin.reads import children, children_of
+from zkconsumer.admin.snapshot import CONSUMERS
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Check,
@@ -61,11 +62,16 @@ Accept = Callable[[TopicPartition, Node | None], str | None]
 
 @dataclass(slots=True)
 class Hold:
-    """A group that the migrator holds. ``nodes``: each claimed partition's offset znode."""
+    """A group that the migrator holds. ``nodes``: each claimed partition's offset znode.
+
+    ``locked``: nobody may register. The migrator's own registration is then below ``owners``, so
+    that the lock stays where it is.
+    """
 
     group: str
     name: str
     now_ms: int
+    locked: bool = False
     session_id: int = 0
     nodes: dict[TopicPartition, Node | None] = field(default_factory=dict)
     complete: bool = False
@@ -79,7 +85,8 @@ class Hold:
     @property
     def check(self) -> Check:
         """Holds exactly while the migrator's session lives."""
-        return Check(self.paths.member(self.name), 0)
+        parent = self.paths.owners if self.locked else self.paths.ids
+        return Check(f"{parent}/{self.name}", 0)
 
 
 def counted(script: Script[T], effect: Effect) -> Script[T]:
@@ -110,25 +117,34 @@ def list_members(group: str) -> Script[list[str]]:
     return (yield from children(GroupPaths(group).ids)) or []
 
 
+def migrators(group: str) -> Script[list[str]]:
+    """Return who is registered, and which migrators hold a locked group."""
+    paths = GroupPaths(group)
+    ids, owners = yield from children_of([paths.ids, paths.owners])
+    return [*ids, *owners]
+
+
 def take(hold: Hold, partitions: Iterable[TopicPartition], accept: Accept) -> Script[None]:
     """Register, check that there is no other member, and claim all partitions.
 
     Raises GroupRefusedError; then, as after any error, ``release`` is due.
     """
-    yield from _register(hold)
+    wanted = sorted(partitions)
+    yield from _register(hold, sorted({tp.topic for tp in wanted}))
     yield from _no_other_member(hold)
-    yield from _claim(hold, sorted(partitions), accept)
+    yield from _claim(hold, wanted, accept)
     hold.complete = True
 
 
-def _register(hold: Hold) -> Script[None]:
+def _register(hold: Hold, topics: list[str]) -> Script[None]:
     path = hold.check.path
     data = encode_registration(Subscription(Pattern.STATIC, {}), hold.now_ms)
-    yield from _ensure([hold.paths.ids])
+    parents = [hold.paths.ids, *map(hold.paths.owners_topic, topics), path.rpartition("/")[0]]
+    yield from _ensure(parents)
     while True:
         reply = yield from attempt(Create(path, data, ephemeral=True))
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
-            yield from _ensure([hold.paths.ids])
+            yield from _ensure(parents)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
             found = yield from read(Exists(path))
             if isinstance(found, Ok) and isinstance(found.value, Stat):
@@ -146,7 +162,6 @@ def _no_other_member(hold: Hold) -> Script[None]:
 
 def _claim(hold: Hold, wanted: list[TopicPartition], accept: Accept) -> Script[None]:
     paths = hold.paths
-    yield from _ensure(paths.owners_topic(topic) for topic in sorted({tp.topic for tp in wanted}))
     first: dict[TopicPartition, Node | None] = {}
     todo = wanted
     while todo:
@@ -359,13 +374,18 @@ def _release_what_is_there(hold: Hold) -> Script[None]:
 
 
 def _ensure(paths: Iterable[str]) -> Script[None]:
-    """Create znodes and their parents where they are missing."""
-    wanted = list(paths)
-    nodes = yield from read_many(wanted)
-    for path, node in zip(wanted, nodes, strict=True):
-        while node is None:
-            reply = yield from attempt(Create(path))
-            if isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-                break
-            if reply.code is Code.NO_NODE:
-                yield from _ensure([path.rpartition("/")[0]])
+    """Create znodes below ``/consumers`` and their parents where they are missing."""
+    wanted: dict[str, None] = {}
+    for path in paths:
+        parts = path.split("/")
+        wanted |= dict.fromkeys("/".join(parts[:end]) for end in range(3, len(parts) + 1))
+    while True:
+        nodes = yield from read_many(wanted)
+        missing = [path for path, node in zip(wanted, nodes, strict=True) if node is None]
+        if not missing:
+            return
+        reply = yield from attempt(Multi(tuple(map(Create, missing))))
+        if isinstance(reply, Ok):
+            return
+        if reply.code is Code.NO_NODE:
+            yield from attempt(Create(CONSUMERS))

@@ -23,6 +23,8 @@ def begun_by(records: Iterable[dict[str, Any]]) -> Mapping[str, Records]:
     """Return the records of each group. Raises JournalError."""
     begun: dict[str, Records] = {}
     for record in records:
+        if "run" in record:
+            continue
         if not isinstance(record.get("group"), str) or not isinstance(record.get("step"), str):
             raise JournalError("the journal holds a record of no known kind: nothing is done")
         begun.setdefault(record["group"], []).append(record)
@@ -43,3 +45,13 @@ def recorded(records: Records) -> GroupPlan | None:
     if len(after) == len(records) or all(record["step"] in _UNWRITTEN for record in after):
         return None
     return plan_file.parse_one("the journal", str(records[len(records) - len(after) - 1]["plan"]))
+
+
+def names_in(records: Records) -> set[str]:
+    """Return the names under which earlier runs took a group over."""
+    return {str(record["name"]) for record in records if "name" in record}
+
+
+def was_locked(records: Records) -> bool:
+    """Whether the group was locked before the first run took it over."""
+    return any(record.get("locked") for record in records if record["step"] == "claim")

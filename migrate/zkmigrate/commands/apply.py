@@ -9,12 +9,14 @@ from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
+    begin,
     check_cluster,
     counted,
     journal_option,
     journal_path,
     load,
     open_migrator,
+    parallel_option,
     print_results,
 )
 from zkmigrate.commands.selection import Selection, plan_selection
@@ -41,9 +43,10 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Try groups with live members again for so long, each as soon as its members have "
-    "stopped.",
+    help="When all other groups are done, try those with live members again for so long, each as "
+    "soon as its members have stopped.",
 )
+@parallel_option
 @plan_selection
 @journal_option
 @server_options
@@ -55,6 +58,7 @@ def apply(
     guard: bool,
     limit: int | None,
     wait: float,
+    parallel: int,
     which: Selection,
     journal: str | None,
     servers: Servers,
@@ -72,9 +76,10 @@ def apply(
     verb = "moving" if execute else "checking"
     with Progress(verb, len(loaded.groups)) as progress, open_stores(servers, progress) as stores:
         check_cluster(loaded, stores)
-        migrator = open_migrator(stores, lock=guard)
+        migrator = open_migrator(stores, parallel, lock=guard)
         if execute:
             with Journal(where, loaded.digest) as opened:
+                begin(opened, loaded, guard=guard, limit=limit, wait=wait, parallel=parallel)
                 results = migrator.apply(loaded, opened, counted(progress), wait=wait)
         else:
             earlier = read_records(where, loaded.digest)

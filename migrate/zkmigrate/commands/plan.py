@@ -15,6 +15,7 @@ from zkmigrate.commands.decisions import decisions
 from zkmigrate.commands.files import read_file, write_out
 from zkmigrate.commands.planning import Summary, plan_groups
 from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.renaming import Rename, new_names, parse_renames
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.formats import offset_csv, plan_file
@@ -39,6 +40,15 @@ from zkmigrate.plan.values import Verdict
     help="Take the chosen groups' offsets from a CSV, JVM export or JSON file, not from the source "
     "store.",
 )
+@click.option(
+    "--rename",
+    "renames",
+    metavar="OLD=NEW",
+    multiple=True,
+    callback=parse_renames,
+    help="Give a group another name in the target store; with a '*' in both parts every group that "
+    "matches, as in 'legacy-*=*'; may be repeated.",
+)
 @server_options
 @only_problems_option
 @format_options
@@ -49,6 +59,7 @@ def plan(
     at_apply: bool,
     out: str,
     from_file: str | None,
+    renames: tuple[Rename, ...],
     servers: Servers,
     only_problems: bool,
     how: How,
@@ -71,7 +82,14 @@ def plan(
             chosen = which.of_store(partial(stores.group_names, direction.source), direction.source)
         else:
             chosen = list(offsets)
-        made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply)
+        renamed = new_names(renames, chosen)
+        if direction is Direction.KAFKA_TO_ZK:  # a group goes by its name in ZooKeeper
+            turned = {new: old for old, new in renamed.items()}
+            chosen = [renamed.get(name, name) for name in chosen]
+            if offsets is not None:
+                offsets = {renamed.get(name, name): found for name, found in offsets.items()}
+            renamed = turned
+        made = plan_groups(stores, direction, options, chosen, progress, offsets, at_apply, renamed)
         lines = plan_file.render(
             direction,
             int(time.time() * 1000),

@@ -13,12 +13,17 @@ import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZooKeeperError
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply import guard
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
 from zkmigrate.model import Direction, GroupState
+from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options, Skip, covers
-from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Verdict
+from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Problem, Verdict
 from zkmigrate.text import Note, shown
 
 if TYPE_CHECKING:
@@ -39,28 +44,48 @@ def plan_groups(
     progress: Progress,
     from_file: Mapping[str, Mapping[TopicPartition, int]] | None = None,
     may_run: bool = False,
+    renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupPlan]:
     """Yield the plan of each group; one that cannot be read has a problem instead of partitions.
 
-    ``may_run``: members of a group are not in the way of its plan.
+    ``may_run``: members of a group are not in the way of its plan. ``renamed``: groups' names in
+    Kafka where these differ.
     """
     from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
 
     progress.total = len(groups)
     now_ms = int(time.time() * 1000)
     retention = stores.retention() if direction is Direction.ZK_TO_KAFKA else None
-    for found in read_states(stores, groups, from_file or {}, options.needs_commit_times):
+    times = options.needs_commit_times
+    closed = _closed(stores, groups)
+    for found in read_states(stores, groups, from_file or {}, times, renamed):
         if isinstance(found, GroupState):
             plan = plan_group(found, direction, options, now_ms, retention)
         else:
-            name, problem = found
-            plan = GroupPlan(name, (problem,))
+            plan = GroupPlan(found[0], (found[1],))
         if may_run and any(one.kind in LIVE for one in plan.problems):
             others = tuple(one for one in plan.problems if one.kind not in LIVE)
             note = "its members run: stop them before or during apply"
             plan = replace(plan, problems=others, notes=(*plan.notes, note))
+        if plan.group in closed and not plan.moved:
+            plan = replace(plan, problems=(*plan.problems, closed[plan.group]))
         yield plan
         progress.group(plan.group, not plan.problems)
+
+
+def _closed(stores: Stores, groups: Sequence[str]) -> dict[str, Problem]:
+    """Return the problem of each group in which the migrator may not register, as it has to."""
+    legal = list(filter(is_legal_topic, groups))
+    found = stores.zk.run_all(or_refusal(guard.look(name)) for name in legal)
+    return {
+        name: findings.problem(
+            Kind.CLOSED,
+            f"/consumers/{name}/ids: its access list does not let zkmigrate register",
+            "allow znodes to be created there without an identity",
+        )
+        for name, one in zip(legal, found, strict=True)
+        if not isinstance(one, ZooKeeperError) and not one.may_register
+    }
 
 
 class Summary:

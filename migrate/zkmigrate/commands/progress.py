@@ -1,10 +1,11 @@
-"""Shows how far a run is, on standard error: a bar on a terminal, a line now and then elsewhere.
+"""Shows how far a run is, on standard error: a bar on a terminal, JSON lines elsewhere.
 
 Standard output is left to the command's rows. Used from one thread.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from types import TracebackType
@@ -65,31 +66,45 @@ class Progress:
             self._show(f"after {_cut(name)}")
         elif now - self._printed >= INTERVAL:
             self._printed = now
-            parts = [f"{self._verb}: {self._of_total()} groups", *self._counts()]
-            parts += [f"{now - self._started:.0f} s", f"after {_cut(name)}"]
-            click.echo(", ".join(parts), err=True)
+            self._line(now, after=_cut(name))
 
     def waiting(self, what: str) -> None:
-        """Show what the run waits for."""
+        """Show what the run waits for. Any thread."""
         if self._bar is not None:
             self._show(f"waiting for {printable(what)}")
         else:
-            click.echo(f"{self._verb}: waiting for {printable(what)}", err=True)
+            self._line(time.monotonic(), waiting_for=printable(what))
+
+    def _line(self, now: float, **more: str) -> None:
+        seconds = now - self._started
+        groups_s = self._done / max(seconds, 0.001)
+        left = None if self.total is None else self.total - self._done
+        line: dict[str, object] = {
+            "progress": self._verb,
+            "groups": self._done,
+            "of": self.total,
+            self._bad_word.replace(" ", "_"): self._bad,
+            "seconds": round(seconds, 1),
+            "groups_per_second": round(groups_s, 1),
+            "seconds_left": round(left / groups_s) if left is not None and self._done else None,
+        }
+        if self._offsets:
+            line["offsets_per_second"] = round(self._offsets / max(seconds, 0.001))
+        click.echo(json.dumps({**line, **more}), err=True)
 
     def _show(self, now: str) -> None:
         assert self._bar is not None
         (task,) = self._bar.task_ids
         self._bar.update(
-            task, completed=self._done, total=self.total, counts=", ".join(self._counts()), now=now
+            task, completed=self._done, total=self.total, counts=self._counts(), now=now
         )
 
-    def _of_total(self) -> str:
-        return str(self._done) if self.total is None else f"{self._done} of {self.total}"
-
-    def _counts(self) -> list[str]:
-        rate = round(self._offsets / max(time.monotonic() - self._started, 0.001))
-        found = [f"{rate} offsets/s"] if self._offsets else []
-        return [*found, f"{self._bad} {self._bad_word}"] if self._bad else found
+    def _counts(self) -> str:
+        seconds = max(time.monotonic() - self._started, 0.001)
+        found = [f"{self._done / seconds:.1f} groups/s"]
+        if self._offsets:
+            found.append(f"{self._offsets / seconds:.0f} offsets/s")
+        return ", ".join([*found, f"{self._bad} {self._bad_word}"] if self._bad else found)
 
 
 def _cut(name: str) -> str:

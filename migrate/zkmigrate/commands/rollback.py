@@ -11,12 +11,14 @@ from zkmigrate.apply.journal import Journal
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import (
+    begin,
     check_cluster,
     counted,
     journal_option,
     journal_path,
     load,
     open_migrator,
+    parallel_option,
     print_results,
 )
 from zkmigrate.commands.selection import Selection, plan_selection
@@ -28,6 +30,7 @@ from zkmigrate.errors import MigrationError
 @click.argument("plan")
 @click.option("--execute", is_flag=True, help="Restore the offsets; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Overwrite offsets that were committed after the move.")
+@parallel_option
 @plan_selection
 @journal_option
 @server_options
@@ -37,6 +40,7 @@ def rollback(
     plan: str,
     execute: bool,
     force: bool,
+    parallel: int,
     which: Selection,
     journal: str | None,
     servers: Servers,
@@ -58,7 +62,10 @@ def rollback(
         Journal(where, loaded.digest) as opened,
     ):
         check_cluster(loaded, stores)
-        results = open_migrator(stores, force).rollback(loaded, opened, execute, counted(progress))
+        if execute:
+            begin(opened, loaded, force=force, parallel=parallel)
+        migrator = open_migrator(stores, parallel, force)
+        results = migrator.rollback(loaded, opened, execute, counted(progress))
     if not execute:
         click.echo("dry run: nothing was changed; give --execute to restore", err=True)
     passed.stays.clear()  # after a rollback nothing was moved

@@ -10,7 +10,10 @@ from zkmigrate.commands.config_map import config_map
 from zkmigrate.commands.export import export
 from zkmigrate.commands.guard import guard
 from zkmigrate.commands.plan import plan
+from zkmigrate.commands.rehearse import rehearse
 from zkmigrate.commands.release import release
+from zkmigrate.commands.report import report
+from zkmigrate.commands.reset import reset
 from zkmigrate.commands.rollback import rollback
 from zkmigrate.commands.status import status
 from zkmigrate.commands.verify import verify_
@@ -31,6 +34,9 @@ for _command in (
     status,
     guard,
     release,
+    reset,
+    report,
+    rehearse,
     export,
     config_map,
 ):

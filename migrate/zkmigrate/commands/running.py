@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
-from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.cells import problem_cells, stays_cell
@@ -83,11 +84,36 @@ def check_cluster(plan: PlanFile, stores: Stores) -> None:
         )
 
 
-def open_migrator(stores: Stores, force: bool = False, lock: bool = False) -> Migrator:
+def parallel_option(command: F) -> F:
+    """Add ``--parallel``."""
+    return click.option(
+        "--parallel",
+        type=click.IntRange(min=1, max=64),
+        metavar="N",
+        default=8,
+        show_default=True,
+        help="How many groups are worked on at a time.",
+    )(command)
+
+
+def open_migrator(
+    stores: Stores, parallel: int, force: bool = False, lock: bool = False
+) -> Migrator:
     """Return a migrator. Loads kafka-python, which takes long."""
     from zkmigrate.apply.migrator import Migrator
 
-    return Migrator(stores, force=force, lock=lock)
+    return Migrator(stores, force=force, lock=lock, parallel=parallel)
+
+
+def begin(journal: Journal, plan: PlanFile, **options: object) -> None:
+    """Record in a journal that a command begins. Raises JournalError."""
+    context = click.get_current_context()
+    journal.begin(
+        command=context.command.name,
+        version=version("zkconsumer"),
+        cluster=plan.cluster,
+        options=options,
+    )
 
 
 def counted(progress: Progress) -> Callable[[Result], None]:

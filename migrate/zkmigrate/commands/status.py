@@ -59,7 +59,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
         Progress("looking", bad="need attention") as progress,
         open_stores(servers, progress) as stores,
     ):
-        names = which.of_store(partial(_names, stores), Store.ZOOKEEPER)
+        names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
         progress.total = len(names)
         now_ms = int(time.time() * 1000)
         retention = stores.retention()
@@ -89,7 +89,7 @@ def _look(which: Selection, servers: Servers, only_problems: bool) -> Look:
     return Look(Status._fields, 1, rows, f"groups: {', '.join(parts)}", reduce(or_, codes, 0))
 
 
-def _names(stores: Stores) -> list[str]:
+def names_of_both(stores: Stores) -> list[str]:
     """The groups of both stores; brokers before 0.9 cannot list theirs."""
     names = set(stores.zk.run(list_groups()))
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from zkconsumer.cli.tables import How, format_options
-from zkconsumer.errors import ZnodeFormatError
 from zkmigrate import verify
 from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import Records, begun_by, recorded
@@ -21,7 +20,6 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.watch import Look, look_once_or_often, watch_option
 from zkmigrate.formats.plan_file import PlanFile
 from zkmigrate.plan.values import GroupPlan, Problem, Verdict
-from zkmigrate.stores import migration_marker
 
 
 @click.command("verify")
@@ -90,13 +88,8 @@ def _look(loaded: PlanFile, journal: Path, servers: Servers, strict: bool) -> Lo
                 what = f"{held.kind.value}: {held.what}"
                 mine.append(verify.about_group(group, verify.UNREADABLE, what))
             else:
-                try:
-                    marker = stores.zk.run(migration_marker.read(group.group))
-                except ZnodeFormatError as fault:
-                    mine.append(verify.about_group(group, verify.UNREADABLE, str(fault)))
-                    marker = None
-                mine += verify.compare(group, loaded.direction, held, marker)
-                mine += verify.stays_behind(group, loaded.direction, held)
+                mine += verify.compare(group, loaded.direction, held.offsets, held.marker)
+                mine += verify.stays_behind(group, loaded.direction, held.offsets)
                 groups += 1
                 compared += len(group.entries)
             found += mine

@@ -99,6 +99,7 @@ def render(
             "tombstone": None if group.marker is None else group.marker.decode("latin-1"),
             "topics": group.topics,
             "skipped": sorted(group.skipped),
+            **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
             "stays_behind": [
                 {**one.tp._asdict(), "offset": one.offset, "why": one.why} for one in group.stays
             ],
@@ -306,11 +307,21 @@ class _Reader:
             seen.add(entry.tp)
             entries.append(entry)
         said = tuple(map(str, notes or ()))
+        renamed = self.text(line, "kafka_group") if "kafka_group" in line else ""
         moved = line.get("verdict") == Verdict.MOVED.value
         if moved and (marker is None or any(entry.write for entry in entries)):
             self.refuse(f"group {group!a} is not moved: it has no marker, or offsets to write")
         plan = GroupPlan(
-            group, found, said, tuple(entries), marker, created, without, left, moved=moved
+            group,
+            found,
+            said,
+            tuple(entries),
+            marker,
+            created,
+            without,
+            left,
+            moved=moved,
+            kafka_group=renamed,
         )
         if not found and not is_legal_topic(group):
             self.refuse(f"{group[:60]!a} cannot be the name of a group in ZooKeeper")

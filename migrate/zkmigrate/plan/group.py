@@ -104,6 +104,7 @@ class _Planner:
             self.left_out.patterns,
             tuple(sorted(self.left_out.stays)),
             moved=moved,
+            kafka_group=state.kafka_group,
         )
 
     def _is_moved(self, entries: Iterable[Entry]) -> bool:
@@ -197,6 +198,8 @@ class _Planner:
             )
 
     def _note(self, entries: Iterable[Entry], unseen: Iterable[str]) -> None:
+        if self.state.kafka_group:
+            self.notes.append(f"is called {self.state.kafka_group} in Kafka")
         unset = [str(entry.tp) for entry in entries if entry.to is None]
         if unset:
             self.notes.append(Note("no offset, so auto.offset.reset decides: ", unset))

@@ -27,6 +27,7 @@ class Kind(Enum):
     OWNED = "owned"
     COORDINATOR_MEMBER = "coordinator-member"
     COORDINATOR_AWAY = "coordinator-away"
+    CLOSED = "closed"
     FOREIGN_LAYOUT = "foreign-layout"
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
@@ -145,6 +146,13 @@ class GroupPlan:
     """When this group was planned, if not with the whole plan."""
     moved: bool = False
     """Whether the group was moved to the target before, and nothing is left to write."""
+    kafka_group: str = ""
+    """The group's name in Kafka, if it differs."""
+
+    @property
+    def in_kafka(self) -> str:
+        """The group's name in Kafka."""
+        return self.kafka_group or self.group
 
     @property
     def verdict(self) -> Verdict:

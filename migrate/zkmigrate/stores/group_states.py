@@ -7,22 +7,25 @@ instead of a state. Used from the thread that uses ``Stores``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.admin.snapshot import GroupSnapshot, interpret, read_group
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.verify import Kind as Finding, verify
+from zkconsumer.broker.coordinator_calls import PendingOffsetsError
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
-from zkconsumer.core.zookeeper.scripts.common import Script
-from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, is_legal_topic
 from zkconsumer.errors import BrokerError, ZkConsumerError, ZnodeFormatError, ZooKeeperError
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.model import GroupState, HeldNow, KafkaOffset, MigrationMarker, Store, ZkOffset
+from zkmigrate.plan.status import MIGRATOR
 from zkmigrate.plan.values import GroupPlan, Kind, Problem
 from zkmigrate.stores import migration_marker
-from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_nodes, zk_offset
+from zkmigrate.stores.offset_znodes import numbered, offset_in, offset_partitions, zk_offset
 from zkmigrate.stores.sessions import Stores
 
 _CHUNK: Final = 100
@@ -33,14 +36,17 @@ def read_states(
     groups: Iterable[str],
     from_file: Mapping[str, Mapping[TopicPartition, int]],
     commit_times: bool,
+    renamed: Mapping[str, str] | None = None,
 ) -> Iterator[GroupState | tuple[str, Problem]]:
     """Yield the state of each group; for one that cannot be read or be a group, the problem.
 
     ``from_file``: offsets from a file, by group. ``commit_times``: also look up when each offset
-    was committed to Kafka, which reads the coordinators' logs.
+    was committed to Kafka, which reads the coordinators' logs. ``renamed``: groups' names in Kafka
+    where these differ; without it a group has the name under which it was moved.
     """
     every = list(groups)
-    times = stores.commit_times(every) if commit_times else {}
+    called = dict(renamed or {})
+    times = stores.commit_times([called.get(name, name) for name in every]) if commit_times else {}
     hidden = stores.hidden_topics()
     names = iter(every)
     while chunk := list(islice(names, _CHUNK)):
@@ -57,53 +63,79 @@ def read_states(
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
+            known = called.setdefault(name, _name_in_kafka(snapshot))
             try:
                 kafka[name] = {
-                    tp: KafkaOffset(*stored, times.get((name, tp)))
-                    for tp, stored in stores.kafka.fetch(name, asked).items()
+                    tp: KafkaOffset(*stored, times.get((known, tp)))
+                    for tp, stored in stores.kafka.fetch(known, asked).items()
                 }
             except BrokerError as error:
                 problems[name] = _unreadable(name, error)
         partitions = ((*kafka[name], *from_file.get(name, ())) for name in kafka)
         _learn(stores, ((tp.topic for tp in some) for some in partitions))
+        joined = stores.kafka.members_of([called[name] for name in kafka])
         for name in chunk:
-            if name not in problems:
-                try:
-                    state = _state(stores, parts[name], kafka[name], from_file.get(name), hidden)
-                except BrokerError as error:
-                    problems[name] = _unreadable(name, error)
-            yield (name, problems[name]) if name in problems else state
+            members = joined.get(called.get(name, name), ())
+            if name in problems:
+                yield name, problems[name]
+            elif isinstance(members, BrokerError):
+                yield name, _unreadable(name, members)
+            else:
+                offsets = from_file.get(name)
+                state = _state(stores, parts[name], kafka[name], members, offsets, hidden)
+                if called[name] != name:
+                    state = replace(state, kafka_group=called[name])
+                yield state
+
+
+class Held(NamedTuple):
+    """The offsets that both stores hold of a group now, and its migration marker."""
+
+    offsets: HeldNow
+    marker: MigrationMarker | None
 
 
 def read_offsets(
     stores: Stores, plans: Iterable[GroupPlan]
-) -> Iterator[tuple[GroupPlan, HeldNow | Problem]]:
+) -> Iterator[tuple[GroupPlan, Held | Problem]]:
     """Yield each planned group with all that both stores hold of it now.
 
     For one that cannot be read, the problem.
     """
-    for plan, nodes in stores.zk.run_all(map(_offset_nodes, plans)):
-        if isinstance(nodes, ZooKeeperError):
-            yield plan, _unreadable(plan.group, nodes)
+    for plan, found in stores.zk.run_all(map(_in_zookeeper, plans)):
+        if isinstance(found, ZooKeeperError):
+            yield plan, _unreadable(plan.group, found)
             continue
+        nodes, stored = found
         try:
-            found = stores.fetch(plan.group, [entry.tp for entry in plan.entries])
+            where = migration_marker.path(plan.group)
+            marker = None if stored is None else migration_marker.decode(where, stored)
+            committed = stores.fetch(plan.in_kafka, [entry.tp for entry in plan.entries])
+        except ZnodeFormatError as fault:
+            yield plan, Problem(Kind.UNREADABLE, str(fault), "delete it, then verify again")
+            continue
         except BrokerError as error:
             yield plan, _unreadable(plan.group, error)
             continue
-        yield (
-            plan,
-            {
-                Store.ZOOKEEPER: {tp: zk_offset("", node).offset for tp, node in nodes.items()},
-                Store.KAFKA: {tp: stored.offset for tp, stored in found.items()},
-            },
-        )
+        zk = {tp: zk_offset("", node).offset for tp, node in nodes.items()}
+        kafka = {tp: one.offset for tp, one in committed.items()}
+        yield plan, Held({Store.ZOOKEEPER: zk, Store.KAFKA: kafka}, marker)
 
 
-def _offset_nodes(
+def _in_zookeeper(
     plan: GroupPlan,
-) -> Script[tuple[GroupPlan, dict[TopicPartition, Node] | ZooKeeperError]]:
-    return plan, (yield from or_refusal(offset_nodes(plan.group)))
+) -> Script[tuple[GroupPlan, tuple[dict[TopicPartition, Node], Node | None] | ZooKeeperError]]:
+    return plan, (yield from or_refusal(_nodes(plan.group)))
+
+
+def _nodes(group: str) -> Script[tuple[dict[TopicPartition, Node], Node | None]]:
+    """Return all offset znodes of a group, and its migration marker."""
+    wanted = yield from offset_partitions(group)
+    *nodes, marker = yield from read_many(
+        [*map(GroupPaths(group).offset, wanted), migration_marker.path(group)]
+    )
+    pairs = zip(wanted, nodes, strict=True)
+    return {tp: node for tp, node in pairs if node is not None}, marker
 
 
 def _learn(stores: Stores, topics: Iterable[Iterable[str]]) -> None:
@@ -124,6 +156,7 @@ def _state(
     stores: Stores,
     snapshot: GroupSnapshot,
     kafka: Mapping[TopicPartition, KafkaOffset],
+    joined: tuple[str, ...],
     from_file: Mapping[TopicPartition, int] | None,
     hidden: frozenset[str],
 ) -> GroupState:
@@ -156,9 +189,9 @@ def _state(
     topics, ranges = stores.logs.of({*names, *snapshot.offsets, *snapshot.slipped})
     return GroupState(
         snapshot.group,
-        members=tuple(sorted(snapshot.members)),
+        members=tuple(sorted({*snapshot.members, *filter(_is_migrator, snapshot.owners)})),
         owners={tp: node.data.decode(errors="replace") for tp, node in numbered(snapshot.owners)},
-        coordinator_members=stores.kafka.members(snapshot.group),
+        coordinator_members=joined,
         zk=zk,
         kafka=kafka,
         ranges=ranges,
@@ -170,6 +203,22 @@ def _state(
         hidden=hidden,
         from_file=from_file,
     )
+
+
+def _name_in_kafka(snapshot: GroupSnapshot) -> str:
+    """Return the name under which a group was moved, or its own."""
+    if snapshot.moved is not None:
+        try:
+            where = migration_marker.path(snapshot.group)
+            return migration_marker.decode(where, snapshot.moved).kafka_group or snapshot.group
+        except ZnodeFormatError:
+            pass  # a fault of the group's state
+    return snapshot.group
+
+
+def _is_migrator(name: str) -> bool:
+    """Whether a child of ``owners`` is a run of this tool that holds a locked group."""
+    return MIGRATOR in name
 
 
 def bad_name(name: str) -> Problem:
@@ -185,6 +234,9 @@ def bad_name(name: str) -> Problem:
 def _unreadable(group: str, error: ZkConsumerError) -> Problem:
     """Return the problem of a group that ZooKeeper or its coordinator does not show."""
     leave = f"leave the group out with --exclude {group}"
+    if isinstance(error.__cause__, PendingOffsetsError):
+        fix = f"let the transaction end and run this again, or {leave}"
+        return Problem(Kind.UNREADABLE, printable(str(error)), fix)
     if isinstance(error, BrokerError) and error.retriable:
         fix = f"bring its broker back and run this again, or {leave}"
         return Problem(Kind.COORDINATOR_AWAY, printable(str(error)), fix)

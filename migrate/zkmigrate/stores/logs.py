@@ -1,10 +1,14 @@
-"""Reads which topics exist, since when, and what their partitions' logs hold. One thread."""
+"""Reads which topics exist, since when, and what their partitions' logs hold.
+
+Any thread; one at a time asks, and the others wait for the answer.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
@@ -48,6 +52,7 @@ class Logs:
         self._partitions = 0
         self._since = 0.0
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close all connections."""
@@ -69,25 +74,27 @@ class Logs:
             if not silent or time.monotonic() >= deadline:
                 return topics, ranges
             time.sleep(_PAUSE)
-            for name in silent:
-                self._topics.pop(name, None)
+            with self._lock:
+                for name in silent:
+                    self._topics.pop(name, None)
 
     def of(self, topics: Collection[str]) -> tuple[dict[str, TopicState], Ranges]:
         """Return those of the topics that exist, and their logs as they were some seconds ago.
 
         Partitions whose leader does not answer have no range.
         """
-        if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
-            self._topics.clear()
-            self._ranges.clear()
-            self._partitions = 0
-            self._since = time.monotonic()
-        self._learn([topic for topic in topics if topic not in self._topics])
-        found = {name: state for name in topics if (state := self._topics[name]) is not None}
-        ranges: dict[TopicPartition, LogRange] = {}
-        for name in found:
-            ranges.update(self._ranges[name])
-        return found, ranges
+        with self._lock:
+            if self._partitions > _REMEMBERED or time.monotonic() - self._since > _FRESH:
+                self._topics.clear()
+                self._ranges.clear()
+                self._partitions = 0
+                self._since = time.monotonic()
+            self._learn([topic for topic in topics if topic not in self._topics])
+            found = {name: state for name in topics if (state := self._topics[name]) is not None}
+            ranges: dict[TopicPartition, LogRange] = {}
+            for name in found:
+                ranges.update(self._ranges[name])
+            return found, ranges
 
     def _learn(self, topics: Sequence[str]) -> None:
         self._topics.update(dict.fromkeys(topics))
@@ -108,8 +115,41 @@ class Logs:
         if wanted:
             self._ask(wanted)
 
+    def at(
+        self, partitions: Collection[TopicPartition], at_ms: int
+    ) -> Mapping[TopicPartition, int | BrokerError]:
+        """Return the offset of the first message of that time or later, ``NONE`` without one.
+
+        Raises BrokerError: brokers before 0.10.1 cannot look for a time.
+        """
+        found: dict[TopicPartition, int | BrokerError] = {}
+        with self._lock:
+            for connection, batch in self._by_leader(sorted(partitions)):
+                found |= list_offsets(connection, batch, at_ms)
+        missing = BrokerError("the partition has no leader")
+        return {tp: found.get(tp, missing) for tp in partitions}
+
     def _ask(self, partitions: Sequence[TopicPartition]) -> None:
         """Ask the leaders; what cannot be found out is left out."""
+        silent: set[BrokerConnection] = set()
+        for connection, batch in self._by_leader(partitions):
+            if connection in silent:
+                continue
+            try:
+                first = list_offsets(connection, batch, EARLIEST)
+                last = list_offsets(connection, batch, LATEST)
+            except BrokerError:
+                silent.add(connection)
+                continue
+            for tp in batch:
+                low, high = first[tp], last[tp]
+                if isinstance(low, int) and isinstance(high, int):
+                    self._ranges[tp.topic][tp] = LogRange(low, high)
+
+    def _by_leader(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Iterator[tuple[BrokerConnection, list[TopicPartition]]]:
+        """Yield batches of partitions with the connection to their leader, where there is one."""
         brokers = {endpoint.broker_id: self._connection(endpoint) for endpoint in self._brokers()}
         leaders: Mapping[TopicPartition, int] = {}
         for connection in brokers.values():
@@ -118,22 +158,13 @@ class Logs:
                 break
             except BrokerError:
                 continue
-        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for tp in partitions:
             if leaders.get(tp) in brokers:
-                by_leader[leaders[tp]].append(tp)
-        for broker, led in by_leader.items():
-            for start in range(0, len(led), _BATCH):
-                batch = led[start : start + _BATCH]
-                try:
-                    first = list_offsets(brokers[broker], batch, EARLIEST)
-                    last = list_offsets(brokers[broker], batch, LATEST)
-                except BrokerError:
-                    break
-                for tp in batch:
-                    low, high = first[tp], last[tp]
-                    if isinstance(low, int) and isinstance(high, int):
-                        self._ranges[tp.topic][tp] = LogRange(low, high)
+                led[leaders[tp]].append(tp)
+        for broker, some in led.items():
+            for start in range(0, len(some), _BATCH):
+                yield brokers[broker], some[start : start + _BATCH]
 
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:

@@ -1,9 +1,9 @@
 """``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
-Content: JSON with the store that the group was moved to, the moment of the plan, and the offsets
-that the source store held then. A later plan compares these with what the store holds now. After a
-rollback of the first move the znode is empty: its own time is the moment when offsets were
-restored, which gave them new times.
+Content: JSON with the store that the group was moved to, the moment of the plan, the offsets that
+the source store held then, and the group's name in Kafka if it differs. A later plan compares these
+offsets with what the store holds now. After a rollback of the first move the znode is empty: its
+own time is the moment when offsets were restored, which gave them new times.
 """
 
 from __future__ import annotations
@@ -33,12 +33,21 @@ def path(group: str) -> str:
     return f"{GroupPaths(group).root}/{MOVED}"
 
 
-def encode(moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int]) -> bytes:
-    """Return a marker's content."""
+def encode(
+    moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int], kafka_group: str = ""
+) -> bytes:
+    """Return a marker's content. ``kafka_group``: the group's name in Kafka, if it differs."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in sorted(values.items()):
         topics.setdefault(topic, {})[str(partition)] = value
-    document = {"version": FORMAT, "moved_to": moved_to.value, "at_ms": at_ms, "offsets": topics}
+    document: dict[str, object] = {
+        "version": FORMAT,
+        "moved_to": moved_to.value,
+        "at_ms": at_ms,
+        "offsets": topics,
+    }
+    if kafka_group:
+        document["kafka_group"] = kafka_group
     data = json.dumps(document, separators=(",", ":")).encode()
     if len(data) > MAX_BYTES:
         document["offsets"] = {}
@@ -61,7 +70,10 @@ def decode(where: str, node: Node) -> MigrationMarker:
                 if type(value) is not int or not 0 <= value <= _INT64:
                     raise ValueError
                 values[TopicPartition(topic, int(number))] = value
-        return MigrationMarker(Store(found["moved_to"]), found["at_ms"], values, data)
+        renamed = found.get("kafka_group", "")
+        if not isinstance(renamed, str):
+            raise ValueError
+        return MigrationMarker(Store(found["moved_to"]), found["at_ms"], values, data, renamed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"

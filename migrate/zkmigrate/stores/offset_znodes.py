@@ -8,7 +8,7 @@ from zkconsumer.admin.reads import children, children_of
 from zkconsumer.admin.snapshot import partition_number
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
-from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import ZnodeFormatError
 from zkmigrate.model import ZkOffset
@@ -25,14 +25,6 @@ def offset_partitions(group: str) -> Script[list[TopicPartition]]:
         for number in map(partition_number, names)
         if number is not None
     ]
-
-
-def offset_nodes(group: str) -> Script[dict[TopicPartition, Node]]:
-    """Return all offset znodes of a group."""
-    wanted = yield from offset_partitions(group)
-    nodes = yield from read_many(map(GroupPaths(group).offset, wanted))
-    pairs = zip(wanted, nodes, strict=True)
-    return {tp: node for tp, node in pairs if node is not None}
 
 
 def numbered(tree: Mapping[str, Mapping[str, Node]]) -> Iterator[tuple[TopicPartition, Node]]:

@@ -1,9 +1,13 @@
-"""The sessions with both stores, and what brokers know of groups. Used from one thread."""
+"""The sessions with both stores, and what brokers know of groups.
+
+A ``Stores`` is used from one thread; ``another`` returns one for a further thread.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from copy import copy
 from math import inf
 from types import TracebackType
 from typing import Final, Self
@@ -61,6 +65,7 @@ class Stores:
         self.unlisted: tuple[str, ...] = ()
         """Partitions without a leader, whose groups ``group_names`` could not list."""
         self._where = zookeeper
+        self._others: list[Stores] = []
         self._hidden: frozenset[str] = frozenset()
         self._hidden_at = -inf
         self.on_wait = on_wait
@@ -102,9 +107,20 @@ class Stores:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.kafka.close()
+        for stores in (self, *self._others):
+            stores.kafka.close()
         self.logs.close()
         self.zk.__exit__(exc_type, exc, traceback)
+
+    def another(self) -> Self:
+        """Return the same stores for another thread, with its own connections to coordinators.
+
+        They are closed with this one.
+        """
+        other = copy(self)
+        other.kafka = self.kafka.another()
+        self._others.append(other)
+        return other
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
         return list(self.zk.run(read_brokers()).endpoints.values())

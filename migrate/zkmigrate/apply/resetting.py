@@ -1,0 +1,106 @@
+"""Sets the offsets of a stopped group in the store that counts, under the lock of a move.
+
+The group is taken over as for a move, so that no old consumer can start meanwhile, and what was
+written is read back. A group that ZooKeeper does not know has no such lock: there the coordinator
+itself refuses the commit while the group has members. Used from one thread.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import Exists, Node, Ok
+from zkconsumer.core.zookeeper.scripts.common import Script, read
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.zk.blocking import or_refusal
+from zkmigrate.apply import guard, ownership
+from zkmigrate.errors import in_use, refused
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.reset import Reset, held
+from zkmigrate.stores.offset_znodes import offset_in
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import show, shown
+
+
+def check_stopped(state: GroupState) -> None:
+    """Check that a group has no members in either store. Raises GroupInUseError."""
+    if state.members:
+        raise in_use(state.group, f"{shown(state.members)} registered in ZooKeeper: stop these")
+    if state.owners:
+        raise in_use(
+            state.group,
+            "partitions are owned by members that are not registered: delete "
+            f"/consumers/{state.group}/owners when no process of the group runs",
+        )
+    if state.coordinator_members:
+        raise in_use(
+            state.group, f"{shown(state.coordinator_members)} joined at the coordinator: stop these"
+        )
+
+
+def carry_out(stores: Stores, state: GroupState, store: Store, rows: Sequence[Reset]) -> None:
+    """Write the offsets of ``rows``. Raises GroupRefusedError, ZkConsumerError.
+
+    In ZooKeeper all offsets change in one multi, up to some hundred of them. After an error some
+    may be written; the same command may be repeated.
+    """
+    name = f"{state.group}_zkmigrate-{uuid.uuid4().hex[:8]}"
+    before = stores.zk.run(guard.look(state.group))
+    locked = before.guard is guard.Guard.LOCKED
+    hold = ownership.Hold(state.group, name, int(time.time() * 1000), locked)
+    known = stores.zk.run(_exists(state.group))
+
+    def accept(tp: TopicPartition, node: Node | None) -> str | None:
+        found = offset_in(node)
+        if found == held(state, Store.ZOOKEEPER, tp):
+            return None
+        return f"{tp}: zookeeper holds {show(found)} now, it was committed since: run it again"
+
+    try:
+        if known or store is Store.ZOOKEEPER:
+            stores.zk.run(ownership.take(hold, [row.tp for row in rows], accept))
+        if store is Store.ZOOKEEPER:
+            script = ownership.write_offsets(hold, {row.tp: row.after for row in rows})
+            stores.zk.run(script)
+        else:
+            _commit(stores, state, rows)
+    finally:
+        if known or store is Store.ZOOKEEPER:
+            stores.zk.run(or_refusal(ownership.release(hold)))
+
+
+def _commit(stores: Stores, state: GroupState, rows: Sequence[Reset]) -> None:
+    joined = stores.kafka.members(state.in_kafka)
+    if joined:
+        raise in_use(state.group, f"{shown(joined)} joined at the coordinator: stop these")
+    wanted = {row.tp: row.after for row in rows}
+    now = stores.fetch(state.in_kafka, list(wanted))
+    for row in rows:
+        found = now.get(row.tp)
+        offset = found.offset if found else None
+        if offset != row.before:
+            raise refused(
+                state.group,
+                f"{row.tp}: kafka holds {show(offset)} now, it was committed since: run it again",
+            )
+    failed = stores.kafka.commit(
+        state.in_kafka, {tp: StoredOffset(offset) for tp, offset in wanted.items()}
+    )
+    if failed:
+        tp, error = min(failed.items())
+        raise refused(
+            state.group, f"the coordinator refused {len(failed)} offsets, such as {tp} ({error})"
+        )
+    found_now = stores.fetch(state.in_kafka, list(wanted))
+    for tp, offset in wanted.items():
+        if tp not in found_now or found_now[tp].offset != offset:
+            raise refused(state.group, f"{tp} was written as {offset}, but another client writes")
+
+
+def _exists(group: str) -> Script[bool]:
+    """Whether ZooKeeper knows the group."""
+    return isinstance((yield from read(Exists(GroupPaths(group).root))), Ok)

@@ -1,0 +1,223 @@
+"""Takes one group through its steps, forward or back.
+
+Each group goes through the same steps, and the journal names each before it begins: ``claim`` (take
+the group over), ``write`` (change the target), ``mark`` (write the marker, lock or unlock the
+group, release the claims), ``done``; on the way back ``undo-claim`` and so on. After ``done`` the
+source store is read once more, and again by each later run. A run that finds a group begun repeats
+all steps: each accepts that its work was done before. Each thread of ``Migrator`` uses one object.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Event
+from typing import Any, Final
+
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.scripts.common import Script, T
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkmigrate.apply import guard, ownership
+from zkmigrate.apply.change import Change, Held, record_of
+from zkmigrate.apply.checks import Checks
+from zkmigrate.apply.journal import Effect, Journal
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
+from zkmigrate.apply.records import names_in, since_plan, was_locked
+from zkmigrate.errors import GroupRefusedError, in_use, refused
+from zkmigrate.formats.plan_file import PlanFile
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.group import plan_group
+from zkmigrate.plan.options import Options
+from zkmigrate.plan.values import LIVE, GroupPlan
+from zkmigrate.stores.group_states import read_states
+from zkmigrate.stores.sessions import Stores
+from zkmigrate.text import shown
+
+_POLL: Final = 0.2
+
+
+class Steps:
+    """What is done with one group after the other.
+
+    Args:
+        stores: both, opened, with connections to brokers that no other thread uses.
+        effect: called before and after each change outside of this process.
+        force: also roll back groups whose offsets were changed after the move.
+        lock: keep old consumers of groups that were moved to Kafka from starting.
+        run: names this run among others.
+        stopped: set when the run ends early.
+    """
+
+    def __init__(
+        self, stores: Stores, effect: Effect, force: bool, lock: bool, run: str, stopped: Event
+    ) -> None:
+        self._stores = stores
+        self._effect = effect
+        self._force = force
+        self._lock = lock
+        self.checks = Checks(stores, force)
+        self._run = run
+        self._stopped = stopped
+
+    def plan_now(
+        self, plan: PlanFile, options: Options, group: GroupPlan, records: list[dict[str, Any]]
+    ) -> GroupPlan:
+        """Plan a group from what the stores hold now. Raises GroupInUseError."""
+        self.wait_for_earlier_runs(names_in(records), group.group)
+        times = options.needs_commit_times
+        renamed = {group.group: group.in_kafka}
+        (state,) = read_states(self._stores, [group.group], {}, times, renamed)
+        if not isinstance(state, GroupState):
+            return replace(group, problems=(state[1],), entries=())
+        now_ms = int(time.time() * 1000)
+        made = plan_group(state, plan.direction, options, now_ms, None)
+        live = next((one for one in made.problems if one.kind in LIVE), None)
+        if live is not None:
+            raise in_use(group.group, f"{live.what}: {live.fix}")
+        return replace(made, made_ms=now_ms)
+
+    def move(
+        self, change: Change, records: list[dict[str, Any]], prefix: str, journal: Journal | None
+    ) -> Result:
+        """Carry a change out, after earlier runs left ``records``; without a journal only check.
+
+        ``prefix``: ``undo-`` on the way back. Raises GroupRefusedError.
+        """
+        undo = bool(prefix)
+        current = since_plan(records)
+        mine = [record for record in current if record["step"].startswith("undo") is undo]
+        # What was begun and then taken back partly may be anywhere between the two ends.
+        resumed = bool(mine) or (undo and records[-1]["step"] != "done")
+        self.wait_for_earlier_runs(names_in(records), change.group)
+        self.checks.as_expected(change, resumed)
+        before = self._stores.zk.run(guard.look(change.group))
+        if not before.may_register:
+            raise refused(
+                change.group,
+                f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
+                "allow znodes to be created there without an identity",
+            )
+        if journal is None:
+            self.checks.znodes_as_expected(change, resumed)
+            return Result(change.group, Outcome.WOULD, len(change.to))
+        name = f"{change.group}_zkmigrate-{self._run}"
+        locked = before.guard is guard.Guard.LOCKED
+        hold = ownership.Hold(change.group, name, int(time.time() * 1000), locked)
+        zk = self._stores.zk
+        claimed = any(record["step"] == "claim" for record in records)
+        first_locked = was_locked(records) if claimed else locked
+        if undo:  # what is undone is locked again if it was before
+            lock = first_locked
+        else:
+            lock = change.target is Store.KAFKA and (self._lock or first_locked)
+        journal.write(
+            group=change.group,
+            step=f"{prefix}claim",
+            name=name,
+            held=record_of(change),
+            locked=first_locked,
+        )
+        partitions = {*change.zk, *change.kafka}
+        accept = self.checks.acceptor(change, resumed)
+        try:
+            if before.record is not None and not locked:
+                self._run_guard(guard.unlock(change.group))
+            zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
+            held = self.checks.as_expected(change, resumed, claimed=True)
+            journal.write(group=change.group, step=f"{prefix}write")
+            written = self._write(change, hold, held)
+            self.checks.read_back(change)
+            journal.write(group=change.group, step=f"{prefix}mark")
+            checked = not self._force
+            found = change.between | {change.before}
+            mark = ownership.write_marker(hold, found, change.after, checked)
+            zk.run(ownership.counted(mark, self._effect))
+        except ZkUnavailableError:
+            raise  # the claims end with the session
+        except ZkConsumerError as error:
+            self._release_after(error, hold)
+            raise
+        unlocked: str | None = None
+        if lock:
+            unlocked = self._run_guard(guard.lock(change.group, hold.now_ms))
+        elif locked:
+            self._run_guard(guard.unlock(change.group))
+        others = zk.run(ownership.counted(ownership.release(hold), self._effect))
+        if others and change.target is Store.KAFKA and not undo:
+            raise GroupRefusedError(
+                f"group {change.group} is moved, but {shown(others)} registered in ZooKeeper "
+                "meanwhile and will continue from the old offsets: stop these members, then apply "
+                "again"
+            )
+        journal.write(group=change.group, step=f"{prefix}done")
+        if not undo:
+            self.checks.source_unchanged(change)
+        why = f"{NOT_LOCKED}: {unlocked}" if unlocked else ""
+        return Result(change.group, Outcome.DONE, written, why)
+
+    def _run_guard(self, script: Script[T]) -> T:
+        return self._stores.zk.run(ownership.counted(script, self._effect))
+
+    def _release_after(self, error: ZkConsumerError, hold: ownership.Hold) -> None:
+        """Release the group after a failure, as far as ZooKeeper can be reached."""
+        try:
+            self._stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
+        except ZkConsumerError as second:
+            error.add_note(str(second))  # the claims end with the session
+
+    def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
+        """Wait until the sessions of killed runs have ended."""
+        deadline = time.monotonic() + self._stores.timeout * 2 + 5
+        waiting = False
+        while True:
+            there = names and names.intersection(self._stores.zk.run(ownership.migrators(group)))
+            if not there:
+                return
+            if not waiting:
+                waiting = True
+                self._stores.on_wait(f"the session of an earlier run to end, in group {group}")
+            if time.monotonic() >= deadline:
+                raise GroupRefusedError(
+                    f"group {group}: the session of an earlier run ({shown(sorted(there))}) is "
+                    "still alive: is that run still at work?"
+                )
+            if self._stopped.is_set():
+                raise GroupRefusedError(f"group {group}: the run was ended while it waited")
+            time.sleep(_POLL)
+
+    def _write(self, change: Change, hold: ownership.Hold, held: Held) -> int:
+        """Bring the target to what it is to hold; return how many offsets were changed.
+
+        ``held``: what Kafka holds.
+        """
+        if change.target is Store.ZOOKEEPER:
+            values = {tp: None if new is None else new.offset for tp, new in change.to.items()}
+            script = ownership.write_offsets(hold, values)
+            self._stores.zk.run(ownership.counted(script, self._effect))
+            return len(values)
+        new = {
+            tp: StoredOffset(to.offset, to.leader_epoch, to.metadata)
+            for tp, to in change.to.items()
+            if to is not None and to != held.get(tp)
+        }
+        gone = [tp for tp, to in change.to.items() if to is None and held.get(tp) is not None]
+        failed: Mapping[TopicPartition, ZkConsumerError] = {}
+        if new:
+            self._effect(f"before kafka commit of {len(new)} {change.group}")
+            failed = self._stores.kafka.commit(change.kafka_group, new)
+            self._effect(f"after kafka commit of {len(new)} {change.group}")
+        if gone and not failed:
+            self._effect(f"before kafka delete of {len(gone)} {change.group}")
+            failed = self._stores.kafka.delete(change.kafka_group, gone)
+            self._effect(f"after kafka delete of {len(gone)} {change.group}")
+        if failed:
+            tp, error = min(failed.items())
+            raise refused(
+                change.group,
+                f"the coordinator refused {len(failed)} of {len(change.to)} offsets, such as "
+                f"{tp} ({error}); apply again when that is settled",
+            )
+        return len(new) + len(gone)

@@ -1,0 +1,76 @@
+"""``zkmigrate rehearse``."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
+from zkmigrate.commands.cells import only_problems_option
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.running import check_cluster, counted, load, parallel_option
+from zkmigrate.commands.selection import Selection, plan_selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+
+
+@click.command()
+@click.argument("plan")
+@parallel_option
+@plan_selection
+@server_options
+@only_problems_option
+@format_options
+def rehearse(
+    plan: str, parallel: int, which: Selection, servers: Servers, only_problems: bool, how: How
+) -> None:
+    """Run PLAN on copies of its groups, in servers that are started here for it.
+
+    The groups that are ready are copied with their offsets and with where each log begins and ends,
+    without messages and without members. The copies are moved, verified and rolled back. The real
+    servers are only read. Needs Java. Exit status 1 when a copy could not be moved there and back.
+    """
+    from zkmigrate.rehearsal import Rehearsal, copy_groups, ready  # loads kafka-python
+
+    loaded, _ = load(plan, which)
+    groups = ready(loaded)
+    loaded = replace(loaded, groups=tuple(groups))
+    newest = loaded.at_apply is not None and loaded.at_apply.needs_commit_times
+    with (
+        no_collector(),
+        tempfile.TemporaryDirectory(prefix="zkmigrate-") as folder,
+        Progress("rehearsing", len(groups)) as progress,
+    ):
+        with open_stores(servers, progress) as stores:
+            check_cluster(loaded, stores)
+            progress.waiting("what the groups are made of")
+            copy = copy_groups(stores, groups)
+        with Rehearsal(copy, Path(folder), progress.waiting) as rehearsal:
+            started = time.monotonic()
+            found = list(rehearsal.run(loaded, parallel, True, counted(progress)))
+            seconds = time.monotonic() - started
+    rows = [
+        (
+            one.result.group,
+            one.result.outcome.value,
+            one.result.offsets,
+            "; ".join(filter(None, (one.result.why, one.verified, one.way_back))),
+        )
+        for one in found
+        if not (only_problems and one.good)
+    ]
+    print_rows(("group", "outcome", "offsets", "why"), rows, how)
+    good = sum(one.good for one in found)
+    if newest:
+        click.echo(
+            "note: copies have new times, so --on-conflict newest may decide otherwise", err=True
+        )
+    click.echo(
+        f"{good} of {len(found)} groups were moved and moved back in {seconds:.0f} s; nothing was "
+        "changed on the real servers",
+        err=True,
+    )
+    click.get_current_context().exit(0 if good == len(found) else 1)

@@ -1,0 +1,56 @@
+"""``zkmigrate report``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import click
+
+from zkconsumer.cli.tables import guarded
+from zkmigrate import report as reports
+from zkmigrate.apply.journal import read_records
+from zkmigrate.apply.records import begun_by
+from zkmigrate.commands.files import write_out
+from zkmigrate.commands.running import journal_option, journal_path
+from zkmigrate.formats import plan_file
+
+
+@click.command()
+@click.argument("plan")
+@click.option("--out", metavar="FILE", help="A new file for the HTML page.")
+@click.option("--csv", "csv_out", metavar="FILE", help="A new file with a row for each partition.")
+@journal_option
+def report(plan: str, out: str | None, csv_out: str | None, journal: str | None) -> None:
+    """Write what was moved, decided and refused, and why, as one HTML page or as CSV.
+
+    Reads PLAN and its journal, and asks no server. Exit status 1 when a group of the plan is not
+    moved.
+    """
+    if out is None and csv_out is None:
+        raise click.UsageError("name a file with --out, with --csv, or both")
+    loaded = plan_file.load(plan)
+    records = read_records(journal_path(plan, journal), loaded.digest)
+    begun = begun_by(records)
+    runs = [{"options": {}, **one["run"], "at_ms": one.get("at_ms")} for one in records
+            if isinstance(one.get("run"), dict)]  # fmt: skip
+    if out is not None:
+        write_out(out, [reports.page(loaded, reports.look(loaded, begun), runs)])
+    if csv_out is not None:
+        rows = reports.csv_rows(reports.look(loaded, begun))
+        write_out(csv_out, _lines([reports.COLUMNS], rows), "--csv")
+    counts = Counter(one.state for one in reports.look(loaded, begun))
+    said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])
+    click.echo(f"groups: {said or 'none'}", err=True)
+    good = {reports.MOVED, reports.BEFORE}
+    click.get_current_context().exit(0 if counts.keys() <= good else 1)
+
+
+def _lines(*parts: Iterable[Iterable[object]]) -> Iterator[str]:
+    for rows in parts:
+        for row in rows:
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerow(map(guarded, row))
+            yield text.getvalue()

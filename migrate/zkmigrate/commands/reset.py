@@ -1,0 +1,235 @@
+"""``zkmigrate reset``."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from zkconsumer.broker.list_offsets import NONE
+from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZkConsumerError, ZkUnavailableError
+from zkmigrate.commands.files import read_file
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.selection import Selection, selection
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+from zkmigrate.commands.status import names_of_both
+from zkmigrate.formats import offset_csv
+from zkmigrate.model import GroupState, Store
+from zkmigrate.plan.reset import Reset, Target, To, chosen, reset as reset_group, store_of
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
+
+_COLUMNS: Final = ("group", "topic", "partition", "store", "before", "after", "why")
+_DURATION: Final = re.compile(
+    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d+)?)S)?)?", re.ASCII
+)
+
+Topics = dict[str, frozenset[int]]
+Offsets = dict[str, dict[TopicPartition, int]]
+
+
+def _topics(_context: object, _option: object, texts: tuple[str, ...]) -> Topics:
+    found: Topics = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not is_legal_topic(topic) or (colon and not re.fullmatch(r"[0-9]+(,[0-9]+)*", numbers)):
+            raise click.UsageError(f"--topic {text}: write TOPIC or TOPIC:0,1,2")
+        found[topic] = frozenset(map(int, filter(None, numbers.split(","))))
+    return found
+
+
+def _moment(_context: object, _option: object, text: str | None) -> int | None:
+    """Return the milliseconds since 1970 of an ISO 8601 time; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--to-datetime {text}: write a time such as 2024-05-31T12:00:00.000"
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _duration(_context: object, _option: object, text: str | None) -> int | None:
+    """Return the milliseconds of an ISO 8601 duration."""
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        raise click.UsageError(f"--by-duration {text}: write a duration such as P7D or PT1H30M")
+    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+    return int(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
+
+
+@click.command()
+@selection
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITIONS]",
+    multiple=True,
+    callback=_topics,
+    help="A topic, or some of its partitions as in t:0,1; may be repeated.",
+)
+@click.option(
+    "--all-topics", is_flag=True, help="Every partition that the store holds an offset of."
+)
+@click.option("--to-earliest", is_flag=True, help="To the beginning of the log.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log.")
+@click.option(
+    "--to-current", is_flag=True, help="Keep the offset, or use the nearest one in the log."
+)
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
+@click.option(
+    "--to-datetime",
+    metavar="TIME",
+    callback=_moment,
+    help="To the first message of that time or later, such as 2024-05-31T12:00:00.000; UTC unless "
+    "it names another zone.",
+)
+@click.option(
+    "--by-duration",
+    metavar="DURATION",
+    callback=_duration,
+    help="To the first message that is no older than that, such as P7D or PT1H30M.",
+)
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N messages, or back if N < 0.")
+@click.option(
+    "--from-file",
+    metavar="FILE",
+    help="To the offsets in a CSV, JVM export or JSON file.",
+)
+@click.option(
+    "--store",
+    type=click.Choice([one.value for one in Store]),
+    help="Where the offsets are set.  [default: the store that counts, see status]",
+)
+@click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
+@server_options
+@format_options
+def reset(
+    which: Selection,
+    topics: Topics,
+    all_topics: bool,
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: int | None,
+    shift_by: int | None,
+    from_file: str | None,
+    store: str | None,
+    execute: bool,
+    servers: Servers,
+    how: How,
+) -> None:
+    """Set the offsets of stopped groups. A dry run unless --execute is given.
+
+    The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper as for
+    groups in Kafka. An offset outside of the log becomes the nearest one in it. Each group is taken
+    over as for a move while its offsets are set. Exit status 1 when a group was refused.
+    """
+    now_ms = int(time.time() * 1000)
+    targets = [
+        Target(To.EARLIEST) if to_earliest else None,
+        Target(To.LATEST) if to_latest else None,
+        Target(To.CURRENT) if to_current else None,
+        Target(To.OFFSET, to_offset) if to_offset is not None else None,
+        Target(To.TIME, to_datetime) if to_datetime is not None else None,
+        None if by_duration is None else Target(To.TIME, now_ms - by_duration),
+        Target(To.SHIFT, shift_by) if shift_by is not None else None,
+        Target(To.FILE) if from_file is not None else None,
+    ]
+    given = [target for target in targets if target is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            "choose one of --to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, "
+            "--by-duration, --shift-by and --from-file"
+        )
+    if from_file is None and bool(topics) == all_topics:
+        raise click.UsageError("choose partitions with --topic or with --all-topics")
+    if from_file is not None and (topics or all_topics):
+        raise click.UsageError("--from-file names the partitions: no --topic and no --all-topics")
+    offsets = _offsets_in(from_file, which) if from_file is not None else None
+    rows: list[tuple[object, ...]] = []
+    refused: list[str] = []
+    with (
+        no_collector(),
+        Progress("resetting") as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        if offsets is None:
+            names = which.of_store(partial(names_of_both, stores), Store.ZOOKEEPER)
+        else:
+            names = which.among(sorted(offsets), str(from_file), "name groups of the file")
+        progress.total = len(names)
+        for name in names:
+            target = given[0] if offsets is None else Target(To.FILE, offsets=offsets[name])
+            try:
+                where, done = _reset(stores, name, topics or None, target, store, execute)
+            except ZkUnavailableError:
+                raise
+            except ZkConsumerError as error:
+                refused.append(str(error))
+            else:
+                rows += [(name, *one.tp, where.value, *one[1:]) for one in done]
+            progress.group(name, len(refused) == 0)
+    print_rows(_COLUMNS, rows, how)
+    for text in refused:
+        click.echo(f"error: {text}", err=True)
+    if not execute:
+        click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
+    verb = "set" if execute else "to set"
+    click.echo(f"{len(rows)} offsets {verb}; {len(refused)} groups refused", err=True)
+    click.get_current_context().exit(1 if refused else 0)
+
+
+def _reset(
+    stores: Stores,
+    group: str,
+    topics: Topics | None,
+    target: Target,
+    wanted: str | None,
+    execute: bool,
+) -> tuple[Store, list[Reset]]:
+    """Reset one group, or with ``execute`` false only find out. Raises ZkConsumerError."""
+    from zkmigrate.apply import resetting
+    from zkmigrate.stores.group_states import read_states
+
+    named = {tp.topic for tp in target.offsets} if target.offsets is not None else set(topics or ())
+    extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
+    (state,) = read_states(stores, [group], extra, False)
+    if not isinstance(state, GroupState):
+        raise ZkConsumerError(f"group {group}: {state[1].what}: {state[1].fix}")
+    resetting.check_stopped(state)
+    store = store_of(state) if wanted is None else Store(wanted)
+    partitions = chosen(state, store, topics, target)
+    times: dict[TopicPartition, int] = {}
+    if target.to is To.TIME:
+        for tp, found in stores.logs.at(partitions, target.number).items():
+            if not isinstance(found, int):
+                raise ZkConsumerError(f"group {group}: {tp}: {found}")
+            times[tp] = NONE if found < 0 else found
+    rows = reset_group(state, store, target, partitions, state.ranges, times)
+    if execute:
+        resetting.carry_out(stores, state, store, rows)
+    return store, rows
+
+
+def _offsets_in(file: str, which: Selection) -> Offsets:
+    """Return the offsets in a file by group. Raises OffsetsFileError."""
+    group = which.groups[0] if len(which.groups) == 1 else None
+    found: Offsets = {}
+    for key, offset in offset_csv.parse(file, read_file(file), group).items():
+        found.setdefault(key.group, {})[TopicPartition(key.topic, key.partition)] = offset
+    return found

@@ -1,0 +1,108 @@
+"""Measures a move of a whole estate: ``python -m tests.migrate.bench_estate [GROUPS] [WORDS...]``.
+
+2,000 groups of 20 partitions by default, 1 % of them broken in ten ways, on real servers. Each
+command is a process of its own, whose times and memory are printed. Then it is checked that every
+broken group was named with its fix and that all others were moved. Words such as ``--parallel 4``
+go to ``apply``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from zkmigrate.apply.journal import parse
+
+from tests.migrate.estate import FIXES, Estate
+from zkconsumer.testing import LocalCluster
+
+SEED = int(os.environ.get("ESTATE_SEED", "17"))
+
+
+def measure(name: str, *words: str, zookeeper: str, good: tuple[int, ...]) -> tuple[float, Any]:
+    """Run a command; print its times and largest memory; return seconds and rows."""
+    line = [sys.executable, "-c", "from zkmigrate.cli import main; main()", *words, "--json"]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        started = time.monotonic()
+        process = subprocess.Popen([*line, "--zookeeper", zookeeper], stdout=out, stderr=err)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        said = err.read().splitlines()
+        assert process.returncode in good, said
+        rows = json.load(out)
+    sys.stdout.write(
+        f"{name:14} {seconds:6.2f} s  cpu {used.ru_utime + used.ru_stime:6.2f} s  "
+        f"{used.ru_maxrss / 1024:4.0f} MiB  {said[-1:]}\n"
+    )
+    sys.stdout.flush()
+    return seconds, rows
+
+
+def main() -> None:
+    """Run all."""
+    words = sys.argv[1:]
+    count = int(words.pop(0)) if words and words[0].isdigit() else 2000
+    os.environ["_JAVA_OPTIONS"] = "-Xmx1g"
+    with tempfile.TemporaryDirectory() as folder, LocalCluster("3.9") as cluster:
+        started = time.monotonic()
+        estate = Estate(cluster, count, SEED)
+        estate.fill()
+        sys.stdout.write(
+            f"seed {SEED}: {count} groups, {len(estate.broken)} broken, "
+            f"filled in {time.monotonic() - started:.0f} s\n"
+        )
+        where, plan = cluster.zookeeper, str(Path(folder) / "plan")
+        measure("assess", "assess", "--all", zookeeper=where, good=(1,))
+        _, rows = measure("plan", "plan", "--all", "--out", plan, zookeeper=where, good=(1,))
+        named = {row["group"]: row for row in rows if row["kind"]}
+        assert named.keys() == estate.broken.keys(), named.keys() ^ estate.broken.keys()
+        for group, way in estate.broken.items():
+            assert named[group]["kind"] == way, (way, named[group])
+            assert FIXES[way] in named[group]["fix"], named[group]
+        for verb in ("apply", "apply again"):
+            _, rows = measure(verb, "apply", plan, "--execute", *words, zookeeper=where, good=(1,))
+            done = {row["group"] for row in rows if row["outcome"] in ("done", "was done before")}
+            assert done == set(estate.groups) - estate.broken.keys()
+        measure("verify", "verify", plan, zookeeper=where, good=(1,))
+        measure("status", "status", "--all", zookeeper=where, good=(0, 1, 8))
+        wrong = [group for group, good in estate.moved() if not good]
+        assert not wrong, wrong
+        sys.stdout.write("every broken group was named with its fix, the others are moved\n")
+        downtime(cluster, estate, Path(folder))
+        estate.close()
+
+
+def downtime(cluster: LocalCluster, estate: Estate, folder: Path) -> None:
+    """Move one group of 1,000 partitions that was running when it was planned."""
+    cluster.create_topic("wide", 1000)
+    transaction = estate.client.transaction()
+    for path in ("", "/offsets", "/offsets/wide"):
+        transaction.create(f"/consumers/wide{path}")
+    for partition in range(1000):
+        transaction.create(f"/consumers/wide/offsets/wide/{partition}", b"0")
+    transaction.commit()
+    plan = str(folder / "wide")
+    words = ("plan", "--group", "wide", "--at-apply", "--out", plan)
+    measure("plan wide", *words, zookeeper=cluster.zookeeper, good=(0,))
+    words = ("apply", plan, "--execute")
+    seconds, _ = measure("apply wide", *words, zookeeper=cluster.zookeeper, good=(0,))
+    with open(f"{plan}.journal", "rb") as file:
+        records, _ = parse("journal", file.read())
+    at = {record.get("step"): record["at_ms"] for record in records[1:]}
+    sys.stdout.write(
+        f"downtime of 1,000 partitions: {seconds:.2f} s with the start of the process, of which "
+        f"the group was held for {(at['done'] - at['claim']) / 1000:.2f} s\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

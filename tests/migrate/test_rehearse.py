@@ -1,0 +1,50 @@
+"""``zkmigrate rehearse``: the whole plan on copies, in servers of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conftest import Bench, Shell  # type: ignore[import-not-found]
+
+
+def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
+    bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
+) -> None:
+    """A group that runs, a conflict that is decided, a renamed and a locked group are moved and
+    moved back in the copy, with the offsets and logs of the real servers. A group where nobody may
+    register is refused there as it would be here. The real servers stay as they are."""
+    from kazoo.security import ACL, Id
+
+    bench.topic(topic, 2)
+    runs, conflict, locked, closed = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c", "d"))
+    every = (runs, conflict, locked, closed)
+    for group in every:
+        bench.set_zk(group, topic, {0: 3, 1: 20})
+    bench.set_kafka(conflict, topic, {0: 5})
+    plan, journal = bench.plan([locked])
+    assert bench.apply(plan, journal, lock=True)[0].outcome.good
+    bench.set_zk(locked, topic, {0: 7})
+    path = str(tmp_path / "plan")
+    chosen = [word for group in every for word in ("--group", group)]
+    rules = ("--on-conflict", "max", "--rename", f"{runs}=new-name")
+    assert shell("plan", *chosen, *rules, "--out", path)[0] == 0
+    ids = f"/consumers/{closed}/ids"
+    bench.client.create(ids)
+    bench.client.set_acls(ids, [ACL(27, Id("world", "anyone"))])
+    bench.client.create(f"/consumers/{runs}/ids/x", b"{}", ephemeral=True, makepath=True)
+    before = [bench.znodes(group) for group in every]
+    kafka = [bench.committed(group, {topic: 2}) for group in every]
+    status, rows = shell.rows("rehearse", path)
+    assert {row["group"]: row["outcome"] for row in rows} == {
+        runs: "done",
+        conflict: "done",
+        locked: "done",
+        closed: "failed",
+    }, rows
+    assert [row["why"] for row in rows][:3] == ["", "", ""]
+    assert "does not let zkmigrate register" in rows[3]["why"]
+    assert status == 1
+    assert [bench.znodes(group) for group in every] == before
+    assert [bench.committed(group, {topic: 2}) for group in every] == kafka

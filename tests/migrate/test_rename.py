@@ -1,0 +1,80 @@
+"""``plan --rename``: a group that has another name in the target store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from zkmigrate.commands.renaming import Rename
+
+if TYPE_CHECKING:
+    from conftest import Bench, Shell  # type: ignore[import-not-found]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "new"),
+    [
+        (("a", "b"), "a", "b"),
+        (("a", "b"), "aa", None),
+        (("old-*", "*"), "old-x", "x"),
+        (("*", "new-*"), "x", "new-x"),
+        (("a*b", "c*d"), "axyb", "cxyd"),
+        (("ab*b", "*"), "ab", None),
+        (("a.*", "b.*"), "axy", None),
+    ],
+)
+def test_what_a_rule_makes_of_a_name(rule: tuple[str, str], name: str, new: str | None) -> None:
+    """A star stands for the same text in both; everything else is plain."""
+    assert Rename(*rule).of(name) == new
+
+
+def test_a_renamed_group_goes_there_and_back(
+    filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
+) -> None:
+    """The offsets arrive under the new name, also by pattern and planned at apply. verify, status
+    and a later plan look there without being asked to. A rollback deletes them, and a move back
+    finds the group by its new name."""
+    new = f"new.{group}"
+    there = {topic: 2}
+    for number, more in enumerate(((), ("--at-apply",))):
+        plan = str(tmp_path / f"plan{number}")
+        words = ("--group", group, "--rename", "*=new.*", *more, "--out", plan)
+        assert shell("plan", *words)[0] == 0
+        assert shell("apply", plan, "--execute")[0] == 0
+        assert sorted(one.offset for one in filled.committed(new, there).values()) == [3, 4]
+        assert filled.committed(group, there) == {}
+        assert shell("verify", plan)[0] == 0
+        _, rows = shell.rows("status", "--group", group)
+        assert (rows[0]["truth"], rows[0]["kafka_lag"]) == ("kafka", 33)
+        filled.set_kafka(new, topic, {0: 9})
+        status, rows = shell.rows("plan", "--group", group, "--out", plan + "-again")
+        assert (status, rows[0]["verdict"]) == (0, "moved")
+        filled.set_kafka(new, topic, {0: 3})
+        if number == 0:
+            assert shell("rollback", plan, "--execute")[0] == 0
+            assert filled.committed(new, there) == {}
+    filled.set_kafka(new, topic, {0: 11})
+    back = str(tmp_path / "back")
+    chosen = ("--direction", "kafka-to-zk", "--group", new, "--rename", f"{new}={group}")
+    assert shell("plan", *chosen, "--out", back)[0] == 0
+    assert shell("apply", back, "--execute")[0] == 0
+    assert filled.znodes(group)[f"/consumers/{group}/offsets/{topic}/0"] == b"11"
+    assert not filled.client.exists(f"/consumers/{new}")
+    assert shell("verify", back)[0] == 0
+
+
+def test_what_is_refused(bench: Bench, shell: Shell, unique: str, topic: str) -> None:
+    """Two groups with one name, a rule that is about no group, and what is no rule."""
+    bench.topic(topic, 1)
+    names = [f"{unique[-8:]}-{tail}" for tail in "ab"]
+    for name in names:
+        bench.set_zk(name, topic, {0: 3})
+    chosen = ["plan", "--out", "unused", *(word for name in names for word in ("--group", name))]
+    _, _, err = shell(*chosen, "--rename", f"{names[0]}={names[1]}")
+    assert f"{names[0]}, {names[1]} would all be called {names[1]}" in err
+    _, _, err = shell(*chosen, "--rename", "nobody=x")
+    assert "is about none of the chosen groups" in err
+    for text in ("x", "=x", "x=", "a*=b", "a=b*", "**=*", "a=b c", "a=b=c"):
+        status, _, err = shell(*chosen, "--rename", text)
+        assert (status, "write OLD=NEW" in err) == (2, True), text
