@@ -22,7 +22,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate
+.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -124,7 +124,14 @@ check: setup ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## measure
+bench: setup ## us beside the JVM's consumers and other clients, 5 rounds (ARGS='--only latency --rounds 2')
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m tests.bench.speed $(ARGS)
+
+bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
+	$(BIN)/python -m tests.bench.speed.page
+
+bench-tools: setup ## what the other targets of speed came to: audit, decoding of logs, administration
 	$(BIN)/python -m tests.bench.run
 
 setup: system $(STAMP) jars ## all that the other targets need; seconds when it is there already

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import TimestampType
+    from zkconsumer.broker.records import Decoder, PythonDecoder, TimestampType
     from zkconsumer.config import ConsumerConfig
     from zkconsumer.connector import ZookeeperConsumerConnector
     from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -78,6 +78,7 @@ __all__ = [
     "ConsumerThreadId",
     "ConsumerTimeoutError",
     "CoordinatorConsumerConnector",
+    "Decoder",
     "DuplicateConsumerIdError",
     "GroupActiveError",
     "GroupChangedError",
@@ -92,6 +93,7 @@ __all__ = [
     "Metrics",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
+    "PythonDecoder",
     "Reason",
     "RebalanceFailedError",
     "SessionExpiredError",
@@ -117,7 +119,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "zkconsumer.broker.records": ("TimestampType",),
+    "zkconsumer.broker.records": ("Decoder", "PythonDecoder", "TimestampType"),
     "zkconsumer.config": ("ConsumerConfig",),
     "zkconsumer.connector": ("ZookeeperConsumerConnector",),
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),

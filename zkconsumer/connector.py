@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.records import Decoder
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import Subscription
@@ -46,6 +47,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             (``zkconsumer.journal.JournalWriter`` writes them to a file), on the member's thread.
             The first line of a journal, of kind ``run``, is the caller's to write. Without it,
             ``zkconsumer.journal.dir`` says whether there is a journal.
+        decoder: turns fetched bytes into records, on the threads that read streams. The default is
+            ``PythonDecoder``, compiled where the wheel is. ``arrow_batches`` does not use it.
 
     The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
@@ -63,11 +66,15 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         self,
         config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
         journal: Sink | None = None,
+        *,
+        decoder: Decoder | None = None,
     ) -> None:
         parsed = ConsumerConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, DeliveryGate(always_open=parsed.profile == "scala"), journal)
+        super().__init__(
+            parsed, DeliveryGate(always_open=parsed.profile == "scala"), journal, decoder
+        )
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout

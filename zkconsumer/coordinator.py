@@ -12,6 +12,7 @@ from os import PathLike
 
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.records import Decoder
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.common.types import BrokerEndpoint, Subscription
@@ -51,6 +52,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             ``ZookeeperConsumerConnector``.
         on_exchange: called with broker, request and answer of each request to the coordinator, on
             the member's threads; for traces.
+        decoder: see ``ZookeeperConsumerConnector``.
 
     The group may have members of other libraries, if they offer a strategy in common. Raises
     ConfigError. Use it in a ``with`` statement, or call ``shutdown``.
@@ -69,11 +71,12 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         journal: Sink | None = None,
         *,
         on_exchange: OnExchange | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
         parsed = CoordinatorConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(parsed, DeliveryGate(), journal)
+        super().__init__(parsed, DeliveryGate(), journal, decoder)
         self._on_exchange = on_exchange
         self._session_timeout = self.config.session_timeout_ms / 1000
         self._servers = f"the coordinator, found through {self.config.bootstrap_servers}"

@@ -10,7 +10,9 @@ from kafka import KafkaProducer
 
 from zkconsumer.broker.api_versions import FETCH, METADATA, supported_versions
 from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
 from zkconsumer.broker.records import TimestampType
+from zkconsumer.broker.types import Want
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
@@ -23,6 +25,7 @@ from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.partition_info import PartitionTopicInfo
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.testing import LocalCluster
+from zkconsumer.testing.produce import send
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 # line, version that kafka-python takes the broker for, message formats, codecs, highest fetch
@@ -185,3 +188,41 @@ def test_unknown_topic_is_not_created(line: tuple[str, LocalCluster], unique: st
         next(iter(target))
     manager.shutdown()
     cluster.create_topic(unique)  # raises if it exists
+
+
+def test_a_session_names_only_what_has_changed(
+    line: tuple[str, LocalCluster], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On brokers of 1.1 and later: the second request names nothing, an answer only what is new,
+    and a session that the broker does not know is replaced at once. Others are asked in full."""
+    name, cluster = line
+    cluster.create_topic(unique, partitions=3)
+    connection = BrokerConnection(endpoint(cluster), "test", 10.0, -1)
+    sizes: list[int] = []
+    exchange = connection.exchange
+
+    def counted(api_key: int, version: int, body: bytes) -> memoryview:
+        sizes.append(len(body))
+        return exchange(api_key, version, body)
+
+    monkeypatch.setattr(connection, "exchange", counted)
+    session = FetchSession()
+    fetcher = BrokerFetcher(connection, session)
+    wanted = [Want(unique, number, 0, 1000) for number in range(3)]
+    assert len(fetcher.fetch(wanted, 100, 1, 10_000)) == 3
+    again = fetcher.fetch(wanted, 100, 1, 10_000)
+    if name == "0.8.2":
+        assert len(again) == 3
+        assert sizes[0] == sizes[1]
+        return
+    assert again == []
+    assert sizes[1] < sizes[0] - 3 * 20
+    send(cluster.bootstrap, unique, [(None, b"x")])
+    (got,) = fetcher.fetch(wanted, 5000, 1, 10_000)
+    assert got.data
+    moved = [want._replace(offset=want.partition == got.partition) for want in wanted]
+    assert fetcher.fetch(moved, 100, 1, 10_000) == []
+    session._epoch += 5  # as after answers that were lost
+    assert len(fetcher.fetch(moved, 100, 1, 10_000)) == 3
+    assert fetcher.fetch(moved[:2], 100, 1, 10_000) == []
+    connection.close()

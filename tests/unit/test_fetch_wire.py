@@ -79,7 +79,7 @@ def test_request_is_what_kafka_python_reads(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_answer_of_kafka_python_is_read(version: int) -> None:
     """Records, error codes and high watermarks come out of every version used."""
-    code, got = _decode(version, memoryview(answer(version)))
+    code, _, got = _decode(version, memoryview(answer(version)))
     assert code == 0
     assert got[:3] == [
         Got("tü", 0, None, 99, b"abc"),
@@ -143,7 +143,7 @@ def test_record_bytes_that_are_cut_off_are_an_error() -> None:
     head = struct.pack(">ih1sii", 1, 1, b"t", 1, 0) + struct.pack(">hqi", 0, 9, 10)
     with pytest.raises(ValueError, match="cut off"):
         _decode(0, memoryview(head + b"x" * 9))
-    _, (got,) = _decode(0, memoryview(head + b"x" * 10))
+    _, _, (got,) = _decode(0, memoryview(head + b"x" * 10))
     assert got.data == b"x" * 10
 
 

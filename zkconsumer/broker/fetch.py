@@ -1,66 +1,182 @@
 """The fetch request, encoded and decoded by hand: it is the one hot path to a broker.
 
-Stateless; runs on fetcher threads. Versions used: 0 (0.8.2, 0.9), 2 (0.10.0), 3 (0.10.1), 4 (0.11
-to 2.0, message format 2) and 10 (2.1 and later, zstd). From version 3 on a broker sends a first
-message whole even when it is larger than asked for.
+Runs on fetcher threads. Versions used: 0 (0.8.2, 0.9), 2 (0.10.0), 3 (0.10.1), 4 (0.11 and 1.0,
+message format 2), 7 (1.1 and 2.0, sessions) and 10 (2.1 and later, zstd). From version 3 on a
+broker sends a first message whole even when it is larger than asked for.
+
+A session (KIP-227) is the broker's memory of one fetcher's partitions: a request names only those
+that are new, have moved or are gone, and an answer only those that have something new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import Struct
 from typing import Final
 
 from zkconsumer.broker.api_versions import FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.types import Got, Want
+from zkconsumer.core.common.error_codes import ErrorCode
 
-VERSIONS: Final = (10, 4, 3, 2, 0)
+VERSIONS: Final = (10, 7, 4, 3, 2, 0)
 
 
 _HEAD: Final = Struct(">iii")
 _INT: Final = Struct(">i")
-_NO_SESSION: Final = Struct(">ii").pack(0, -1)
+_SESSION: Final = Struct(">ii")
+_NO_SESSION: Final = (0, -1)
 _ASK_OLD: Final = Struct(">iqi")
+_ASK_MIDDLE: Final = Struct(">iqqi")
 _ASK_NEW: Final = Struct(">iiqqi")
 _PART: Final = Struct(">ihq")
 _LENGTH: Final = Struct(">h")
+_CODE: Final = Struct(">hi")
+
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+_SESSION_ENDED: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+)
+
+
+class FetchSession:
+    """What one broker remembers of one fetcher (Java 3.9 FetchSessionHandler)."""
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = 0
+        """Of the next request; 0 names all partitions, and asks for a new session."""
+        self._known: dict[Partition, Want] = {}
+        """What the broker has been told."""
+        self._ends: dict[Partition, int] = {}
+        """High watermarks that the broker has reported; it does not repeat them."""
+        self._wanted: Sequence[Want] | None = None
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Session id and epoch for the next request."""
+        return self._id, self._epoch
+
+    def changes(self, wanted: Sequence[Want]) -> tuple[Sequence[Want], Collection[Partition]]:
+        """What the next request must name: new and moved partitions, and those that are gone."""
+        if self._epoch == 0:
+            self._known = {want[:2]: want for want in wanted}
+            self._ends = {}
+            self._wanted = wanted
+            return wanted, ()
+        if wanted is self._wanted:
+            return (), ()
+        known = self._known
+        changed = [want for want in wanted if known.get(want[:2]) != want]
+        now = {want[:2]: want for want in wanted}
+        gone = [key for key in known if key not in now]
+        for key in gone:
+            self._ends.pop(key, None)
+        self._known, self._wanted = now, wanted
+        return changed, gone
+
+    def answered(self, session_id: int, got: list[Got], fresh: Collection[Partition]) -> list[Got]:
+        """Note an answer. Returns it with the partitions of ``fresh`` that it leaves out: nothing
+        of them is new to the broker, but the caller has not heard of them before."""
+        self._id = session_id
+        if not session_id:  # it has no room for another session
+            self._epoch = 0
+            return got
+        self._epoch = self._epoch % 0x7FFFFFFF + 1
+        for each in got:
+            if each.error is None:
+                self._ends[each.topic, each.partition] = each.high_watermark
+        if fresh:
+            there = {(each.topic, each.partition) for each in got}
+            got += [
+                Got(topic, partition, None, end, b"")
+                for topic, partition in fresh
+                if (topic, partition) not in there
+                and (end := self._ends.get((topic, partition))) is not None
+            ]
+        return got
+
+    def forget(self) -> None:
+        """Name all partitions next time, and let the broker drop what it remembers."""
+        self._epoch = 0
+        self._wanted = None
 
 
 class BrokerFetcher:
-    """Fetches record bytes of many partitions from one broker."""
+    """Fetches record bytes of many partitions from one broker.
 
-    def __init__(self, connection: BrokerConnection) -> None:
+    With ``session``, brokers of 1.1 and later remember what was asked for.
+    """
+
+    def __init__(self, connection: BrokerConnection, session: FetchSession | None = None) -> None:
         self._connection = connection
+        self._session = session
 
     def fetch(
-        self, wanted: Sequence[Want], max_wait_ms: int, min_bytes: int, max_bytes: int
+        self,
+        wanted: Sequence[Want],
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        fresh: Collection[Partition] = (),
     ) -> list[Got]:
         """Ask for the partitions of ``wanted`` in this order, which is the broker's preference.
 
         The broker waits up to ``max_wait_ms`` until it has ``min_bytes``. ``max_bytes`` limits the
-        whole answer where the broker can (0.10.1 and later).
+        whole answer where the broker can (0.10.1 and later). With a session, the answer leaves out
+        partitions of which nothing is new, but not those of ``fresh``; and the same sequence as
+        last time is known to have no changes.
 
         Raises:
             BrokerUnavailableError: no connection, or it broke; a retry may help.
             BrokerError: the answer cannot be read, or the broker refused the request as a whole.
         """
         version = self._connection.version(FETCH, *VERSIONS)
-        body = _encode(version, wanted, max_wait_ms, min_bytes, max_bytes)
+        session = self._session if version >= 7 else None
+        limits = max_wait_ms, min_bytes, max_bytes
+        if session is None:
+            code, _, got = self._exchange(_encode(version, wanted, *limits), version)
+        else:
+            for _ in range(2):
+                named, gone = session.changes(wanted)
+                body = _encode(version, named, *limits, session.head, gone)
+                try:
+                    code, session_id, got = self._exchange(body, version)
+                except BaseException:
+                    session.forget()
+                    raise
+                if not code:
+                    return session.answered(session_id, got, fresh)
+                session.forget()
+                if code not in _SESSION_ENDED:
+                    break
+        if code:
+            self._connection.close()
+            raise error_from_code(code, "fetch")
+        return got
+
+    def _exchange(self, body: bytes, version: int) -> tuple[int, int, list[Got]]:
         answer = self._connection.exchange(FETCH, version, body)
         try:
             with mapped_errors(self._connection.endpoint):
-                code, got = _decode(version, answer)
-            if code:
-                raise error_from_code(code, "fetch")
+                return _decode(version, answer)
         except BaseException:
             self._connection.close()
             raise
-        return got
 
 
 def _encode(
-    version: int, wanted: Sequence[Want], max_wait_ms: int, min_bytes: int, max_bytes: int
+    version: int,
+    wanted: Sequence[Want],
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    session: tuple[int, int] = _NO_SESSION,
+    gone: Collection[Partition] = (),
 ) -> bytes:
     out = [_HEAD.pack(-1, max_wait_ms, min_bytes)]
     if version >= 3:
@@ -68,7 +184,7 @@ def _encode(
     if version >= 4:
         out.append(b"\0")  # read uncommitted
     if version >= 7:
-        out.append(_NO_SESSION)
+        out.append(_SESSION.pack(*session))
     count_at = len(out)
     out.append(b"")
     runs = run_at = run = 0
@@ -87,25 +203,34 @@ def _encode(
         out.append(
             _ASK_NEW.pack(partition, -1, offset, -1, limit)
             if version >= 9
+            else _ASK_MIDDLE.pack(partition, offset, -1, limit)
+            if version >= 5
             else _ASK_OLD.pack(partition, offset, limit)
         )
     if topic is not None:
         out[run_at] = _INT.pack(run)
     out[count_at] = _INT.pack(runs)
     if version >= 7:
-        out.append(b"\0\0\0\0")  # no forgotten topics
+        by_topic: dict[str, list[int]] = {}
+        for name, partition in gone:
+            by_topic.setdefault(name, []).append(partition)
+        out.append(_INT.pack(len(by_topic)))
+        for name, partitions in by_topic.items():
+            encoded = name.encode()
+            out.append(_LENGTH.pack(len(encoded)) + encoded)
+            out.append(Struct(f">i{len(partitions)}i").pack(len(partitions), *partitions))
     return b"".join(out)
 
 
-def _decode(version: int, answer: memoryview) -> tuple[int, list[Got]]:
-    """Return the error of the whole answer and its partitions.
+def _decode(version: int, answer: memoryview) -> tuple[int, int, list[Got]]:
+    """Return the error of the whole answer, the session's id and the partitions.
 
     Raises ``struct.error``, ``ValueError`` when the bytes make no sense.
     """
     pos = 4 if version >= 1 else 0
-    code = 0
+    code = session_id = 0
     if version >= 7:
-        code = _LENGTH.unpack_from(answer, pos)[0]
+        code, session_id = _CODE.unpack_from(answer, pos)
         pos += 6
     read_int = _INT.unpack_from
     got: list[Got] = []
@@ -139,4 +264,4 @@ def _decode(version: int, answer: memoryview) -> tuple[int, list[Got]]:
                 pos += size
             failure = error_from_code(error, f"fetching {topic}-{partition}") if error else None
             got.append(Got(topic, partition, failure, high_watermark, data))
-    return code, got
+    return code, session_id, got

@@ -16,11 +16,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
+from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
 from zkconsumer.cli.consume_output import Printer, as_json, as_value
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
@@ -44,7 +46,11 @@ from zkconsumer.zk.blocking import BlockingZk
 EXIT_SIGNAL = 128
 """Added to a signal's number: 130 after Ctrl-C, 143 after SIGTERM."""
 
+_LOOK_S = 0.2
+"""How often a stream without messages looks whether a file is due."""
+
 _RANDOM = random.SystemRandom()
+Output = Printer | FileSink
 
 
 @click.command()
@@ -64,10 +70,31 @@ _RANDOM = random.SystemRandom()
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["value", "json"]),
+    type=click.Choice(["value", "json", *FORMATS]),
     default="value",
     show_default=True,
-    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}.",
+    help="json: one object a line; bytes that are not UTF-8 appear as {'base64': ...}. arrow and "
+    "parquet: files in --out instead of lines.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where Arrow or Parquet files go.",
+)
+@click.option(
+    "--file-rows",
+    type=click.IntRange(min=1),
+    default=500_000,
+    show_default=True,
+    help="Write a file as soon as there are so many messages.",
+)
+@click.option(
+    "--file-seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Or when its first message has waited for so long.",
 )
 @click.option(
     "--metrics-port",
@@ -90,6 +117,9 @@ def consume(
     file: str | None,
     properties: tuple[str, ...],
     form: str,
+    out: Path | None,
+    file_rows: int,
+    file_seconds: float,
     metrics_port: int | None,
     strict: bool,
     verbose: int,
@@ -99,6 +129,10 @@ def consume(
     Messages go to stdout, everything else to stderr. The offset of what was printed is committed
     when the command leaves the group, also after Ctrl-C, SIGTERM or a closed pipe.
 
+    With --format arrow or parquet, files are written to --out instead. A file appears under its
+    name when it is whole and on disk, and only then its offsets are committed. So a crash repeats
+    at most the messages of one file. Names that begin with a dot are files that a crash cut off.
+
     Exit status: 0 after --max-messages, or a timeout with at least one message; 1 when a timeout
     passed without any, when the last commit failed, or ZooKeeper cannot be reached; 2 for wrong
     options or configuration; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of stdout
@@ -106,12 +140,14 @@ def consume(
     """
     if sum(chosen is not None for chosen in (topic, whitelist, blacklist)) != 1:
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
+    if (form in FORMATS) != (out is not None):
+        raise click.UsageError("--format arrow, --format parquet and --out DIR go together")
     set_up_logging(verbose)
     config, generated = configure(
         zookeeper=zookeeper,
         group=group,
         file=file,
-        properties=properties,
+        properties=properties if out is None else (*properties, "auto.commit.enable=false"),
         from_beginning=from_beginning,
         timeout_ms=timeout_ms,
         strict=strict,
@@ -120,6 +156,9 @@ def consume(
         click.echo(f"warning: {warning}", err=True)
 
     def open_streams(connector: ZookeeperConsumerConnector) -> list[KafkaStream]:
+        if isinstance(output, FileSink):
+            output.commit = connector.commit_offsets
+            connector.set_consumer_rebalance_listener(FlushBeforeRelease(output))
         if topic is not None:
             # DEVIATION-26: the JVM's tool registers --topic as a white list, that is, as a regex.
             return connector.create_message_streams({topic: streams})[topic]
@@ -128,19 +167,23 @@ def consume(
 
     if whitelist is not None:
         Whitelist(whitelist)  # refuses a bad regex before anything is connected
-    printer = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
+    output: Output
+    if out is not None:
+        output = FileSink(out, form, file_rows, file_seconds, max_messages)
+    else:
+        output = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
     try:
         with signals_raise() as check_signals:
             _check_group(config, from_beginning)
             check_signals()
-            return _consume(config, open_streams, printer, check_signals, metrics_port)
+            return _consume(config, open_streams, output, check_signals, metrics_port)
     except SignalledError as signalled:
         for note in getattr(signalled, "__notes__", ()):
             click.echo(f"error: interrupted, {note}", err=True)
             return 1
         return EXIT_SIGNAL + signalled.number
     finally:
-        click.echo(f"Processed a total of {printer.count} messages", err=True)
+        click.echo(f"Processed a total of {output.count} messages", err=True)
         if generated:
             delete_generated(config)
 
@@ -222,11 +265,11 @@ def _agreed_group(places: Mapping[str, str | None]) -> str | None:
 def _consume(
     config: ConsumerConfig,
     open_streams: Callable[[ZookeeperConsumerConnector], list[KafkaStream]],
-    printer: Printer,
+    output: Output,
     check_signals: Callable[[], None],
     metrics_port: int | None,
 ) -> int:
-    """Print until the end; leave the group; the exit status. Raises what ended it early."""
+    """Write until the end; leave the group; the exit status. Raises what ended it early."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # printed already
         connector = ZookeeperConsumerConnector(config)
@@ -236,48 +279,59 @@ def _consume(
             server = start_http_server(connector, metrics_port)
             click.echo(f"metrics: {server.url}", err=True)
         streams = open_streams(connector)
-        printer.last = time.monotonic()
+        output.last = time.monotonic()
         for stream in streams:
             threading.Thread(
-                target=_print_stream,
-                args=(stream, printer, config.consumer_timeout_ms / 1000, ends),
+                target=_write_stream,
+                args=(stream, output, config.consumer_timeout_ms / 1000, ends),
                 name="printer",
                 daemon=True,
             ).start()
         check_signals()
         end = ends.get()
     except BaseException as error:
-        printer.close()
-        try:
-            connector.shutdown()
-        except CommitFailedError as failed:
-            error.add_note(f"and the last commit failed: {failed}")
+        for end_it in (output.close, connector.shutdown):
+            try:
+                end_it()
+            except (CommitFailedError, click.ClickException) as failed:
+                error.add_note(f"and the last commit failed: {failed}")
         raise
-    printer.close()
-    connector.shutdown()
+    try:
+        output.close()
+    finally:
+        connector.shutdown()
     if isinstance(end, ConsumerTimeoutError):
         click.echo(str(end), err=True)
-        return 0 if printer.count else end.exit_code
+        return 0 if output.count else end.exit_code
     if end is not None:
         raise end
     return 0
 
 
-def _print_stream(
+def _write_stream(
     stream: KafkaStream,
-    printer: Printer,
+    output: Output,
     timeout: float,
     ends: queue.SimpleQueue[BaseException | None],
 ) -> None:
     """A stream's thread. Its end, for whatever reason, ends the command."""
     while True:
         try:
-            for message in stream:
-                if not printer.write(stream, message):
-                    break
+            if isinstance(output, Printer):
+                for message in stream:
+                    if not output.write(stream, message):
+                        break
+            else:
+                for batch in stream.arrow_batches(_LOOK_S):
+                    if not output.add(batch):
+                        break
+                    if 0 <= timeout <= time.monotonic() - output.last:
+                        raise ConsumerTimeoutError(
+                            f"no message within consumer.timeout.ms = {round(timeout * 1000)}"
+                        )
             ends.put(None)
         except ConsumerTimeoutError as error:
-            if time.monotonic() - printer.last < timeout:
+            if time.monotonic() - output.last < timeout:
                 continue  # another stream has been busy
             ends.put(error)
         except Exception as error:  # noqa: BLE001 - raised again in the main thread

@@ -19,6 +19,7 @@ from enum import Enum
 from types import TracebackType
 from typing import ClassVar, Final, Generic, Self
 
+from zkconsumer.broker.records import Decoder
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
 from zkconsumer.core.common.commands import AnswerStart, Outcome
@@ -85,8 +86,15 @@ class StreamConnector(ABC, Generic[MachineT]):
     in_zookeeper: ClassVar[bool]
     """Whether the group lives in ZooKeeper, not on the brokers."""
 
-    def __init__(self, config: ConsumerKeys, gate: DeliveryGate, journal: Sink | None) -> None:
+    def __init__(
+        self,
+        config: ConsumerKeys,
+        gate: DeliveryGate,
+        journal: Sink | None,
+        decoder: Decoder | None,
+    ) -> None:
         self.config = config
+        self._decoder = decoder
         self.consumer_id = make_consumer_id(
             config.group_id,
             config.consumer_id,
@@ -291,6 +299,7 @@ class StreamConnector(ABC, Generic[MachineT]):
             timeout_ms=self.config.consumer_timeout_ms,
             key_decoder=key_decoder,
             value_decoder=value_decoder,
+            decoder=self._decoder,
             scala=self._scala,
         )
 

@@ -7,12 +7,50 @@ be read by any thread.
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import TYPE_CHECKING
 
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
+    from zkconsumer.broker.records import Record
     from zkconsumer.runtime.chunk_queue import Chunk
+
+
+class Run:
+    """Decoded records of one partition, which ``rest`` gives out one by one.
+
+    Taking one is a single step of a list's iterator, which needs no lock: the interpreter runs one
+    thread at a time, and switches between steps only. All else follows from how far it is.
+    """
+
+    __slots__ = ("records", "rest")
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+        self.rest = iter(records)
+
+    @property
+    def left(self) -> int:
+        """How many are not taken."""
+        return length_hint(self.rest)
+
+    @property
+    def taken(self) -> int:
+        """How many are taken. Wrong while another thread is in ``drain``."""
+        return len(self.records) - length_hint(self.rest)
+
+    @property
+    def consumed(self) -> int | None:
+        """The offset after all but the last one taken; ``None`` without any such."""
+        taken = self.taken
+        return self.records[taken - 2][2] + 1 if taken > 1 else None
+
+    def drain(self) -> int:
+        """Forget those that are not taken; return how many they were."""
+        left = len(list(self.rest))  # one step
+        del self.records[len(self.records) - left :]
+        return left
 
 
 class PartitionTopicInfo:
@@ -26,14 +64,15 @@ class PartitionTopicInfo:
     """
 
     __slots__ = (
+        "_consumed",
         "answers",
-        "consumed_offset",
         "fetched_offset",
         "high_watermark",
         "partition",
         "pending_reset",
         "resets",
         "revoked",
+        "run",
         "stopped",
         "topic",
         "topic_partition",
@@ -45,9 +84,9 @@ class PartitionTopicInfo:
         self.topic = topic
         self.partition = partition
         self.topic_partition = TopicPartition(topic, partition)
-        self.consumed_offset: int | None = start_offset
-        """Offset of the next message to be consumed; ``None`` until known. Written under the
-        stream's lock: by the consuming thread, and by ``ChunkQueue.reset``."""
+        self._consumed: int | None = start_offset
+        self.run: Run | None = None
+        """Records that are taken without the lock at present. Written under the stream's lock."""
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None
@@ -64,6 +103,22 @@ class PartitionTopicInfo:
         """Nothing more is delivered. Written by ``KafkaStream.revoke``."""
         self.stopped = False
         """Nothing more is enqueued. Written by ``FetchTable.remove``."""
+
+    @property
+    def consumed_offset(self) -> int | None:
+        """Offset of the next message to be consumed; ``None`` until known. Written under the
+        stream's lock: by the consuming thread, and by ``ChunkQueue.reset``."""
+        run = self.run
+        if run is not None:
+            consumed = run.consumed
+            # Otherwise it may be in ``drain``; what it told before is noted soon.
+            if consumed is not None and self.run is run:
+                return max(consumed, self._consumed or 0)
+        return self._consumed
+
+    @consumed_offset.setter
+    def consumed_offset(self, offset: int | None) -> None:
+        self._consumed = offset
 
     @property
     def position(self) -> int | None:

@@ -2,8 +2,9 @@
 
 One application thread iterates a stream; fetcher threads fill its queue; the connector's thread
 revokes, waits and shuts down. One lock for each stream guards queue and iterator; it is held for
-moments only, never while decoding. Lock order: a stream's lock before the gate's, and none of the
-fetch table's inside.
+moments only, never while decoding. The rest of a decoded list is taken without it, message by
+message: see ``ConsumerIterator.__next__`` and ``Run``. Lock order: a stream's lock before the
+gate's, and none of the fetch table's inside.
 
 What blocks is built on what does not: iteration on ``try_next``'s search, ``wait_released`` on
 ``release``. A single thread on virtual time uses the latter two.
@@ -18,14 +19,14 @@ message the application still works on; in the scala profile when it is returned
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 from itertools import islice
-from operator import length_hint
 from threading import get_ident
 from time import clock_gettime, monotonic
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from zkconsumer.broker.records import Decoder, PythonDecoder, Record
 from zkconsumer.errors import (
@@ -43,9 +44,11 @@ from zkconsumer.runtime.messages import (
     bytes_decoder,
     message_maker,
 )
-from zkconsumer.runtime.partition_info import PartitionTopicInfo
+from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
 
 _LIVENESS_CHECK_S = 0.5
+_ONE_AT_A_TIME: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether the interpreter lets one thread run at a time, which taking without the lock needs."""
 _T = TypeVar("_T")
 
 
@@ -255,7 +258,9 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._info = PartitionTopicInfo("", 0, None)
         self._lists: Iterator[list[Record]] = iter(())
         self._messages: Iterator[MessageAndMetadata] = iter(())
-        self._records: Iterator[Record] = iter(())  # what _messages takes from
+        self._run = Run([])  # what _messages takes from
+        self._noted = 0  # how many of the run are in _held, in _peeked or were there before
+        self._unlocked: Iterator[MessageAndMetadata] = iter(())  # _messages, or nothing
         self._taken_up = 0  # messages of all lists so far, less those that were dropped
         self.bytes_begun = 0
         """See ``KafkaStream.bytes_begun``."""
@@ -271,17 +276,13 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         return self
 
     def __next__(self) -> MessageAndMetadata:
-        with self._lock:
-            held = self._held
-            if held is not None:
-                # DEVIATION-07: the JVM counts a message as consumed when it is returned.
-                self._info.consumed_offset = held[2] + 1
-            if self._peeked is None and clock_gettime(CLOCK) < self._gate.valid_until:
-                message = next(self._messages, None)
-                if message is not None:
-                    self._held = message
-                    self._holder = get_ident()
-                    return message
+        # Without the lock: taking is one step of a list's iterator, which no thread can divide, and
+        # how far that is tells which message is in hand and which ones are consumed (``_note``).
+        # A revoke takes the rest out of the same iterator, so nothing is left here.
+        if clock_gettime(CLOCK) < self._gate.valid_until:
+            self._holder = get_ident()
+            for message in self._unlocked:
+                return message
         return self._await(take=True)
 
     def next(self) -> MessageAndMetadata:
@@ -365,6 +366,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             return self._release(infos, force=force)
 
     def _release(self, infos: Set[PartitionTopicInfo], *, force: bool) -> bool:
+        self._note()
         if self._held is None or self._info not in infos:
             return True
         if force:
@@ -379,22 +381,20 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
     def delivered(self) -> int:
         """See ``KafkaStream.delivered``. Costs nothing for a message: a list knows its rest."""
         with self._lock:
-            return self._taken_up - self._left
-
-    @property
-    def _left(self) -> int:
-        return length_hint(self._records) + (self._peeked is not None)
+            return self._taken_up - self._run.left - (self._peeked is not None)
 
     @property
     def held_by_caller(self) -> bool:
         """See ``KafkaStream.held_by_caller``."""
         with self._lock:
+            self._note()
             return self._held is not None and self._holder == get_ident()
 
     @property
     def in_hand(self) -> MessageAndMetadata | None:
         """See ``KafkaStream.in_hand``."""
         with self._lock:
+            self._note()
             return self._held or self._given_up
 
     @property
@@ -443,6 +443,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     def _begin_search(self) -> None:
         self._let_go()
+        self._unlocked = iter(())
+        self._info.run = None
         if self._failure is not None:
             raise UsageError(
                 f"this stream has failed and cannot be read on: {self._failure}"
@@ -454,6 +456,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         if first is None:
             return None
         batch = [first, *islice(self._messages, most - 1)]
+        self._noted = self._run.taken
         self._hand_over(batch[-1])
         return batch
 
@@ -495,11 +498,13 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             while not self._ended and self._fault is None:
                 if self._peeked is None:
                     self._peeked = next(self._messages, None)
+                    self._noted = self._run.taken
                 if (message := self._peeked) is not None:
                     if not (self._gate.is_open or self._gate.wait_turn(self._wake)):
                         return None
                     if take:
                         self._hand_over(message)
+                        self._unlock()
                     return message
                 if self._queue.current is not None:
                     self._decode_more(self._queue.current, wanted)
@@ -578,8 +583,9 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                 )
         else:
             self._taken_up += len(records)
-            self._records = iter(records)
-            self._messages = self._make(self._records)
+            self._run = Run(records)
+            self._noted = 0
+            self._messages = self._make(self._run.rest)
 
     def _again(self, chunk: Chunk) -> None:
         start = chunk.info.consumed_offset
@@ -599,20 +605,39 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._queue.current = None
 
     def _drop_decoded(self) -> None:
-        self._taken_up -= self._left
+        self._info.run = None  # it would tell that all is taken
+        dropped = self._run.drain()
+        self._note()
+        self._taken_up -= dropped + (self._peeked is not None)
         self._lists = iter(())
-        self._messages = iter(())
-        self._records = iter(())
+        self._messages = self._unlocked = iter(())
         self._peeked = None
 
     def _end_now(self) -> None:
         self._drop_chunk()
         self._ended = True
 
+    def _unlock(self) -> None:
+        """Let ``__next__`` take the rest of the list without the lock."""
+        if _ONE_AT_A_TIME:
+            self._unlocked = self._messages
+            self._info.run = self._run
+
+    def _note(self) -> None:
+        """Note what ``__next__`` has taken without the lock."""
+        taken = self._run.taken
+        if taken > self._noted:
+            self._noted = taken
+            if (consumed := self._run.consumed) is not None:
+                self._info.consumed_offset = consumed
+            (self._held,) = self._make([self._run.records[taken - 1]])
+
     def _let_go(self) -> None:
         """The application has done with the message in hand, if there is one."""
+        self._note()
         self._given_up = None
         if self._held is not None:
+            # DEVIATION-07: the JVM counts a message as consumed when it is returned.
             self._info.consumed_offset = self._held.offset + 1
             self._held = None
             self._changed.notify_all()
@@ -644,6 +669,9 @@ class _ScalaConsumerIterator(ConsumerIterator):
 
     def __next__(self) -> MessageAndMetadata:
         return self._await(take=True)
+
+    def _unlock(self) -> None:
+        pass  # a message is consumed when it is returned, so each needs the lock
 
     def _hand_over(self, message: MessageAndMetadata) -> None:
         self._peeked = None

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from zkconsumer.broker.connection import BrokerConnection
-from zkconsumer.broker.fetch import BrokerFetcher
+from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
-from zkconsumer.broker.types import ClusterMetadata, Got
+from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.runtime.fetch.events import FetchConfig
@@ -41,15 +41,20 @@ class BrokerIO:
         self._connection: BrokerConnection | None = None
         """Written by the thread that asks, under the lock; ``abort`` reads it."""
         self._aborted = False
+        self._session = FetchSession()
+        """With the broker that was asked last. Used by the thread that asks."""
+        self._last_wanted: Sequence[Want] | None = None
 
     def fetch(self, request: FetchRequest) -> Sequence[Got]:
         """See ``BrokerPort.fetch``."""
+        fresh = () if request.wanted is self._last_wanted else _unheard(request)
+        self._last_wanted = request.wanted
 
         def send(connection: BrokerConnection) -> Sequence[Got]:
             self._counts.sent()
             begun = time.monotonic()
-            answer = BrokerFetcher(connection).fetch(
-                request.wanted, request.max_wait_ms, request.min_bytes, request.max_bytes
+            answer = BrokerFetcher(connection, self._session).fetch(
+                request.wanted, request.max_wait_ms, request.min_bytes, request.max_bytes, fresh
             )
             self._counts.answered(time.monotonic() - begun, sum(len(got.data) for got in answer))
             return answer
@@ -101,6 +106,7 @@ class BrokerIO:
         connection = self._connection
         if connection is None or connection.endpoint != endpoint:
             self.close()
+            self._session = FetchSession()
             connection = BrokerConnection(
                 endpoint,
                 self._client_id,
@@ -112,3 +118,9 @@ class BrokerIO:
                 if self._aborted:
                     connection.abort()
         return connection
+
+
+def _unheard(request: FetchRequest) -> list[tuple[str, int]]:
+    """The partitions of a request whose log's end the member does not know yet."""
+    states = request.states.items()
+    return [key for key, state in states if state.info.high_watermark is None]

@@ -66,6 +66,8 @@ class FetchWorker:
         self._asked_at = 0.0
         self._fruitless: Sequence[PartitionFetchState] | None = None
         """What the last request asked for, if it brought nothing."""
+        self._again: FetchRequest | None = None
+        """That request: it is sent again as it is while there is nothing else to ask for."""
         self._backlog: deque[tuple[PartitionFetchState, Chunk]] = deque()
         """Scala profile: chunks of the last answer that found no room yet, in order."""
 
@@ -86,7 +88,10 @@ class FetchWorker:
         pause = self._asked_at + PAUSE_S - now
         if pause > 0 and work.states == self._fruitless:
             return Wait(pause)
-        self._asked_at, self._fruitless = now, None
+        self._asked_at, again, self._again = now, self._again, None
+        if again is not None and work == (again.endpoint, self._fruitless, 0):
+            return again
+        self._fruitless = None
         unresolved = {s.info.topic_partition: s for s in work.states if s.unresolved}
         if unresolved:
             earliest = self._config.auto_offset_reset == "smallest"
@@ -136,27 +141,34 @@ class FetchWorker:
         )
 
     def _take_records(self, request: FetchRequest, answer: Sequence[Got]) -> None:
-        asked = {(want.topic, want.partition): want.offset for want in request.wanted}
         served: list[PartitionFetchState] = []
+        seen: set[PartitionFetchState] = set()
+        failed: set[PartitionFetchState] = set()
         for got in answer:
             state = request.states.get((got.topic, got.partition))
-            offset = asked.pop((got.topic, got.partition), None)
-            if state is None or offset is None or not self._has(state):
+            if state is None or state in seen or not self._has(state):
                 continue
+            seen.add(state)
+            offset = state.info.fetched_offset  # only this worker changes it
+            assert offset is not None
             if isinstance(got.error, OffsetOutOfRangeError):
                 state.unresolved = True
                 served.append(state)
             elif got.error is not None:
+                failed.add(state)
                 self._mark_failed([state], str(got.error))
             else:
-                state.info.answers += 1
                 state.info.high_watermark = got.high_watermark
                 if got.data:
                     served.append(state)
                     self._take_data(state, offset, got.data)
+        for state in request.states.values():  # a session's answer leaves out what has nothing new
+            if state not in failed:
+                state.info.answers += 1
         self._table.served(served)
         if not served:
             self._fruitless = list(request.states.values())
+            self._again = None if failed or not request.max_wait_ms else request
 
     def _take_data(self, state: PartitionFetchState, offset: int, data: bytes) -> None:
         info = state.info

@@ -1,0 +1,261 @@
+"""Rebalances and commits: ours and the JVM's, with and without a distance to ZooKeeper.
+
+A join begins with the call of ``create_message_streams``, or, for the JVM, when its registration is
+seen; it ends when every partition has an owner and every member its share. ``20 ms`` is the round
+trip to ZooKeeper, through a proxy that holds answers back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.bench.speed.readers import BUILD
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
+from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+from zkconsumer.zk.driver import ZkDriver
+
+WIDTHS = (100, 1000, 5000)
+ROUND_TRIP = 0.02
+TIMEOUT = 240.0
+Figure = tuple[str, str, str, float]
+
+
+class Look:
+    """Reads a group's owner znodes, all at once, directly."""
+
+    def __init__(self, zookeeper: str) -> None:
+        self._driver = ZkDriver(zookeeper, "", 30.0, lambda *_: None, lambda _: None)
+        self._driver.start(10.0)
+
+    def close(self) -> None:
+        """End its session."""
+        self._driver.close()
+
+    def _ask(self, op: ZkOp) -> Reply:
+        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self._driver.submit(op, self._driver.session_id, replies.put)
+        return replies.get(timeout=30)
+
+    def members(self, group: str) -> int:
+        """How many members are registered."""
+        reply = self._ask(GetChildren(GroupPaths(group).ids))
+        return len(reply.value) if isinstance(reply, Ok) and isinstance(reply.value, tuple) else 0
+
+    def shares(self, group: str, topic: str, partitions: int) -> list[int]:
+        """How many partitions each owner has, in no order."""
+        paths = GroupPaths(group)
+        owners = tuple(paths.owner(TopicPartition(topic, n)) for n in range(partitions))
+        reply = self._ask(GetMany(owners))
+        assert isinstance(reply, Ok)
+        assert isinstance(reply.value, tuple)
+        return list(Counter(node.data for node in reply.value if node is not None).values())
+
+    def settled(self, group: str, topic: str, partitions: int, members: int) -> bool:
+        """Whether every partition has an owner and every member its share."""
+        shares = self.shares(group, topic, partitions)
+        return (
+            sum(shares) == partitions
+            and len(shares) == min(members, partitions)
+            and max(shares) - min(shares) <= 1
+        )
+
+
+class Pack:
+    """A process of our members."""
+
+    def __init__(self, zookeeper: str, group: str, topic: str) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("members.py")),
+                zookeeper,
+                group,
+                topic,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(BUILD / "compiled")},
+        )
+        self.ask(nothing=1)  # so that starting Python is not measured
+
+    def tell(self, **order: int) -> None:
+        """Give an order."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a process of members has ended")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, **order: int) -> dict[str, Any]:
+        """Give an order and wait for the answer."""
+        self.tell(**order)
+        return self.answer()
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Groups:
+    """What there is to measure."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._direct = cluster.zookeeper.partition("/")[0]
+        self._proxy = TcpProxy(cluster.zookeeper_server.port)
+        self._proxy.delay(ROUND_TRIP, "answers")
+        for width in WIDTHS:
+            name, step = f"wide-{width}", 1000
+            cluster.create_topic(name, min(width, step))
+            for total in range(2 * step, width + 1, step):  # a broker takes a while for each
+                cluster.add_partitions(name, total)
+        self._look = Look(self._direct)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._look.close()
+        self._proxy.close()
+
+    def measure(self, turn: int) -> Iterator[Figure]:
+        """One round. What takes the JVM minutes is measured in the first one only."""
+        for width in WIDTHS:
+            case = f"join, {width:,} partitions, 2 members"
+            yield case, "ours", "s", self._join(width, 2)
+            if width < 5000 or not turn:
+                yield case, "JVM legacy 1.1.1", "s", self._jvm_join(width)
+        yield "join, 1,000 partitions, 50 members", "ours", "s", self._join(1000, 50)
+        case = "leave, 5,000 partitions, 50 members"
+        yield case, "ours", "s", self._leave(5000, 50)
+        for width, members in ((1000, 2), (5000, 2), (1000, 50)):
+            case = f"join, {width:,} partitions, {members} members, 20 ms"
+            yield case, "ours", "s", self._join(width, members, far=True)
+        if not turn:
+            case = "join, 1,000 partitions, 2 members, 20 ms"
+            yield case, "JVM legacy 1.1.1", "s", self._jvm_join(1000, far=True)
+        yield from self._commit()
+
+    def _where(self, far: bool) -> str:
+        return self._proxy.address if far else self._direct
+
+    def _join(self, width: int, members: int, far: bool = False) -> float:
+        """Seconds until the last of ``members`` has its share."""
+        group, topic = f"ours-{uuid.uuid4().hex[:8]}", f"wide-{width}"
+        packs = [Pack(self._where(far), group, topic) for _ in range(2)]
+        try:
+            packs[0].ask(join=members - 1)
+            self._settle(group, topic, width, members - 1)
+            begun = time.perf_counter()
+            packs[1].tell(join=1)
+            self._settle(group, topic, width, members)
+            seconds = time.perf_counter() - begun
+            packs[1].answer()
+            return seconds
+        finally:
+            for pack in packs:
+                pack.kill()
+
+    def _leave(self, width: int, members: int) -> float:
+        """Seconds from the call of ``shutdown`` until the others own everything."""
+        group, topic = f"ours-{uuid.uuid4().hex[:8]}", f"wide-{width}"
+        packs = [Pack(self._direct, group, topic) for _ in range(2)]
+        try:
+            packs[0].ask(join=members - 1)
+            packs[1].ask(join=1)
+            self._settle(group, topic, width, members)
+            begun = time.perf_counter()
+            packs[1].tell(leave=1)
+            self._settle(group, topic, width, members - 1)
+            return time.perf_counter() - begun
+        finally:
+            for pack in packs:
+                pack.kill()
+
+    def _settle(self, group: str, topic: str, width: int, members: int) -> None:
+        wait_until(
+            lambda: self._look.settled(group, topic, width, members),
+            TIMEOUT,
+            f"{members} members share {width} partitions",
+        )
+
+    def _jvm_config(self, far: bool) -> dict[str, object]:
+        return {
+            "zookeeper.connect": self._where(far),
+            "zookeeper.session.timeout.ms": 6000,
+            "group.id": f"jvm-{uuid.uuid4().hex[:8]}",
+            "auto.commit.enable": "false",
+            "rebalance.max.retries": 50,
+        }
+
+    def _jvm_join(self, width: int, far: bool = False) -> float:
+        config, topic = self._jvm_config(far), f"wide-{width}"
+        group = str(config["group.id"])
+        one, two = JvmMembers(), JvmMembers()
+        try:
+            JvmMember(one, config | {"consumer.id": "one"}, {topic: 1}).wait_joined(TIMEOUT)
+            self._settle(group, topic, width, 1)
+            JvmMember(two, config | {"consumer.id": "two"}, {topic: 1})
+            wait_until(lambda: self._look.members(group) == 2, TIMEOUT, "both are registered")
+            begun = time.perf_counter()
+            self._settle(group, topic, width, 2)
+            return time.perf_counter() - begun
+        finally:
+            one.kill()
+            two.kill()
+
+    def _commit(self) -> Iterator[Figure]:
+        """The first commit makes the znodes, a later one changes them."""
+        topic = "wide-1000"
+        pack = Pack(self._direct, f"ours-{uuid.uuid4().hex[:8]}", topic)
+        try:
+            pack.ask(join=1)
+            for offset, case in ((1, "first commit"), (2, "later commit")):
+                found = pack.ask(commit=offset, partitions=1000)
+                yield f"{case}, 1,000 partitions", "ours", "s", found["seconds"]
+                yield f"{case}, 1,000 partitions", "ours", "requests", found["requests"]
+        finally:
+            pack.kill()
+        config = self._jvm_config(False)
+        jvm = JvmMembers()
+        try:
+            member = JvmMember(jvm, config | {"consumer.id": "one"}, {topic: 1})
+            member.wait_joined(TIMEOUT)
+            begun = time.perf_counter()
+            member.commit(TIMEOUT)
+            seconds = time.perf_counter() - begun
+        finally:
+            jvm.kill()
+        yield "first commit, 1,000 partitions", "JVM legacy 1.1.1", "s", seconds

@@ -1,0 +1,158 @@
+"""``zkconsumer consume --format arrow|parquet``: real processes, real servers, SIGKILL."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kazoo.client import KazooClient
+from pyarrow import ipc, parquet
+
+from tests.integration.test_consume_cli import COMMAND, committed, consume, zk
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.produce import send
+
+__all__ = ["zk"]  # a fixture
+MESSAGES = 3000
+ROWS = 500
+
+
+@pytest.fixture
+def filled(cluster: LocalCluster, topic: str) -> str:
+    """A topic with 2 partitions."""
+    cluster.create_topic(topic, partitions=2)
+    send(cluster.bootstrap, topic, [(b"k%d" % i, b"m%d" % i) for i in range(MESSAGES)])
+    return topic
+
+
+@pytest.fixture
+def started() -> Iterator[Any]:
+    """Starts the command; what still runs at the end is killed."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def read(folder: Path) -> list[pa.Table]:
+    """Every finished file, in the order of their names."""
+    tables = []
+    for path in sorted(folder.glob("part-*")):
+        tables.append(
+            parquet.read_table(path)
+            if path.suffix == ".parquet"
+            else ipc.open_file(path).read_all()
+        )
+    return tables
+
+
+def values(tables: list[pa.Table]) -> Counter[bytes]:
+    """How often each value is there."""
+    return Counter(value for table in tables for value in table["value"].to_pylist())
+
+
+def settings(cluster: LocalCluster, group: str, topic: str, out: Path, form: str) -> list[str]:
+    """Arguments of a command in a group of its own."""
+    return [
+        *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
+        *("--format", form, "--out", str(out), "--file-rows", str(ROWS)),
+        *("--property", "auto.offset.reset=smallest"),
+        *("--property", "zookeeper.session.timeout.ms=1000"),
+        *("--property", "fetch.message.max.bytes=4096"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_files_have_everything_once(
+    cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, form: str
+) -> None:
+    """All messages are in files that are whole, and what is committed is exactly that."""
+    out = tmp_path / "out"
+    done = consume(*settings(cluster, group, filled, out, form), "--max-messages", "2900")
+    assert done.returncode == 0, done.stderr
+    tables = read(out)
+    assert sum(table.num_rows for table in tables) == 2900 == committed(zk, group, filled)
+    assert max(values(tables).values()) == 1
+    assert len(tables) >= 2
+    assert {path.name[0] for path in out.iterdir()} == {"p"}
+
+
+def test_a_kill_repeats_at_most_one_file(
+    cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, started: Any
+) -> None:
+    """Killed as soon as a file appears, twice: nothing is missing, what is committed is in files,
+    and each kill repeats at most one of them."""
+    arguments = settings(cluster, group, filled, tmp_path, "parquet")
+    kills = 2
+    for _ in range(kills):
+        before = len(list(tmp_path.glob("part-*")))
+        process = started(*arguments, "--file-rows", "100")
+        wait_until(
+            lambda n=before: len(list(tmp_path.glob("part-*"))) > n,  # type: ignore[misc]
+            30,
+            "a file appears",
+        )
+        process.kill()
+        process.wait(10)
+        found = read(tmp_path)
+        assert committed(zk, group, filled) <= len(values(found))
+    done = consume(*arguments, "--timeout-ms", "1500")
+    assert done.returncode == 0, done.stderr
+    tables = read(tmp_path)
+    found = values(tables)
+    assert len(found) == MESSAGES
+    longest = max(table.num_rows for table in tables)
+    assert sum(found.values()) - MESSAGES <= kills * longest
+    assert committed(zk, group, filled) == MESSAGES
+
+
+def test_an_interrupt_writes_and_commits_what_is_collected(
+    cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, started: Any
+) -> None:
+    """Ctrl-C, and a second member that takes a partition before: what was collected is on disk and
+    committed, so nothing is repeated."""
+    many = ["--file-rows", "100000", "--file-seconds", "3600"]
+    arguments = [*settings(cluster, group, filled, tmp_path, "arrow"), *many]
+    first = started(*arguments)
+    path = f"/consumers/{group}/ids"
+    wait_until(lambda: zk.exists(path) and len(zk.get_children(path)) == 1, 30, "one is in")
+    time.sleep(1)  # some messages are read: how many does not matter
+    second = started(*arguments)
+    wait_until(lambda: read(tmp_path), 30, "the rebalance has flushed")
+    assert committed(zk, group, filled) <= sum(table.num_rows for table in read(tmp_path))
+    for process in (first, second):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    rest = consume(*arguments, "--timeout-ms", "1000")
+    assert rest.returncode in (0, 1), rest.stderr
+    found = values(read(tmp_path))
+    assert len(found) == MESSAGES == sum(found.values()) == committed(zk, group, filled)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    """A format without a folder, a folder without a format, and a folder that cannot be made."""
+    common = ("--zookeeper", "127.0.0.1:1", "--topic", "t")
+    for wrong in (("--format", "arrow"), ("--out", str(tmp_path))):
+        done = consume(*common, *wrong)
+        assert done.returncode == 2
+        assert "go together" in done.stderr
+    (tmp_path / "file").write_text("")
+    done = consume(*common, "--format", "arrow", "--out", str(tmp_path / "file" / "below"))
+    assert done.returncode == 2
+    assert "--out" in done.stderr

@@ -1,0 +1,190 @@
+"""Files of ``zkconsumer consume --format arrow|parquet``: written whole, then committed.
+
+Streams' threads add Arrow columns, and the listener's thread flushes before partitions are
+released. One lock guards the buffer and the file that is written, so there is at most one file
+whose offsets are not committed yet.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.errors import CommitFailedError, UsageError
+
+FORMATS: Final = ("arrow", "parquet")
+_MOST_BYTES: Final = 256 * 1024 * 1024
+"""Of one file's columns in memory."""
+
+
+class FileSink:
+    """Collects columns, writes them to a file of their own name, and then commits their offsets.
+
+    Args:
+        directory: where the files go; created when it does not exist.
+        form: one of ``FORMATS``.
+        rows: a file is written as soon as there are so many messages.
+        seconds: or when its first message has waited for so long.
+        limit: take no more messages than this; ``None``: no limit.
+
+    Raises ``UsageError`` when pyarrow is not installed or the directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        form: str,
+        rows: int,
+        seconds: float,
+        limit: int | None,
+    ) -> None:
+        try:
+            import numpy  # noqa: F401
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise UsageError(
+                f"--format {form} needs pyarrow and numpy: install the extra 'arrow' ({error})"
+            ) from None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {directory}: {error.strerror or error}") from None
+        self.count = 0
+        """Messages taken so far."""
+        self.last = time.monotonic()
+        """When messages were taken last, or the command began."""
+        self._directory = directory
+        self._form = form
+        self._rows = rows
+        self._seconds = seconds
+        self._limit = limit
+        self.commit: Callable[[Mapping[TopicPartition, int]], None] = lambda _offsets: None
+        """Stores offsets: ``commit_offsets`` of the connector, set before streams are read."""
+        self._lock = threading.Lock()
+        # All below is guarded by the lock.
+        self._closed = False
+        self._batches: list[Any] = []
+        self._offsets: dict[TopicPartition, int] = {}
+        self._waiting = self._bytes = 0
+        self._since = 0.0
+        self._files = 0
+
+    def add(self, batch: Any) -> bool:
+        """Take columns of one partition, or none; return false when there are enough messages.
+
+        Raises ``ClickException`` when a file cannot be written; its offsets are not committed.
+        """
+        with self._lock:
+            if self._closed:
+                return False
+            if self._limit is not None:
+                batch = batch.slice(0, self._limit - self.count)
+            if batch.num_rows:
+                self.last = time.monotonic()
+                if not self._batches:
+                    self._since = self.last
+                self._batches.append(batch)
+                self.count += batch.num_rows
+                self._waiting += batch.num_rows
+                self._bytes += batch.nbytes
+                end = batch.num_rows - 1
+                tp = TopicPartition(batch["topic"][end].as_py(), batch["partition"][end].as_py())
+                self._offsets[tp] = batch["offset"][end].as_py() + 1
+            enough = self._limit is not None and self.count >= self._limit
+            if self._batches and (
+                self._waiting >= self._rows
+                or self._bytes >= _MOST_BYTES
+                or time.monotonic() - self._since >= self._seconds
+            ):
+                try:
+                    self._flush()
+                except CommitFailedError as error:
+                    click.echo(f"warning: {error}", err=True)
+            return not enough
+
+    def flush(self) -> None:
+        """Write what there is and commit it.
+
+        Raises ``ClickException`` as ``add``, and ``CommitFailedError``: the file stays, and its
+        messages are delivered again.
+        """
+        with self._lock:
+            if self._batches:
+                self._flush()
+
+    def close(self) -> None:
+        """Take nothing from now on; otherwise as ``flush``."""
+        with self._lock:
+            self._closed = True
+            if self._batches:
+                self._flush()
+
+    def _flush(self) -> None:
+        from pyarrow import Table
+
+        table = Table.from_batches(self._batches).unify_dictionaries()
+        self._files += 1
+        at = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        name = f"part-{at}-{os.getpid()}-{self._files:06d}.{self._form}"
+        unfinished = self._directory / f".{name}.unfinished"
+        try:
+            self._write(table, unfinished)
+            _sync(unfinished)
+            unfinished.rename(self._directory / name)
+            _sync(self._directory)
+        except BaseException as error:
+            self._batches, self._closed = [], True  # not tried again: it may be there by now
+            if isinstance(error, OSError):
+                raise click.ClickException(
+                    f"{self._directory / name} cannot be written: {error.strerror or error}; "
+                    "nothing of it is committed"
+                ) from error
+            raise
+        finally:
+            unfinished.unlink(missing_ok=True)
+        offsets, self._offsets, self._batches = self._offsets, {}, []
+        self._waiting = self._bytes = 0
+        self.commit(offsets)
+
+    def _write(self, table: Any, path: Path) -> None:
+        if self._form == "parquet":
+            from pyarrow import parquet
+
+            parquet.write_table(table, path)
+        else:
+            from pyarrow import ipc
+
+            with ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+
+
+class FlushBeforeRelease:
+    """The rebalance listener: what is collected is on disk and committed before it is released."""
+
+    def __init__(self, sink: FileSink) -> None:
+        self._sink = sink
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """Write and commit."""
+        self._sink.flush()
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
+    ) -> None:
+        """Nothing to do."""
+
+
+def _sync(path: Path) -> None:
+    """Return when the disk has it."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
