@@ -39,6 +39,7 @@ class Kind(Enum):
     TOPIC_MISSING = "topic-missing"
     PARTITION_MISSING = "partition-missing"
     RECREATED = "topic-recreated"
+    UNPROVEN = "topic-unproven"
     SLIPPED = "slipped-offsets"
     NO_OFFSET = "no-offset"
     IDLE = "idle"
@@ -58,6 +59,7 @@ _DECIDABLE = frozenset(
         Kind.TOPIC_MISSING,
         Kind.PARTITION_MISSING,
         Kind.RECREATED,
+        Kind.UNPROVEN,
         Kind.SLIPPED,
         Kind.NO_OFFSET,
         Kind.IDLE,

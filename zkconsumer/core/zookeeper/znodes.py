@@ -256,7 +256,7 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is no object")
-    offered: set[str] = set()
+    offered: list[str] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None:
@@ -267,12 +267,13 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
             continue
         if protocol.upper() == "PLAINTEXT":
             return _endpoint(path, broker_id, parts[2], int(parts[3]))
-        offered.add(protocol.upper())
-    found = " and ".join(sorted(offered)) + " only" if offered else "no endpoint that can be read"
+        name = "" if listener == protocol.upper() else f" as {_short(parts[1])}"
+        offered.append(f"{protocol.upper()}{name} at {parts[2]}:{int(parts[3])}")
+    found = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
         path,
-        f"broker {broker_id} offers {found}: add a PLAINTEXT listener; TLS and SASL are not "
-        "supported yet",
+        f"broker {broker_id} offers {found}: give a PLAINTEXT listener with bootstrap.servers "
+        "(--bootstrap-server HOST:PORT), or add one",
     )
 
 
