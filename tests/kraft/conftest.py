@@ -62,7 +62,8 @@ class LeftBehind:
     def remember(self, name: str, topic_id: str | None = None) -> None:
         """Write the topic's znode as the old cluster left it; by default with its present id."""
         found = self.view().topics[name]
-        content: dict[str, object] = {"version": 3, "partitions": {n: [0] for n in found.partitions}}
+        partitions = {number: [0] for number in found.partitions}
+        content: dict[str, object] = {"version": 3, "partitions": partitions}
         if topic_id != "":
             content["topic_id"] = topic_id or found.topic_id
         path = f"/brokers/topics/{name}"
