@@ -146,3 +146,45 @@ def test_the_group_commands_ask_the_brokers(
     assert zkconsumer(["topics", "describe", topic, "--json", *there]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["leader"], row["state"]) == (0, "ok")
+
+
+def test_the_gate_tells_what_would_be_lost(
+    left: Any, tool: Tool, topic: str, tmp_path: Path
+) -> None:
+    """`assess --fail-if-left` is 1 until nothing is only in ZooKeeper, and names what is."""
+    left.topic(topic)
+    left.remember(topic)
+    left.set_zk("behind", topic, {0: 3, 1: 5})
+    left.set_zk("moved", topic, {0: 3})
+    left.set_zk("stays", topic, {0: 1})
+    left.client.create("/consumers/stays/offsets/gone-topic/0", b"4", makepath=True)
+    plan = str(tmp_path / "plan")
+    assert tool("plan", "--group", "moved", "--group", "stays", "--out", plan)[0] == 1
+    assert tool("plan", "--group", "moved", "--out", plan + "2")[0] == 0
+    assert tool("apply", plan + "2", "--execute")[0] == 0
+    member = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+    left.set_zk("busy", topic, {2: 2})
+    left.client.create("/consumers/busy/ids/busy_old", member, ephemeral=True, makepath=True)
+    status, rows = tool.rows("assess", "--all", "--fail-if-left")
+    assert status == 1
+    by_group = {row["group"]: row for row in rows}
+    assert (by_group["behind"]["lost"], by_group["behind"]["kafka"]) == (2, "none")
+    assert by_group["behind"]["last_activity"].endswith("Z")
+    assert (by_group["moved"]["lost"], by_group["moved"]["kafka"]) == (0, "same")
+    assert (by_group["busy"]["members"], by_group["busy"]["lost"]) == (1, 1)
+    assert by_group["stays"]["lost"] == 1  # an offset of a topic that is gone is no loss
+    assert tool.rows("assess", "--all", "--left")[0] == 0
+    left.client.delete("/consumers/busy/ids/busy_old")
+    everything = ["--all", "--missing-topics", "skip", "--exclude", "moved"]
+    assert tool("plan", *everything, "--out", plan + "3")[0] == 0
+    assert tool("apply", plan + "3", "--execute")[0] == 0
+    status, _, error = tool("assess", "--all", "--fail-if-left")
+    assert status == 0
+    assert "0 of 4 groups would lose something" in error
+
+
+def test_the_gate_is_about_zookeeper_only(tool: Tool) -> None:
+    """Other questions are not mixed with it."""
+    status, _, error = tool("assess", "--all", "--left", "--direction", "kafka-to-zk")
+    assert status == 2
+    assert "are about what is in ZooKeeper" in error
