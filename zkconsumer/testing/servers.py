@@ -244,9 +244,13 @@ def broker_spec(
     brokers: int,
     zookeeper_ports: Sequence[int],
     properties: Mapping[str, str],
+    port: int | None = None,
 ) -> ServerSpec:
-    """Write the configuration of one broker; ``properties`` win over what is set here."""
-    port = free_port()
+    """Write the configuration of one broker; ``properties`` win over what is set here.
+
+    Without ``port`` a free one is chosen.
+    """
+    port = free_port() if port is None else port
     settings: dict[str, object] = {
         **broker_settings(root, broker_id, brokers),
         "broker.id": broker_id,
