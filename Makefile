@@ -22,7 +22,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools
+.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,7 +45,8 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
-	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled $(COORDINATOR:%=--ignore=%)
+	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
+	    --ignore=tests/kraft --ignore=tests/secure $(COORDINATOR:%=--ignore=%)
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -69,6 +70,9 @@ estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each foun
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
 
+test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds)
+	$(BIN)/pytest $(BY_FILE) tests/kraft
+
 # In a folder of its own: the tests import the wheel's package, not the one beside them.
 test-compiled: setup ## the tests of decoder and streams on the compiled wheel, and both builds compared
 	rm -rf build/compiled && mkdir -p build/compiled
@@ -82,7 +86,7 @@ test-docker: setup ## servers and members in containers; skipped where no Docker
 test-calls: setup ## every call that can wait, with servers silent or down in every way (2 minutes)
 	CALLS=all $(BIN)/pytest tests/faults/test_calls_end.py
 
-test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, half of each kind (ZKC_SEEDS=first:count)
+test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a third of each kind (ZKC_SEEDS=first:count)
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)
 
 test-unit: $(STAMP) ## the tests that need no server

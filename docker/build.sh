@@ -68,8 +68,9 @@ ZKCONSUMER_COMPILE=no "$python" -m pip wheel --quiet --no-deps --wheel-dir "$wor
 import shutil, sys
 from pathlib import Path
 from zkconsumer.testing import KAFKA_LINES, fetch_jars
+from zkconsumer.testing.jars import KRAFT_LINES
 
-for line in KAFKA_LINES:
+for line in sorted(set(KAFKA_LINES) - KRAFT_LINES):
     jars = fetch_jars(line)
     shutil.copytree(jars, Path(sys.argv[1]) / jars.name)
 PY

@@ -32,6 +32,7 @@ KINDS = {
     "migrate": "the offset mover, on real servers where it meets them",
     "audit": "logs of real ZooKeepers, decoded and told; Spark on this machine",
     "fuzz": "bytes that no honest program has written",
+    "kraft": "Kafka 4, which has no ZooKeeper, and the change to it",
     "compiled": "the compiled record decoder, compared with its source",
     "repo": "promises about the repository itself",
 }

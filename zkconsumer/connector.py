@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
+from zkconsumer.broker.cluster import ClusterReader
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
 from zkconsumer.broker.records import Decoder
 from zkconsumer.config import ConsumerConfig
@@ -21,6 +22,8 @@ from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.recorder import MemberRecorder, Sink
 from zkconsumer.runtime import snapshot
+from zkconsumer.runtime.cluster import ClusterDirectory
+from zkconsumer.runtime.cluster_worker import ClusterWorker
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.events import FetchEvent, FetchEventKind
@@ -33,6 +36,9 @@ from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
+
+_CLUSTER_SECONDS = 10.0
+"""A broker that is asked for the cluster has no longer to answer: there are others."""
 
 
 class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
@@ -85,6 +91,9 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
         self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
+        self._cluster: ClusterWorker | None = None
+        if self.config.bootstrap_servers:
+            self._cluster = self._learn_from_brokers()
         self._coordination.zk = self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
@@ -93,7 +102,31 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._coordination.on_watch,
             self._host.crash,
         )
-        self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
+        try:
+            self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
+        except BaseException:
+            if self._cluster is not None:
+                self._cluster.close()
+            raise
+
+    def _learn_from_brokers(self) -> ClusterWorker:
+        """Let the coordination ask brokers for what is below ``/brokers``, or for brokers alone."""
+        config, coordination = self.config, self._coordination
+        timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
+        reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout)
+        worker = ClusterWorker(reader, f"{self.consumer_id}_cluster")
+        ids_only = config.brokers == "zookeeper"
+        directory = ClusterDirectory(self._host, worker, ids_only, coordination.on_watch)
+        coordination.directory = directory
+        coordination.directory_interval = config.reread_interval_ms / 3000
+        self._checks.append(worker.check)
+        self._servers += f", and brokers at {config.bootstrap_servers}"
+        return worker
+
+    def _last_fault(self) -> str:
+        """See ``StreamConnector``."""
+        directory = self._coordination.directory
+        return "" if directory is None else directory.fault
 
     def _on_fetch_event(self, event: FetchEvent) -> None:
         super()._on_fetch_event(event)
@@ -126,6 +159,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             reread=config.reread_interval_ms / 1000,
             session_timeout=max(self._session_timeout, self._zk.session_timeout),
             max_attempts=config.rebalance_max_retries,
+            bootstrap=config.brokers == "bootstrap",
         )
         if spec.kafka_storage:
             self._coordination.offsets = worker = self._offset_worker(plane)
@@ -182,6 +216,8 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
 
     def _abandon(self, timeout: float) -> None:
         self._gate.end()
+        if self._cluster is not None:
+            self._cluster.close()
         self._zk.close(timeout)
 
     def _membership(self, loop: MemberLoop[RebalanceMachine]) -> Membership:

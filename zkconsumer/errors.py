@@ -19,6 +19,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
     |  +- ChrootMissingError
     |  +- ZnodeFormatError
     |  +- DuplicateConsumerIdError
+    |  +- ForeignMemberError
     +- BrokerError
     |  +- LeaderUnavailableError
     |  +- BrokerUnavailableError
@@ -132,6 +133,10 @@ class DuplicateConsumerIdError(ZooKeeperError):
     """Another live session has registered the same consumer id."""
 
     exit_code: ClassVar[int] = 2
+
+
+class ForeignMemberError(ZooKeeperError):
+    """A group with ``zkconsumer.brokers=bootstrap`` has a member of the JVM's consumer."""
 
 
 class BrokerError(ZkConsumerError):

@@ -70,12 +70,31 @@ class LogRange:
     latest: int
 
 
+class Log(Enum):
+    """Whether a topic of the brokers is the one that offsets in ZooKeeper are of."""
+
+    SAME = "same"
+    OTHER = "other"
+    """The brokers' topic has another id: it was created again."""
+    UNPROVEN = "unproven"
+    """ZooKeeper knows no id of the topic, and the cluster has left ZooKeeper."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic that exists: the moment it was created (a zxid) and its partitions."""
+    """A topic that exists, and its partitions.
+
+    ``czxid``: the moment it was created (a zxid). Where ``log`` is not the same, a number made from
+    the topic's id.
+    """
 
     czxid: int
     partitions: tuple[int, ...]
+    log: Log = Log.SAME
+
+    def is_younger_than(self, offset: ZkOffset) -> bool:
+        """Whether it was created after an offset in ZooKeeper was stored."""
+        return self.log is Log.OTHER or (self.log is Log.SAME and offset.mzxid < self.czxid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def test_a_broken_connection_says_nothing_of_a_broker_s_age(
     """A connection that ends while versions are asked for is made again, and asked again."""
     asked: list[BrokerConnection] = []
 
-    def breaking(connection: BrokerConnection) -> Mapping[int, int] | None:
+    def breaking(connection: BrokerConnection) -> Mapping[int, range] | None:
         asked.append(connection)
         if len(asked) == 1:
             raise BrokerUnavailableError("broken") from ConnectionResetError()

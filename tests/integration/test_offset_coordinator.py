@@ -97,7 +97,8 @@ def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]
     """What ``broker`` answers to who asks for offsets of ``group``, with these highest versions."""
     connection = BrokerConnection(broker, "tests", 5.0, 0)
     connection.open()
-    connection._versions = {**connection._versions, **versions}
+    highest = {key: range(version + 1) for key, version in versions.items()}
+    connection._versions = {**connection._versions, **highest}
     try:
         return fetch_offsets(connection, group, TPS[:1])
     finally:

@@ -55,8 +55,8 @@ def test_a_broker_that_offers_no_plaintext_listener_is_named(
     bench.client.set(path, json.dumps(data).encode())
     bench.client.ensure_path("/" + chroot.partition("/")[2] + "/consumers/g")
     error = error_of(capsys, tmp_path, words, chroot)
-    assert "broker 0 offers SASL_PLAINTEXT only" in error
-    assert "not supported yet" in error
+    assert "broker 0 offers SASL_PLAINTEXT at h:9092 only" in error
+    assert "--bootstrap-server HOST:PORT" in error
     assert "chroot" not in error
 
 

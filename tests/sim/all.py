@@ -1,7 +1,8 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
-Half of the runs are of groups in ZooKeeper, half of groups on the brokers: seeds ``first`` to
-``first + count / 2``, both kinds of each. Prints what broke a rule, with the command that plays it
+A third of the runs are of groups in ZooKeeper, a third of groups on the brokers, a third of groups
+in ZooKeeper that ask the brokers for their cluster: seeds ``first`` to ``first + count / 3``,
+all kinds of each. Prints what broke a rule, with the command that plays it
 again; exits with 1 then.
 """
 
@@ -28,7 +29,7 @@ def play(which: tuple[int, str]) -> tuple[int, str]:
 def main(arguments: list[str]) -> int:
     """Play them all."""
     first, count = map(int, (arguments or ["0:10000"])[0].split(":"))
-    seeds = range(first, first + (count + 1) // 2)
+    seeds = range(first, first + -(-count // len(COORDINATIONS)))
     runs = [(seed, coordination) for seed in seeds for coordination in COORDINATIONS][:count]
     begun, broken, records = time.monotonic(), 0, 0
     with Pool(os.cpu_count()) as pool:

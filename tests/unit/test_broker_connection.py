@@ -89,10 +89,10 @@ def test_a_broker_is_an_old_one_if_it_drops_two_connections(
     """Brokers before 0.10 do so when they are asked for versions; others do for other reasons."""
     left = list(causes)
 
-    def versions(_connection: object) -> dict[int, int]:
+    def versions(_connection: object) -> dict[int, range]:
         if left:
             raise BrokerUnavailableError("dropped") from left.pop()
-        return {1: 4}
+        return {1: range(5)}
 
     monkeypatch.setattr(module, "supported_versions", versions)
     assert connect[1].version(1, 4, 0) == version
@@ -103,7 +103,7 @@ def test_a_broker_that_hangs_is_not_an_old_one(
 ) -> None:
     """Its silence says nothing of its age."""
 
-    def versions(_connection: object) -> dict[int, int]:
+    def versions(_connection: object) -> dict[int, range]:
         raise BrokerUnavailableError("silent") from TimeoutError()
 
     monkeypatch.setattr(module, "supported_versions", versions)
@@ -116,7 +116,7 @@ def test_versions_that_cannot_be_read_are_the_broker_s_error(
 ) -> None:
     """Not an error of this library."""
 
-    def versions(_connection: object) -> dict[int, int]:
+    def versions(_connection: object) -> dict[int, range]:
         raise TypeError("'NoneType' object is not iterable")
 
     monkeypatch.setattr(module, "supported_versions", versions)

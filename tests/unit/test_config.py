@@ -54,6 +54,8 @@ LEGACY_DEFAULTS = {
 }
 OWN_DEFAULTS = {
     "zkconsumer.profile": "default",
+    "zkconsumer.brokers": "zookeeper",
+    "bootstrap.servers": "",
     "zkconsumer.roundrobin.hash": "topic-partition",
     "zkconsumer.reread.interval.ms": 30000,
     "zkconsumer.coalesce.ms": 50,
@@ -240,7 +242,6 @@ def test_missing_keys() -> None:
         ("enable.auto.commit", "auto.commit.enable"),
         ("session.timeout.ms", "zookeeper.session.timeout.ms"),
         ("zk.connect", "zookeeper.connect"),
-        ("bootstrap.servers", "zookeeper.connect"),
         ("zkconsumer.profil", "zkconsumer.profile"),
     ],
 )

@@ -21,6 +21,7 @@ from zkconsumer.admin.change import (
     read_stored,
     write_offsets,
 )
+from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.describe import GroupRow, group_rows, with_stored_offsets
 from zkconsumer.admin.offset_files import OffsetKey
 from zkconsumer.admin.reads import children, children_of
@@ -47,6 +48,7 @@ from zkconsumer.admin.topics import (
     read_brokers,
     read_topic,
     topic_row,
+    unusable,
 )
 from zkconsumer.admin.verify import Finding, verify
 from zkconsumer.core.common.types import TopicPartition
@@ -55,7 +57,6 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import GroupChangedError, GroupError, UnknownGroupError, ZnodeFormatError
-from zkconsumer.zk.blocking import BlockingZk
 
 
 class GroupSummary(NamedTuple):
@@ -102,13 +103,14 @@ class GroupTools:
     Args:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each broker.
+        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
     ``notes`` collects, one line each, what could not be read although the work went on.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
-    def __init__(self, zookeeper: str, timeout: float = 30.0) -> None:
-        self._zk = BlockingZk(zookeeper, timeout)
+    def __init__(self, zookeeper: str, timeout: float = 30.0, bootstrap: str | None = None) -> None:
+        self._zk = ClusterZk(zookeeper, timeout, bootstrap)
         self._timeout = timeout
         self.notes: list[str] = []
 
@@ -354,7 +356,7 @@ class GroupTools:
             from zkconsumer.admin.log_ends import fetch_log_ends
 
             brokers = self._zk.run(read_brokers())
-            self.notes += brokers.faults
+            self.notes += unusable(brokers, self._zk.has_bootstrap)
             ends, notes = fetch_log_ends(brokers.endpoints, leaders(topics.values()), self._timeout)
             self.notes += notes
         return _Known(interpreted, topics, ends)

@@ -123,6 +123,25 @@ def read_brokers() -> Script[BrokersSnapshot]:
     return BrokersSnapshot(endpoints, frozenset(map(int, names)), tuple(faults))
 
 
+def unusable(brokers: BrokersSnapshot, bootstrap: bool) -> list[str]:
+    """Return a note for each broker that cannot be used, and what to give if none can.
+
+    ``bootstrap``: the brokers are not ZooKeeper's own, but were found another way.
+    """
+    notes = list(brokers.faults)
+    if not brokers.endpoints and not bootstrap:
+        notes.append(no_brokers("ZooKeeper"))
+    return notes
+
+
+def no_brokers(where: str) -> str:
+    """Return what to print when ``where`` lists no broker that can be used."""
+    return (
+        f"{where} lists no broker that can be used: give one with --bootstrap-server HOST:PORT "
+        "(bootstrap.servers), as a cluster without ZooKeeper (KRaft) needs it"
+    )
+
+
 def leaders(topics: Iterable[TopicSnapshot]) -> dict[TopicPartition, int]:
     """Return the leader of every partition that has one."""
     return {

@@ -23,14 +23,17 @@ OFFSET_FETCH: Final = 9
 FIND_COORDINATOR: Final = 10
 API_VERSIONS: Final = 18
 
-LEGACY_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
-    {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1, FIND_COORDINATOR: 0}
+_HIGHEST_0_8 = {
+    FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1, FIND_COORDINATOR: 0,
+}  # fmt: skip
+LEGACY_VERSIONS: Final[Mapping[int, range]] = MappingProxyType(
+    {key: range(highest + 1) for key, highest in _HIGHEST_0_8.items()}
 )
-"""Highest version for each API key of a 0.8.2 broker. 0.9 knows a little more, all unneeded."""
+"""Versions for each API key of a 0.8.2 broker. 0.9 knows a little more, all unneeded."""
 
 
-def supported_versions(connection: BrokerConnection) -> Mapping[int, int] | None:
-    """Ask an opened connection for its highest versions by API key.
+def supported_versions(connection: BrokerConnection) -> Mapping[int, range] | None:
+    """Ask an opened connection for its versions by API key; Kafka 4 has dropped old ones.
 
     Returns ``None`` when the broker answers with an error, as one without the request does.
     Raises ``BrokerUnavailableError`` when it closes the connection instead.
@@ -39,4 +42,4 @@ def supported_versions(connection: BrokerConnection) -> Mapping[int, int] | None
     response = connection.decode(ApiVersionsResponse, answer, 0)
     if response.error_code:
         return None
-    return {api.api_key: api.max_version for api in response.api_keys}
+    return {api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys}

@@ -92,7 +92,7 @@ class BrokerConnection:
         self._timeout = timeout
         self._receive_buffer = receive_buffer_bytes
         self._socket: socket.socket | None = None
-        self._versions: Mapping[int, int] = LEGACY_VERSIONS
+        self._versions: Mapping[int, range] = LEGACY_VERSIONS
         self._correlation = 0
         self._aborted = False
 
@@ -138,13 +138,14 @@ class BrokerConnection:
         Raises ``UnsupportedBrokerError`` when it knows none, and what ``open`` raises.
         """
         self.open()
-        highest = self._versions.get(api_key, -1)
+        known = self._versions.get(api_key, range(0))
         for version in wanted:
-            if version <= highest:
+            if version in known:
                 return version
+        has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
         raise UnsupportedBrokerError(
             f"broker {self.endpoint.broker_id} at {self.endpoint.host}:{self.endpoint.port} "
-            f"knows request {api_key} up to version {highest}, needed is {min(wanted)}"
+            f"knows request {api_key} {has}, needed is {', or '.join(map(str, sorted(wanted)))}"
         )
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:

@@ -10,13 +10,14 @@ import click
 from zkconsumer.cli import cluster_topics
 from zkconsumer.errors import ClusterError
 from zkconsumer.testing import KAFKA_LINES, background
+from zkconsumer.testing.jars import KRAFT_LINES
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 
 
 @click.group()
 def cluster() -> None:
-    """Start and stop real servers: ZooKeeper, and Kafka in ZooKeeper mode.
+    """Start and stop real servers: Kafka with its ZooKeeper, or Kafka 4 without one (KRaft).
 
     They listen on 127.0.0.1 at free ports. Java is needed; the first start of each Kafka line
     fetches its jars with Maven.
@@ -34,14 +35,15 @@ for _command in (cluster_topics.address, cluster_topics.topic, cluster_topics.se
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Line of Kafka; ZooKeeper is the one it was released with.",
+    help="Line of Kafka; ZooKeeper is the one it was released with. Kafka 4 has none.",
 )
 @click.option("--brokers", type=click.IntRange(1, 16), default=1, show_default=True)
 @_json_option
 def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
     """Start an empty cluster and leave it running until `down`."""
     directory = directory.absolute()
-    click.echo(f"starting ZooKeeper and {brokers} x Kafka {KAFKA_LINES[kafka]} ...", err=True)
+    zookeeper = "" if kafka in KRAFT_LINES else "ZooKeeper and "
+    click.echo(f"starting {zookeeper}{brokers} x Kafka {KAFKA_LINES[kafka]} ...", err=True)
     state = background.up(directory, kafka, brokers)
     _show_addresses(state, as_json)
     click.echo(f"ready; logs in {directory / 'logs'}; stop it with: cluster down", err=True)
@@ -74,7 +76,9 @@ def down(directory: Path) -> None:
 
 
 def _show_addresses(state: background.ClusterState, as_json: bool) -> None:
-    addresses = {"zookeeper": state.zookeeper, "bootstrap": state.bootstrap}
+    addresses = {"bootstrap": state.bootstrap}
+    if state.zookeeper:
+        addresses = {"zookeeper": state.zookeeper, **addresses}
     if as_json:
         click.echo(json.dumps(addresses))
     else:

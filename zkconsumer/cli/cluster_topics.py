@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import click
 
-from zkconsumer.testing import background, topics
+from zkconsumer.errors import ClusterError
+from zkconsumer.testing import background, broker_topics, topics
 from zkconsumer.testing.produce import send
 
 dir_option = click.option(
@@ -26,6 +27,10 @@ dir_option = click.option(
 def address(which: str, directory: Path) -> None:
     """Print the address of ZooKeeper (the default) or of the brokers, to use in other commands."""
     state = background.status(directory.absolute())
+    if which == "zookeeper" and not state.zookeeper:
+        raise ClusterError(
+            f"Kafka {state.kafka} runs without ZooKeeper: ask for the address of bootstrap"
+        )
     click.echo(state.zookeeper if which == "zookeeper" else state.bootstrap)
 
 
@@ -37,7 +42,10 @@ def topic(name: str, partitions: int, directory: Path) -> None:
     """Create a topic."""
     state = background.status(directory.absolute())
     ports = [int(server.rpartition(":")[2]) for server in state.bootstrap.split(",")]
-    topics.create_topic(state.zookeeper, ports, name, partitions, 1, {})
+    if state.zookeeper:
+        topics.create_topic(state.zookeeper, ports, name, partitions, 1, {})
+    else:
+        broker_topics.create_topic(ports, name, partitions, 1, {})
     click.echo(f"created topic {name} with {partitions} partitions", err=True)
 
 

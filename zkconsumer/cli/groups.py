@@ -8,6 +8,7 @@ from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
 from zkconsumer.admin.verify import Finding
+from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -54,6 +55,7 @@ def _choose(tools: GroupTools, names: tuple[str, ...], everything: bool) -> list
     help="Show offsets stored in Kafka where there are any, as the JVM's tool does.",
 )
 @zookeeper_options
+@bootstrap_option
 @format_options
 def describe(
     names: tuple[str, ...],
@@ -62,6 +64,7 @@ def describe(
     kafka_offsets: bool,
     zookeeper: str,
     timeout: float,
+    bootstrap: str | None,
     how: How,
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
@@ -70,7 +73,7 @@ def describe(
     partitions has a row of its own. The host is known from consumer ids of the JVM's form. What
     cannot be found out is "-", with a note on standard error when a broker did not answer.
     """
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
         rows = tools.describe(
             _choose(tools, names, everything), lag=not no_lag, kafka_offsets=kafka_offsets
         )
@@ -119,6 +122,7 @@ def describe(
 )
 @click.option("--seconds", type=click.FloatRange(min=0), help="With --watch: end after this time.")
 @zookeeper_options
+@bootstrap_option
 @format_options
 def verify(
     names: tuple[str, ...],
@@ -132,6 +136,7 @@ def verify(
     seconds: float | None,
     zookeeper: str,
     timeout: float,
+    bootstrap: str | None,
     how: How,
 ) -> None:
     """Check that each partition is owned once, by a live member, by its session.
@@ -151,7 +156,7 @@ def verify(
         noted: list[str] = []
 
         def look() -> list[Finding]:
-            with no_collector(), GroupTools(zookeeper, timeout) as tools:
+            with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
                 chosen = _choose(tools, names, everything)
                 found = tools.verify(chosen, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
@@ -160,7 +165,7 @@ def verify(
 
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
         chosen = _choose(tools, names, everything)
         findings = tools.verify(chosen, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)

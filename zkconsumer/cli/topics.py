@@ -1,4 +1,4 @@
-"""``zkconsumer topics``: topics, their leaders and replicas, as ZooKeeper shows them."""
+"""``zkconsumer topics``: topics, their leaders and replicas, as ZooKeeper or the brokers show."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import click
 
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
+from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import How, format_options, print_notes, print_rows, zookeeper_options
 
 
 @click.group()
 def topics() -> None:
-    """List and describe topics. No broker is asked."""
+    """List and describe topics. No broker is asked without --bootstrap-server."""
 
 
 @topics.command("list")
 @zookeeper_options
+@bootstrap_option
 @format_options
-def list_(zookeeper: str, timeout: float, how: How) -> None:
+def list_(zookeeper: str, timeout: float, bootstrap: str | None, how: How) -> None:
     """List all topics, with the number of partitions that lack a leader or replicas."""
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, bootstrap) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)
     print_rows(TopicRow._fields, rows, how)
@@ -28,14 +30,17 @@ def list_(zookeeper: str, timeout: float, how: How) -> None:
 @topics.command()
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
 @zookeeper_options
+@bootstrap_option
 @format_options
-def describe(names: tuple[str, ...], zookeeper: str, timeout: float, how: How) -> None:
+def describe(
+    names: tuple[str, ...], zookeeper: str, timeout: float, bootstrap: str | None, how: How
+) -> None:
     """Show each partition's leader, leader epoch, in-sync replicas and replicas.
 
     The state is ok, under-replicated (a replica is not in sync) or leaderless (no leader, or one
     that is not registered).
     """
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, bootstrap) as tools:
         rows = tools.describe_topics(names or None)
     print_notes(tools.notes)
     print_rows(PartitionRow._fields, rows, how)

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from zkconsumer.config.addresses import split_servers
-from zkconsumer.config.keys import ConsumerKeys
+from zkconsumer.config.keys import ConsumerKeys, servers_fault
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import FETCH_WAIT, Rule, check_rules
@@ -46,14 +46,6 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "auto.offset.reset": {"earliest": "smallest", "latest": "largest"}
 }
 """The newer consumer's words for values."""
-
-
-def _servers_fault(value: str) -> str | None:
-    try:
-        split_servers(value)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def _strategies_fault(value: str) -> str | None:
@@ -99,6 +91,13 @@ class CoordinatorKeys(ConsumerKeys):
     dual_commit_enabled: bool = key(
         "dual.commit.enabled", "boolean", False, "Commit to ZooKeeper too", ignored=_NO_ZOOKEEPER
     )
+    brokers: str = key(
+        "zkconsumer.brokers",
+        "string",
+        "bootstrap",
+        "Where to ask",
+        ignored=_NO_ZOOKEEPER,
+    )
     profile: str = key(
         "zkconsumer.profile",
         "string",
@@ -114,7 +113,7 @@ class CoordinatorKeys(ConsumerKeys):
         "string",
         REQUIRED,
         "Brokers as host:port, separated by commas; those that are found through them count too",
-        check=Check("host:port,host:port", _servers_fault),
+        check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="0.9",
     )

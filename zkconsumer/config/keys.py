@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.addresses import split_connect, split_servers
 from zkconsumer.config.table import (
     REQUIRED,
     Check,
@@ -30,6 +30,15 @@ _LEFTOVER = "a leftover of Kafka 0.7 that no later release reads either"
 def _connect_fault(value: str) -> str | None:
     try:
         split_connect(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def servers_fault(value: str) -> str | None:
+    """Return what is wrong with a value of ``bootstrap.servers``."""
+    try:
+        split_servers(value)
     except ValueError as error:
         return str(error)
     return None
@@ -325,6 +334,29 @@ class ConsumerKeys:
         "`default` avoids the JVM consumer's known faults where that cannot be seen by JVM "
         "members; `scala` behaves exactly as the JVM, faults included",
         check=one_of("default", "scala"),
+        importance="high",
+        since="zkconsumer",
+    )
+    brokers: str = key(
+        "zkconsumer.brokers",
+        "string",
+        "zookeeper",
+        "Where members learn which brokers, topics and partitions there are. `zookeeper`: below "
+        "`/brokers`, as the JVM does. `bootstrap`: from the brokers of `bootstrap.servers`, so "
+        "that the group can stay in ZooKeeper when its cluster goes over to KRaft; all members "
+        "must be of this library then",
+        check=one_of("zookeeper", "bootstrap"),
+        importance="high",
+        since="zkconsumer",
+    )
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        "string",
+        "",
+        "Brokers as host:port, separated by commas, that are asked where the brokers are, instead "
+        "of ZooKeeper. Needed where ZooKeeper lists none that can be used, and with "
+        "`zkconsumer.brokers=bootstrap`",
+        check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="zkconsumer",
     )

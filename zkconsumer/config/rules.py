@@ -11,7 +11,6 @@ RENAMED: Final[Mapping[str, str]] = {
     "autocommit.enable": "auto.commit.enable",
     "autooffset.reset": "auto.offset.reset",
     "backoff.increment.ms": "refresh.leader.backoff.ms",
-    "bootstrap.servers": "zookeeper.connect",
     "enable.auto.commit": "auto.commit.enable",
     "fetch.size": "fetch.message.max.bytes",
     "max.partition.fetch.bytes": "fetch.message.max.bytes",
@@ -86,6 +85,21 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
     )
 
 
+def _no_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["brokers"] != "bootstrap" or values["bootstrap_servers"]:
+        return None
+    return "zkconsumer.brokers=bootstrap needs brokers to ask: set bootstrap.servers to host:port"
+
+
+def _scala_bootstrap(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["profile"] != "scala" or not values["bootstrap_servers"]:
+        return None
+    return (
+        "bootstrap.servers is not for zkconsumer.profile=scala, which finds brokers in ZooKeeper "
+        "as the JVM does: leave one of the keys out"
+    )
+
+
 FETCH_WAIT: Final = Rule(
     "fetch.wait.max.ms",
     "`fetch.wait.max.ms` must not exceed `socket.timeout.ms`",
@@ -96,6 +110,20 @@ FETCH_WAIT: Final = Rule(
 
 RULES: Final[tuple[Rule, ...]] = (
     FETCH_WAIT,
+    Rule(
+        "bootstrap.servers",
+        "`zkconsumer.brokers=bootstrap` needs `bootstrap.servers`",
+        ("brokers", "bootstrap_servers"),
+        True,
+        _no_bootstrap,
+    ),
+    Rule(
+        "bootstrap.servers",
+        "`bootstrap.servers` is not for the `scala` profile",
+        ("profile", "bootstrap_servers"),
+        True,
+        _scala_bootstrap,
+    ),
     Rule(
         "rebalance.backoff.ms",
         "in the `scala` profile, `rebalance.max.retries` times `rebalance.backoff.ms` should "

@@ -32,6 +32,7 @@ from zkconsumer.errors import (
     ConnectorClosedError,
     ConnectorFailedError,
     DuplicateConsumerIdError,
+    ForeignMemberError,
     RebalanceFailedError,
     StreamsAlreadyCreatedError,
     UsageError,
@@ -224,7 +225,8 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError, ConfigError (bad topic or count),
         RebalanceFailedError (not over in time); in ZooKeeper DuplicateConsumerIdError,
-        ZooKeeperError; on the brokers UnsupportedBrokerError, BrokerError (the group refuses).
+        ForeignMemberError, ZooKeeperError; on the brokers UnsupportedBrokerError, BrokerError (the
+        group refuses).
         Whatever the servers do, it ends within 60 s and twice the session timeout; on the brokers
         within 60 s and ``max.poll.interval.ms``. After an error the connector is shut down (not in
         the ``scala`` profile); if that failed as well, a note on the error says so.
@@ -517,6 +519,8 @@ def _start_error(answer: AnswerStart) -> ZkConsumerError | None:
             return DuplicateConsumerIdError(f"consumer.id: {answer.detail}")
         case Outcome.REFUSED:
             return ZooKeeperError(answer.detail)
+        case Outcome.FOREIGN_MEMBER:
+            return ForeignMemberError(answer.detail)
 
 
 def _commit_error(faults: tuple[str, ...]) -> CommitFailedError | None:

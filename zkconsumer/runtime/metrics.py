@@ -163,7 +163,8 @@ class Metrics:
     quarantined_registrations: int = _metric(
         Kind.GAUGE,
         "members",
-        "Malformed registrations in the group, which are left out.",
+        "Registrations in the group that are left out: malformed ones, and with "
+        "`zkconsumer.brokers=bootstrap` those of members of the JVM's consumer.",
         in_zookeeper=True,
     )
     lost_owners: int = _metric(

@@ -21,6 +21,7 @@ from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript,
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
 from zkconsumer.journal.recorder import MemberObserver
+from zkconsumer.runtime.cluster import ClusterDirectory
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
 from zkconsumer.runtime.loop import Host, MemberLoop
 from zkconsumer.runtime.metrics import RebalanceCounts
@@ -96,6 +97,10 @@ class ZooKeeperCoordination:
     ) -> None:
         self.offsets: OffsetPort | None = None
         """Set where offsets are stored in Kafka."""
+        self.directory: ClusterDirectory | None = None
+        """Set where brokers are not learnt from ZooKeeper."""
+        self.directory_interval = 10.0
+        """Seconds between two times that it asks the brokers."""
         self.stored = CommitCounts()
         self._host = host
         self._gate = gate
@@ -130,6 +135,8 @@ class ZooKeeperCoordination:
     def begin(self, member: MemberLoop[RebalanceMachine]) -> None:
         """See ``Coordination``."""
         self._member = member
+        if self.directory is not None:
+            member.every(self.directory_interval, self.directory.refresh)
         if not self._gate.always_open:
             member.every(self._lease / 6, self._ping)
 
@@ -158,6 +165,8 @@ class ZooKeeperCoordination:
         """See ``Coordination``."""
         if self.offsets is not None:
             self.offsets.close()
+        if self.directory is not None:
+            self.directory.close()
         self.zk.close(timeout)
 
     def _session_changed(self, event: SessionEvent, session_id: int) -> None:
@@ -235,7 +244,9 @@ class ZooKeeperCoordination:
         def answered(reply: Reply) -> None:
             self._host.post(partial(self._answered, number, reply))
 
-        if isinstance(op, OffsetOp):
+        if self.directory is not None and self.directory.takes(op):
+            self.directory.submit(op, answered)
+        elif isinstance(op, OffsetOp):
             assert self.offsets is not None
             self.offsets.submit(op, answered)
         else:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.cluster import is_of_cluster
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
@@ -21,15 +22,20 @@ from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.journal.wire import Cost
+from zkconsumer.runtime.cluster import ClusterDirectory
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
 from zkconsumer.sim.bulk import BulkViews, read_now
+from zkconsumer.sim.cluster_port import SimClusterPort
 from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.offset_store import SimOffsets
 from zkconsumer.sim.process import SimProcess, Source
 from zkconsumer.sim.whole import WholePlane
 from zkconsumer.sim.zk import FakeZk, SessionState, WatchEvent
+
+_ASK_BROKERS_S = 1.0
+"""Seconds between two times that a member asks the brokers what their cluster consists of."""
 
 
 class SimZk:
@@ -41,6 +47,8 @@ class SimZk:
         """When the last ping of this session that was answered had been sent."""
         self.late_pings = 0.0
         """Probability that the client library hands over the answer to a ping late."""
+        self.has_brokers = True
+        """Whether the member may look for its cluster here."""
         self._zk = zk
         self._host = host
         self._known = 0
@@ -71,6 +79,7 @@ class SimZk:
 
     def submit(self, op: ZkOp, session_id: int, on_reply: Callable[[Reply], object]) -> None:
         """See ``ZkPort``."""
+        assert self.has_brokers or not is_of_cluster(op), f"{op}: is asked of the brokers"
         self.client.submit(op, on_reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
@@ -131,6 +140,12 @@ class SimMember(SimProcess[RebalanceMachine]):
         self._coordination.zk = self._zk
         self._make_loop(RebalanceMachine(spec), self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
+        if spec.bootstrap:
+            port = SimClusterPort(zk, self.host)
+            watched = self._coordination.on_watch
+            self._coordination.directory = ClusterDirectory(self.host, port, False, watched)
+            self._coordination.directory_interval = _ASK_BROKERS_S
+            self._zk.has_brokers = False
         if offsets is not None:
             self._coordination.offsets = offsets.port(lambda: self.session)
         if isinstance(self.plane, WholePlane):

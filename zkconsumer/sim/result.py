@@ -18,7 +18,7 @@ class Result(Generic[WorldT]):
     """One run. ``faults`` counts what was done to the group, by kind."""
 
     coordination: str
-    """``zookeeper`` or ``coordinator``."""
+    """One of ``zkconsumer.sim.runs.COORDINATIONS``."""
     seed: int
     events: int
     legacy: bool

@@ -7,7 +7,8 @@ from typing import Any
 from zkconsumer.sim import group_scenario, scenario
 from zkconsumer.sim.result import EVENTS, Result
 
-COORDINATIONS = ("zookeeper", "coordinator")
+COORDINATIONS = ("zookeeper", "coordinator", "bootstrap")
+"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster."""
 
 
 def run(
@@ -22,13 +23,15 @@ def run(
 
     Args:
         seed: decides everything that chance decides.
-        coordination: one of ``COORDINATIONS``: who decides about ownership.
+        coordination: one of ``COORDINATIONS``.
         events: how many troubles happen to members, servers and brokers.
         legacy: in ZooKeeper, one member has exact legacy behaviour; otherwise in one run of five.
         record: keep the history, a line for each thing that happens.
     """
     if coordination == "zookeeper":
         return scenario.run(seed, legacy=legacy or None, events=events, record=record)
+    if coordination == "bootstrap":
+        return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
     return group_scenario.run(seed, events=events, record=record)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.commands import AnswerStart, Outcome
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Create, Delete, MultiOp, Ok, SetData
@@ -65,6 +67,9 @@ HOSTILE = (
     b'{"subscription":{"../../x":1},"pattern":"static","version":1,"timestamp":"1"}',
     b'{"subscription":{"t0":1e3},"pattern":"static","version":1,"timestamp":"1"}',
 )
+
+JVM_MEMBER = f"{GROUP}_jvm"
+JVM_REGISTRATION = b'{"version":1,"subscription":{"t.*":1},"pattern":"white_list","timestamp":"1"}'
 
 
 @dataclass(slots=True)
@@ -165,6 +170,8 @@ class World:
             self.zk, spec, self.data, self.observer, habits, note, offsets=self.offsets
         )
         self.members.append(member)
+        if spec.bootstrap:
+            member.loop.started.add_done_callback(partial(_end_if_refused, member))
         member.start()
         return member
 
@@ -252,7 +259,9 @@ class World:
 class Trouble:
     """The random troubles of one run. ``quiet_from`` is when the last of them is over."""
 
-    def __init__(self, world: World, rng: random.Random, legacy: bool) -> None:
+    def __init__(
+        self, world: World, rng: random.Random, legacy: bool, bootstrap: bool = False
+    ) -> None:
         self.kinds: list[tuple[int, str, Callable[[], object]]]
         self.world = world
         self.rng = rng
@@ -264,6 +273,7 @@ class Trouble:
         forms = (RoundRobinHash.DASH, RoundRobinHash.BRACKETS)
         self.assignor = Assignor(assignor, rng.choice(forms))
         self.legacy = legacy
+        self.bootstrap = bootstrap
         self.habits = Habits(
             burst=40,
             stop=(0.0, rng.choice([0.01, 0.1])),
@@ -290,6 +300,7 @@ class Trouble:
             (2, "create topic", self.create_topic),
             (2, "delete topic", self.delete_topic),
             (3, "hostile registration", self.hostile_registration),
+            (3 * bootstrap, "jvm registration", self.jvm_registration),
             (2, "registration deleted", self.delete_registration),
             (2, "registration touched", self.touch_registration),
             (2, "owner deleted", self.delete_owner),
@@ -355,6 +366,7 @@ class Trouble:
             session_timeout=self.timeout,
             kafka_storage=self.world.offsets is not None,
             dual_commit=self.world.dual,
+            bootstrap=self.bootstrap,
         )
         self.world.add_member(spec, self.habits).slow_pings(0.05)
         self.lasts(1)
@@ -447,6 +459,14 @@ class Trouble:
         if not self.world.do(Delete(path)) and not self.legacy:
             self.world.do(Create(path, self.rng.choice(HOSTILE)))
 
+    def jvm_registration(self) -> None:
+        """A member of the JVM's consumer registers, and leaves after a while."""
+        path = self.world.paths.member(JVM_MEMBER)
+        if self.world.do(Create(path, JVM_REGISTRATION)):
+            seconds = 4 * self.rng.random()
+            self.world.kernel.schedule(seconds, partial(self.world.do, Delete(path)))
+            self.lasts(seconds)
+
     def delete_registration(self) -> None:
         """An administrator deletes a member's registration."""
         member = self._any()
@@ -511,11 +531,17 @@ class Trouble:
 
 
 def run(
-    seed: int, *, legacy: bool | None = None, record: bool = False, events: int = EVENTS
+    seed: int,
+    *,
+    legacy: bool | None = None,
+    bootstrap: bool = False,
+    record: bool = False,
+    events: int = EVENTS,
 ) -> Result[World]:
     """One group, ``events`` troubles, then rest. A pure function of its arguments.
 
     ``legacy``: whether the second member to join has exact legacy behaviour; drawn where ``None``.
+    ``bootstrap``: members learn the cluster from its brokers; then none has legacy behaviour.
     """
     kernel = Kernel(seed)
     rng = random.Random(seed)
@@ -530,7 +556,8 @@ def run(
         storage=rng.choice(["zookeeper", "zookeeper", "kafka", "dual"]),
         record=record,
     )
-    trouble = Trouble(world, rng, rng.random() < 0.2 if legacy is None else legacy)
+    drawn = rng.random() < 0.2 if legacy is None else legacy
+    trouble = Trouble(world, rng, drawn and not bootstrap, bootstrap)
     for topic in rng.sample(["t0", "t1", "t2", "u0"], rng.choice([1, 2, 3])):
         world.set_topic(topic, rng.randint(1, 5))
     for _ in range(rng.randint(1, 3)):
@@ -549,7 +576,7 @@ def run(
     violations += deliver_all(kernel, lambda: world.live)
     violations += uncommitted(kernel, lambda: world.live)
     return Result(
-        "zookeeper",
+        "bootstrap" if bootstrap else "zookeeper",
         seed,
         events,
         legacy is True,
@@ -559,6 +586,12 @@ def run(
         world.history,
         world,
     )
+
+
+def _end_if_refused(member: SimMember, started: Future[AnswerStart]) -> None:
+    """End the process of a member that may not join, as a connector does."""
+    if started.exception() is None and started.result().outcome is Outcome.FOREIGN_MEMBER:
+        member.host.post(member.close)
 
 
 __all__ = ["GROUP", "MemberAtRest", "Trouble", "World", "run"]

@@ -1,4 +1,4 @@
-"""``python -m zkconsumer.testing [3.9|1.1|0.8.2 ...]``: fetch the servers' jars, all by default."""
+"""``python -m zkconsumer.testing [LINE ...]``: fetch the jars of these lines of Kafka, or all."""
 
 from __future__ import annotations
 

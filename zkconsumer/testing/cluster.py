@@ -14,6 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from zkconsumer.errors import ClusterError
+from zkconsumer.testing.jars import KRAFT_LINES
+from zkconsumer.testing.kraft import (
+    CONTROLLERS,
+    Voter,
+    format_storage,
+    kraft_spec,
+    new_cluster_id,
+)
 from zkconsumer.testing.servers import (
     STOP_SECONDS,
     Server,
@@ -24,6 +32,7 @@ from zkconsumer.testing.servers import (
 )
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.topic_verbs import TopicVerbs
+from zkconsumer.testing.waiting import free_port
 
 
 class LocalZooKeeper:
@@ -39,7 +48,11 @@ class LocalZooKeeper:
     def __init__(
         self, kafka: str = "3.9", dir: str | Path | None = None, zookeepers: int = 1
     ) -> None:
-        if zookeepers < 1:
+        if kafka in KRAFT_LINES and zookeepers:
+            raise ClusterError(
+                f"Kafka {kafka} has no ZooKeeper: take the one of another line, such as 3.9"
+            )
+        if zookeepers < 1 and kafka not in KRAFT_LINES:
             raise ClusterError(f"an ensemble needs at least one server, not {zookeepers}")
         self.kafka = kafka
         self._zookeepers = zookeepers
@@ -62,7 +75,7 @@ class LocalZooKeeper:
 
     @property
     def zookeeper(self) -> str:
-        """``127.0.0.1:PORT`` of each server, fit for ``zookeeper.connect``."""
+        """``127.0.0.1:PORT`` of each server, fit for ``zookeeper.connect``; empty with Kafka 4."""
         return ",".join(server.address for server in self.zookeeper_servers)
 
     @property
@@ -152,8 +165,10 @@ class LocalZooKeeper:
 class LocalCluster(LocalZooKeeper, TopicVerbs):
     """ZooKeeper and ``brokers`` Kafka brokers with the ids 0, 1, ... in ZooKeeper mode.
 
-    ``properties`` are added to each broker's ``server.properties`` and win. Topics are not created
-    by use unless they say so. See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
+    Kafka 4 runs without ZooKeeper (KRaft): the first brokers, 1 or 3 of them, are controllers too.
+    Start a ``LocalZooKeeper`` next to it where one is needed. ``properties`` are added to each
+    broker's ``server.properties`` and win. Topics are not created by use unless they say so.
+    See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
     """
 
     def __init__(
@@ -162,13 +177,21 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
         brokers: int = 1,
         dir: str | Path | None = None,
         properties: Mapping[str, str] | None = None,
-        zookeepers: int = 1,
+        zookeepers: int | None = None,
     ) -> None:
+        if zookeepers is None:
+            zookeepers = 0 if kafka in KRAFT_LINES else 1
         super().__init__(kafka, dir, zookeepers)
         if brokers < 1:
             raise ClusterError(f"a cluster needs at least one broker, not {brokers}")
         self._brokers = brokers
         self._properties = dict(properties or {})
+        self._cluster_id = new_cluster_id()
+
+    @property
+    def kraft(self) -> bool:
+        """See ``TopicVerbs``."""
+        return self.kafka in KRAFT_LINES
 
     @property
     def broker_servers(self) -> tuple[Server, ...]:
@@ -176,6 +199,9 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
         return self.servers[self._zookeepers :]
 
     def _launch(self, supervisor: Supervisor, root: Path) -> None:
+        if self.kraft:
+            self._launch_kraft(supervisor, root)
+            return
         used_before = any((root / "data").glob("zookeeper*"))
         self._start_zookeepers(supervisor, root)
         zookeepers = self.zookeeper_servers
@@ -188,6 +214,21 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
                 wait_unregistered([server.port for server in zookeepers], broker_id)
         # Otherwise the brokers start at once: their JVMs need longer than ZooKeeper's.
         for server in self.broker_servers:
+            server.start()
+        for server in self._servers:
+            server.wait_ready()
+
+    def _launch_kraft(self, supervisor: Supervisor, root: Path) -> None:
+        controllers = CONTROLLERS if self._brokers >= CONTROLLERS else 1
+        quorum = [Voter(node, free_port()) for node in range(controllers)]
+        for node in range(self._brokers):
+            spec = kraft_spec(
+                self.kafka, root, node, self._brokers, free_port(), quorum, self._properties
+            )
+            self._servers.append(Server(supervisor, spec))
+        names = [server.name for server in self._servers]
+        format_storage(supervisor, self.kafka, root, names, self._cluster_id)
+        for server in self._servers:
             server.start()
         for server in self._servers:
             server.wait_ready()

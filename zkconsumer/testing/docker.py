@@ -22,7 +22,7 @@ from zkconsumer.testing.docker_engine import (
     remove_cluster,
     remove_leftovers,
 )
-from zkconsumer.testing.jars import KAFKA_LINES
+from zkconsumer.testing.jars import KAFKA_LINES, KRAFT_LINES
 from zkconsumer.testing.servers import READY_SECONDS, is_registered, read_metadata
 from zkconsumer.testing.topic_verbs import TopicVerbs
 from zkconsumer.testing.waiting import free_port, wait_until
@@ -82,7 +82,7 @@ class DockerCluster(TopicVerbs):
     """``LocalCluster`` in containers: ``zookeepers`` ZooKeeper servers and ``brokers`` brokers.
 
     Args:
-        kafka: a key of ``KAFKA_LINES``; ZooKeeper is of the version that belongs to it.
+        kafka: a key of ``KAFKA_LINES`` but 4; ZooKeeper is of the version that belongs to it.
         brokers: how many brokers; their ids are 0, 1, ...
         zookeepers: how many ZooKeeper servers; more than one form an ensemble.
         properties: added to each broker's ``server.properties``, and win.
@@ -101,10 +101,9 @@ class DockerCluster(TopicVerbs):
         properties: Mapping[str, str] | None = None,
         image: str = IMAGE,
     ) -> None:
-        if kafka not in KAFKA_LINES:
-            raise ClusterError(
-                f"unknown Kafka line {kafka!r}: choose one of {', '.join(KAFKA_LINES)}"
-            )
+        lines = [line for line in KAFKA_LINES if line not in KRAFT_LINES]
+        if kafka not in lines:
+            raise ClusterError(f"unknown Kafka line {kafka!r}: choose one of {', '.join(lines)}")
         if brokers < 1 or zookeepers < 1:
             raise ClusterError("a cluster needs at least one broker and one ZooKeeper server")
         self.kafka = kafka

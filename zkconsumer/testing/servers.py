@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing.jars import JVM_FILES, fetch_jars, java
+from zkconsumer.testing.jars import JVM_FILES, KRAFT_LINES, fetch_jars, java
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port, stands_still, wait_until
 
@@ -21,7 +21,7 @@ STOP_SECONDS: Final = 30.0
 TICK_MS: Final = 500
 BROKER_SESSION_MS: Final = 4000
 
-_HOST = "127.0.0.1"
+HOST: Final = "127.0.0.1"
 _JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -70,7 +70,7 @@ class Server:
     @property
     def address(self) -> str:
         """``127.0.0.1:PORT``."""
-        return f"{_HOST}:{self.port}"
+        return f"{HOST}:{self.port}"
 
     @property
     def log(self) -> Path:
@@ -178,11 +178,11 @@ def zookeeper_spec(
     """
     name = f"zookeeper-{number}" if peers else "zookeeper"
     port = peers[number - 1].client if peers else free_port()
-    data = _made(root / "data" / name)
+    data = made(root / "data" / name)
     settings: dict[str, object] = {
         "dataDir": data,
         "clientPort": port,
-        "clientPortAddress": _HOST,
+        "clientPortAddress": HOST,
         "tickTime": TICK_MS,
         "minSessionTimeout": TICK_MS,
         "maxSessionTimeout": 600_000,
@@ -193,8 +193,8 @@ def zookeeper_spec(
     if peers:
         (data / "myid").write_text(f"{number}\n")
         settings |= {"initLimit": 20, "syncLimit": 10}
-        settings |= {f"server.{p.number}": f"{_HOST}:{p.quorum}:{p.election}" for p in peers}
-    config = _write_properties(root / "conf" / f"{name}.properties", settings)
+        settings |= {f"server.{p.number}": f"{HOST}:{p.quorum}:{p.election}" for p in peers}
+    config = write_properties(root / "conf" / f"{name}.properties", settings)
     # A crash of the process loses nothing without fsync; only a crash of the machine would.
     flags = (
         "-Xmx256m",
@@ -208,30 +208,18 @@ def zookeeper_spec(
     return ServerSpec(
         name=name,
         port=port,
-        argv=_argv(kafka, flags, f"org.apache.zookeeper.server.{kind}", config),
-        log=_made(root / "logs") / f"{name}.log",
+        argv=main_argv(kafka, flags, f"org.apache.zookeeper.server.{kind}", str(config)),
+        log=made(root / "logs") / f"{name}.log",
         is_ready=lambda: "Mode:" in four_letters(port, "srvr"),
         before_restart=lambda: None,
     )
 
 
-def broker_spec(
-    kafka: str,
-    root: Path,
-    broker_id: int,
-    brokers: int,
-    zookeeper_ports: Sequence[int],
-    properties: Mapping[str, str],
-) -> ServerSpec:
-    """Write the configuration of one broker; ``properties`` win over what is set here."""
-    port = free_port()
+def broker_settings(root: Path, broker_id: int, brokers: int) -> dict[str, object]:
+    """Return what a broker is told in either mode. An old broker ignores what it does not know."""
     replicas = min(3, brokers)
-    settings: dict[str, object] = {
-        "broker.id": broker_id,
-        "zookeeper.connect": ",".join(f"{_HOST}:{port}" for port in zookeeper_ports),
-        "zookeeper.session.timeout.ms": BROKER_SESSION_MS,
-        "zookeeper.connection.timeout.ms": 30_000,
-        "log.dirs": _made(root / "data" / f"broker-{broker_id}"),
+    return {
+        "log.dirs": made(root / "data" / f"broker-{broker_id}"),
         "auto.create.topics.enable": "false",
         "delete.topic.enable": "true",
         "offsets.topic.num.partitions": 4,
@@ -242,18 +230,39 @@ def broker_spec(
         "log.cleaner.dedupe.buffer.size": 4 << 20,
         "log.index.size.max.bytes": 1 << 20,
         "log.retention.hours": 876_000,  # records may carry any time stamp
+        "group.initial.rebalance.delay.ms": 0,
+        "transaction.state.log.num.partitions": 2,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": 1,
+    }
+
+
+def broker_spec(
+    kafka: str,
+    root: Path,
+    broker_id: int,
+    brokers: int,
+    zookeeper_ports: Sequence[int],
+    properties: Mapping[str, str],
+    port: int | None = None,
+) -> ServerSpec:
+    """Write the configuration of one broker; ``properties`` win over what is set here.
+
+    Without ``port`` a free one is chosen.
+    """
+    port = free_port() if port is None else port
+    settings: dict[str, object] = {
+        **broker_settings(root, broker_id, brokers),
+        "broker.id": broker_id,
+        "zookeeper.connect": ",".join(f"{HOST}:{port}" for port in zookeeper_ports),
+        "zookeeper.session.timeout.ms": BROKER_SESSION_MS,
+        "zookeeper.connection.timeout.ms": 30_000,
     }
     if kafka == "0.8.2":
-        settings |= {"host.name": _HOST, "advertised.host.name": _HOST, "port": port}
+        settings |= {"host.name": HOST, "advertised.host.name": HOST, "port": port}
     else:
-        settings |= {
-            "listeners": f"PLAINTEXT://{_HOST}:{port}",
-            "group.initial.rebalance.delay.ms": 0,
-            "transaction.state.log.num.partitions": 2,
-            "transaction.state.log.replication.factor": replicas,
-            "transaction.state.log.min.isr": 1,
-        }
-    config = _write_properties(
+        settings |= {"listeners": f"PLAINTEXT://{HOST}:{port}"}
+    config = write_properties(
         root / "conf" / f"broker-{broker_id}.properties", {**settings, **properties}
     )
 
@@ -267,8 +276,8 @@ def broker_spec(
     return ServerSpec(
         name=f"broker-{broker_id}",
         port=port,
-        argv=_argv(kafka, ("-Xmx512m",), "kafka.Kafka", config),
-        log=_made(root / "logs") / f"broker-{broker_id}.log",
+        argv=main_argv(kafka, ("-Xmx512m",), "kafka.Kafka", str(config)),
+        log=made(root / "logs") / f"broker-{broker_id}.log",
         is_ready=is_ready,
         before_restart=lambda: wait_unregistered(zookeeper_ports, broker_id),
     )
@@ -305,12 +314,12 @@ def wait_unregistered(zookeeper_ports: Sequence[int], broker_id: int) -> None:
 def read_metadata(port: int) -> BrokerView | None:
     """Ask the broker at a loopback port about all topics (Metadata version 0).
 
-    This version is spoken by every broker from 0.8 to 3.9, and without topic names it creates
+    This version is spoken by every broker from 0.8 to 4.4, and without topic names it creates
     none. ``None``: the broker cannot be reached.
     """
     request = struct.pack(">hhih", 3, 0, 0, -1) + struct.pack(">i", 0)
     try:
-        with socket.create_connection((_HOST, port), timeout=2.0) as connection:
+        with socket.create_connection((HOST, port), timeout=2.0) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             (size,) = struct.unpack(">i", _receive(connection, 4))
             answer = _Answer(_receive(connection, size)[4:])
@@ -355,6 +364,15 @@ class _Answer:
         self._at += size
 
 
+def accepts(port: int) -> bool:
+    """Whether a server listens at this port of 127.0.0.1."""
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
 def _receive(connection: socket.socket, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
@@ -368,7 +386,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 def four_letters(port: int, word: str) -> str:
     """Send one of ZooKeeper's four-letter words; an unreachable server answers nothing."""
     try:
-        with socket.create_connection((_HOST, port), timeout=2.0) as connection:
+        with socket.create_connection((HOST, port), timeout=2.0) as connection:
             connection.sendall(word.encode())
             received = bytearray()
             while part := connection.recv(4096):
@@ -378,19 +396,24 @@ def four_letters(port: int, word: str) -> str:
     return received.decode(errors="replace")
 
 
-def _argv(kafka: str, flags: tuple[str, ...], main: str, config: Path) -> tuple[str, ...]:
-    logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
+def main_argv(kafka: str, flags: Sequence[str], main: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command line that runs a class of this line's jars."""
+    if kafka in KRAFT_LINES:
+        logging = f"-Dlog4j2.configurationFile={JVM_FILES / 'log4j2.properties'}"
+    else:
+        logging = f"-Dlog4j.configuration=file:{JVM_FILES / 'log4j.properties'}"
     classpath = f"{fetch_jars(kafka)}/*"
-    return (java(), *_JVM_FLAGS, *flags, logging, "-cp", classpath, main, str(config))
+    return (java(), *_JVM_FLAGS, *flags, logging, "-cp", classpath, main, *arguments)
 
 
-def _write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+def write_properties(path: Path, settings: Mapping[str, object]) -> Path:
     """Write a Java properties file; a JSON string's escapes are the ones it understands."""
-    _made(path.parent)
+    made(path.parent)
     path.write_text("".join(f"{key}={json.dumps(str(settings[key]))[1:-1]}\n" for key in settings))
     return path
 
 
-def _made(directory: Path) -> Path:
+def made(directory: Path) -> Path:
+    """Return the directory, which is created where it is missing."""
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from zkconsumer.testing import topics
+from zkconsumer.testing import broker_topics, topics
 
 
 class _Broker(Protocol):
@@ -33,6 +33,11 @@ class TopicVerbs(ABC):
         """The brokers; the index is the broker id."""
 
     @property
+    def kraft(self) -> bool:
+        """Whether the brokers run without ZooKeeper, so that topics are made through them."""
+        return False
+
+    @property
     def bootstrap(self) -> str:
         """``127.0.0.1:PORT,...`` of all brokers, fit for ``bootstrap_servers``."""
         return ",".join(f"127.0.0.1:{server.port}" for server in self.broker_servers)
@@ -49,16 +54,26 @@ class TopicVerbs(ABC):
         ``config`` holds topic settings such as ``cleanup.policy``. Raises ``ClusterError`` when
         the topic exists.
         """
+        if self.kraft:
+            ports = self._live_ports()
+            broker_topics.create_topic(ports, name, partitions, replication, config or {})
+            return
         topics.create_topic(
             self.zookeeper, self._live_ports(), name, partitions, replication, config or {}
         )
 
     def add_partitions(self, name: str, total: int) -> None:
         """Raise a topic's number of partitions to ``total``; return when each has a leader."""
+        if self.kraft:
+            broker_topics.add_partitions(self._live_ports(), name, total)
+            return
         topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when it is gone from ZooKeeper and from every broker."""
+        """Delete a topic; return when it is gone from the cluster."""
+        if self.kraft:
+            broker_topics.delete_topic(self._live_ports(), name)
+            return
         topics.delete_topic(self.zookeeper, self._live_ports(), name)
 
     def _live_ports(self) -> list[int]:

@@ -57,7 +57,7 @@ def create_topic(
             client.create(path, _json({"version": 1, "partitions": replicas}))
         except NodeExistsError:
             raise ClusterError(f"topic {name} exists already") from None
-    _wait_for_leaders(ports, name, partitions)
+    wait_for_leaders(ports, name, partitions)
 
 
 def add_partitions(zookeeper: str, ports: Sequence[int], name: str, total: int) -> None:
@@ -75,7 +75,7 @@ def add_partitions(zookeeper: str, ports: Sequence[int], name: str, total: int) 
         replication = len(current["0"])
         current.update(_replicas(client, len(current), total, replication))
         client.set(path, _json(content), version=stat.version)
-    _wait_for_leaders(ports, name, total)
+    wait_for_leaders(ports, name, total)
 
 
 def delete_topic(zookeeper: str, ports: Sequence[int], name: str) -> None:
@@ -94,7 +94,7 @@ def delete_topic(zookeeper: str, ports: Sequence[int], name: str) -> None:
             _DONE_SECONDS,
             f"topic {name} is gone from ZooKeeper",
         )
-    _wait_until_unknown(ports, name)
+    wait_until_unknown(ports, name)
 
 
 def _replicas(client: KazooClient, first: int, end: int, replication: int) -> dict[str, list[int]]:
@@ -116,7 +116,9 @@ def _write(client: KazooClient, path: str, content: object) -> None:
         client.set(path, _json(content))
 
 
-def _wait_for_leaders(ports: Sequence[int], name: str, partitions: int) -> None:
+def wait_for_leaders(ports: Sequence[int], name: str, partitions: int) -> None:
+    """Return when every broker knows a leader of each partition. Raises ``ClusterError``."""
+
     def led_everywhere() -> bool:
         for port in ports:
             view = read_metadata(port)
@@ -128,7 +130,9 @@ def _wait_for_leaders(ports: Sequence[int], name: str, partitions: int) -> None:
     wait_until(led_everywhere, _DONE_SECONDS, f"every partition of topic {name} has a leader")
 
 
-def _wait_until_unknown(ports: Sequence[int], name: str) -> None:
+def wait_until_unknown(ports: Sequence[int], name: str) -> None:
+    """Return when no broker knows the topic any more. Raises ``ClusterError``."""
+
     def unknown_everywhere() -> bool:
         views = [read_metadata(port) for port in ports]
         return all(view is not None and name not in view.leaders for view in views)

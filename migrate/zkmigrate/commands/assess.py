@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from zkconsumer.cli.tables import How, format_options, no_collector
+from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.decisions import decisions
 from zkmigrate.commands.files import write_out
@@ -15,7 +15,8 @@ from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.formats import decisions_file
-from zkmigrate.model import Direction
+from zkmigrate.model import Direction, GroupState, Store
+from zkmigrate.plan.left import Left, what_is_left
 from zkmigrate.plan.options import Options
 
 
@@ -32,6 +33,16 @@ from zkmigrate.plan.options import Options
     metavar="FILE",
     help="A new file for plan --decisions, with a rule for each group that needs a decision.",
 )
+@click.option(
+    "--left",
+    is_flag=True,
+    help="Show instead what would be lost if ZooKeeper were switched off now.",
+)
+@click.option(
+    "--fail-if-left",
+    is_flag=True,
+    help="As --left, and the exit status is 1 if any offset or member is only in ZooKeeper.",
+)
 @server_options
 @only_problems_option
 @format_options
@@ -41,14 +52,25 @@ def assess(
     options: Options,
     running: bool,
     decisions_out: str | None,
+    left: bool,
+    fail_if_left: bool,
     servers: Servers,
     only_problems: bool,
     how: How,
 ) -> None:
     """Say of each group whether it can be moved, and if not, why and what to do.
 
-    Changes nothing in the stores. Exit status 1 when a group is not ready.
+    Changes nothing in the stores. Exit status 1 when a group is not ready. With --left each row
+    says which offsets Kafka does not hold, how many members are live, when the group stored an
+    offset last, and how Kafka's offsets compare; the exit status is 0 then, see --fail-if-left.
     """
+    if left or fail_if_left:
+        if direction is not Direction.ZK_TO_KAFKA or decisions_out is not None or running:
+            raise click.UsageError(
+                "--left and --fail-if-left are about what is in ZooKeeper: leave out --direction, "
+                "--running and --decisions-out"
+            )
+        _show_left(which, servers, how, only_problems, fail_if_left)
     summary = Summary(how, only_problems, options.skips)
     with (
         no_collector(),
@@ -66,3 +88,34 @@ def assess(
         summary.unlisted = stores.unlisted
     summary.print_all()
     click.get_current_context().exit(summary.status)
+
+
+def _show_left(
+    which: Selection, servers: Servers, how: How, only_problems: bool, fail: bool
+) -> None:
+    from zkmigrate.stores.group_states import read_states  # loads kafka-python, which takes long
+
+    found: list[Left] = []
+    with (
+        no_collector(),
+        Progress("looking", bad="left") as progress,
+        open_stores(servers, progress) as stores,
+    ):
+        names = which.of_store(partial(stores.group_names, Store.ZOOKEEPER), Store.ZOOKEEPER)
+        progress.total = len(names)
+        for state in read_states(stores, names, {}, False):
+            if isinstance(state, GroupState):
+                one = what_is_left(state)
+            else:
+                one = Left.unknown(state[0], f"{state[1].kind.value}: {state[1].what}")
+            found.append(one)
+            progress.group(one.group, not one.left)
+    left = [one for one in found if one.left]
+    print_rows(Left._fields, left if only_problems else found, how)
+    live = sum(one.members > 0 for one in left)
+    click.echo(
+        f"{len(left)} of {len(found)} groups would lose something without ZooKeeper: "
+        f"{sum(one.lost for one in left)} offsets; {live} groups have live members",
+        err=True,
+    )
+    click.get_current_context().exit(1 if left and fail else 0)

@@ -20,6 +20,7 @@ from zkmigrate.plan.options import (
     Recreated,
     Skip,
     Slipped,
+    Unproven,
     WithoutOffset,
 )
 
@@ -55,6 +56,7 @@ def decisions(command: F) -> F:
         max_idle_days: int,
         recreated_topics: str,
         without_offset: str,
+        unproven_topics: str,
         decisions: str | None,
         **others: Any,
     ) -> Any:
@@ -68,6 +70,7 @@ def decisions(command: F) -> F:
             Recreated(recreated_topics),
             WithoutOffset(without_offset),
             decisions_file.parse(decisions, read_file(decisions)) if decisions else (),
+            Unproven(unproven_topics),
         )
         return command(direction=Direction(direction), options=options, **others)
 
@@ -105,6 +108,13 @@ def decisions(command: F) -> F:
             Recreated,
             "What to do with offsets that were stored before their topic was created; skip: leave "
             "them behind, earliest: start at the log's beginning.",
+        ),
+        _choice(
+            "--unproven-topics",
+            Unproven,
+            "What to do with offsets of topics that ZooKeeper knows no id of, when the cluster has "
+            "left ZooKeeper; trust: it is the same topic, skip: leave them behind, earliest: start "
+            "at the log's beginning.",
         ),
         _choice(
             "--missing-topics",

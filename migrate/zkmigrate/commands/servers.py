@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import print_notes, zookeeper_options
 from zkmigrate.commands.progress import Progress
 
@@ -24,14 +25,22 @@ class Servers(NamedTuple):
     zookeeper: str
     timeout: float
     coordinator_timeout: float
+    bootstrap: str | None = None
 
 
 def server_options(command: F) -> F:
     """Add the options that find and wait for servers, given to the command as ``servers``."""
 
     @wraps(command)
-    def bundled(zookeeper: str, timeout: float, coordinator_timeout: float, **others: Any) -> Any:
-        return command(servers=Servers(zookeeper, timeout, coordinator_timeout), **others)
+    def bundled(
+        zookeeper: str,
+        timeout: float,
+        coordinator_timeout: float,
+        bootstrap: str | None,
+        **others: Any,
+    ) -> Any:
+        servers = Servers(zookeeper, timeout, coordinator_timeout, bootstrap)
+        return command(servers=servers, **others)
 
     waiting = click.option(
         "--coordinator-timeout",
@@ -41,7 +50,7 @@ def server_options(command: F) -> F:
         metavar="SECONDS",
         help="How long to wait for a group coordinator that is away, once for all of its groups.",
     )
-    return zookeeper_options(waiting(bundled))  # type: ignore[return-value]
+    return zookeeper_options(bootstrap_option(waiting(bundled)))  # type: ignore[return-value]
 
 
 @contextmanager
@@ -50,6 +59,7 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
-    with Stores(*servers, on_wait=progress.waiting) as stores:
+    where, timeout, coordinator_timeout, bootstrap = servers
+    with Stores(where, timeout, coordinator_timeout, progress.waiting, bootstrap) as stores:
         print_notes(stores.faults)
         yield stores

@@ -27,6 +27,7 @@ from zkmigrate.plan.options import (
     Rule,
     Skip,
     Slipped,
+    Unproven,
     WithoutOffset,
 )
 from zkmigrate.plan.values import GroupPlan, Kind, Problem, Verdict
@@ -37,6 +38,7 @@ _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "slipped": Slipped,
     "missing_topics": MissingTopics,
     "recreated_topics": Recreated,
+    "unproven_topics": Unproven,
     "without_offset": WithoutOffset,
 }
 _ASKED: Final[Mapping[Kind, str]] = {
@@ -47,6 +49,7 @@ _ASKED: Final[Mapping[Kind, str]] = {
     Kind.TOPIC_MISSING: "missing_topics",
     Kind.PARTITION_MISSING: "missing_topics",
     Kind.RECREATED: "recreated_topics",
+    Kind.UNPROVEN: "unproven_topics",
     Kind.NO_OFFSET: "without_offset",
 }
 _HEAD: Final = """\

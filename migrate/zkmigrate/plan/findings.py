@@ -10,11 +10,12 @@ from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.plan.values import Kind, Problem
 
 _BY_PARTITION: Final = (Kind.UNREADABLE, Kind.PARTITION_MISSING)
-_SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.TOPIC_MISSING, *_BY_PARTITION)
+_SKIPPABLE: Final = (Kind.HIDDEN, Kind.RECREATED, Kind.UNPROVEN, Kind.TOPIC_MISSING, *_BY_PARTITION)
 _TEXTS: Final = {
     Kind.HIDDEN: "the broker's access lists hide offsets in Kafka: ",
     Kind.TOPIC_MISSING: "the topic does not exist: ",
     Kind.PARTITION_MISSING: "the topic has no such partition: ",
+    Kind.UNPROVEN: "ZooKeeper knows no id of the topic, so it may be another one of that name: ",
     Kind.UNKNOWN: "the brokers gave no log range: ",
     Kind.NO_OFFSET: "neither store has an offset: ",
 }
@@ -30,6 +31,8 @@ _ADVICE: Final = {
     "skip, or some with",
     Kind.RECREATED: "the offset means another log: choose --recreated-topics skip or earliest, or "
     "leave it out with",
+    Kind.UNPROVEN: "if it is the same topic choose --unproven-topics trust; else skip or earliest, "
+    "or leave it out with",
     Kind.NO_OFFSET: "choose --without-offset leave, earliest or latest",
     Kind.SLIPPED: "choose --slipped use or --slipped ignore",
     Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",

@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import Direction, GroupState
-from zkmigrate.plan.options import MissingTopics, Options, Recreated, covers
+from zkmigrate.model import Direction, GroupState, Log
+from zkmigrate.plan.options import MissingTopics, Options, Recreated, Unproven, covers
 from zkmigrate.plan.values import Kind, StaysBehind
 
 _SKIPPED: Final = "skipped"
@@ -77,10 +77,17 @@ class LeftOut:
             and self._direction is Direction.ZK_TO_KAFKA
             and znode is not None
             and topic is not None
-            and znode.mzxid < topic.czxid
+            and topic.is_younger_than(znode)
             and tp not in self._state.slipped
         ):
             return Kind.RECREATED.value
+        if (
+            options.unproven_topics is Unproven.SKIP
+            and self._direction is Direction.ZK_TO_KAFKA
+            and topic is not None
+            and topic.log is Log.UNPROVEN
+        ):
+            return Kind.UNPROVEN.value
         if options.missing_topics is MissingTopics.SKIP:
             if topic is None:
                 return Kind.TOPIC_MISSING.value

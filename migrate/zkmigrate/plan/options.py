@@ -45,6 +45,15 @@ class Recreated(Enum):
     EARLIEST = "earliest"
 
 
+class Unproven(Enum):
+    """What happens to offsets whose topic nothing proves to be the one they were stored for."""
+
+    REFUSE = "refuse"
+    TRUST = "trust"
+    SKIP = "skip"
+    EARLIEST = "earliest"
+
+
 class WithoutOffset(Enum):
     """Where consumers start in partitions that neither store has an offset of."""
 
@@ -104,6 +113,7 @@ class Rule:
     slipped: Slipped | None = None
     missing_topics: MissingTopics | None = None
     recreated_topics: Recreated | None = None
+    unproven_topics: Unproven | None = None
     without_offset: WithoutOffset | None = None
     max_idle_days: int | None = None
     skip: bool = False
@@ -136,6 +146,7 @@ class Options:
     recreated_topics: Recreated = Recreated.REFUSE
     without_offset: WithoutOffset = WithoutOffset.LEAVE
     rules: tuple[Rule, ...] = ()
+    unproven_topics: Unproven = Unproven.REFUSE
 
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""

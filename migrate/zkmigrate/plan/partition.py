@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from zkconsumer.core.common.types import TopicPartition
-from zkmigrate.model import Direction, GroupState, Store
+from zkmigrate.model import Direction, GroupState, Log, Store
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.options import (
     OnConflict,
@@ -13,6 +13,7 @@ from zkmigrate.plan.options import (
     OutOfRange,
     Recreated,
     Slipped,
+    Unproven,
     WithoutOffset,
 )
 from zkmigrate.plan.values import Entry, Kind
@@ -217,7 +218,7 @@ class PartitionRules:
         if (
             znode is not None
             and znode.offset == value
-            and znode.mzxid < topic.czxid
+            and topic.is_younger_than(znode)
             and tp not in self.state.slipped
         ):
             if self._options(tp).recreated_topics is not Recreated.EARLIEST:
@@ -226,12 +227,19 @@ class PartitionRules:
                 )
                 return None
             recreated = True
+        unproven = topic.log is Log.UNPROVEN and self._is_from_zookeeper(tp, value)
+        rule = self._options(tp).unproven_topics
+        if unproven and rule not in (Unproven.TRUST, Unproven.EARLIEST):
+            self._found(Kind.UNPROVEN, tp)
+            return None
         log = self.state.ranges.get(tp)
         if log is None:
             self._found(Kind.UNKNOWN, tp)
             return None
         if recreated:
             return log.earliest, f"; {value} is of an earlier topic: the log's beginning"
+        if unproven and rule is Unproven.EARLIEST:
+            return log.earliest, f"; {value} may be of another topic: the log's beginning"
         if log.earliest <= value <= log.latest:
             return value, ""
         if self._options(tp).out_of_range is OutOfRange.REFUSE:
@@ -239,3 +247,11 @@ class PartitionRules:
             return value, ""
         bound = log.earliest if value < log.earliest else log.latest
         return bound, f"; {value} clamped to the log's {log.earliest}-{log.latest}"
+
+    def _is_from_zookeeper(self, tp: TopicPartition, value: int) -> bool:
+        """Whether only ZooKeeper holds this offset, so that it is of the topic known there."""
+        znode, kafka = self.state.zk.get(tp), self.state.kafka.get(tp)
+        held = znode is not None and znode.offset == value
+        if not held and self.state.slipped.get(tp) != value:
+            return False
+        return kafka is None or kafka.offset != value

@@ -40,6 +40,7 @@ class Kind(Enum):
     TOPIC_MISSING = "topic-missing"
     PARTITION_MISSING = "partition-missing"
     RECREATED = "topic-recreated"
+    UNPROVEN = "topic-unproven"
     SLIPPED = "slipped-offsets"
     NO_OFFSET = "no-offset"
     IDLE = "idle"
@@ -59,6 +60,7 @@ _DECIDABLE = frozenset(
         Kind.TOPIC_MISSING,
         Kind.PARTITION_MISSING,
         Kind.RECREATED,
+        Kind.UNPROVEN,
         Kind.SLIPPED,
         Kind.NO_OFFSET,
         Kind.IDLE,

@@ -5,21 +5,24 @@ Any thread; one at a time asks, and the others wait for the answer.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from zkconsumer.admin.cluster_zk import ClusterZk
+from zkconsumer.admin.reads import json_object
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import decode_topic, is_legal_topic, topic_path
 from zkconsumer.errors import BrokerError, ZnodeFormatError
-from zkconsumer.zk.blocking import BlockingZk
-from zkmigrate.model import LogRange, TopicState
+from zkmigrate.model import Log, LogRange, TopicState
 
 CLIENT_ID: Final = "zkmigrate"
 _BATCH: Final = 2000
@@ -36,13 +39,14 @@ class Logs:
     """Topics and their logs, asked for once for many groups.
 
     Args:
-        zk: a session, opened.
+        zk: a session, opened. Where the cluster has left ZooKeeper, its topics are compared with
+            what ZooKeeper remembers of them.
         brokers: called for the brokers registered now.
         timeout: seconds for connecting and for each answer.
     """
 
     def __init__(
-        self, zk: BlockingZk, brokers: Callable[[], Iterable[BrokerEndpoint]], timeout: float
+        self, zk: ClusterZk, brokers: Callable[[], Iterable[BrokerEndpoint]], timeout: float
     ) -> None:
         self._zk = zk
         self._brokers = brokers
@@ -101,14 +105,20 @@ class Logs:
         legal = sorted(filter(is_legal_topic, topics))
         paths = list(map(topic_path, legal))
         wanted: list[TopicPartition] = []
-        for topic, path, node in zip(legal, paths, self._zk.run(read_many(paths)), strict=True):
+        nodes = self._zk.run(read_many(paths))
+        stored = nodes if self._zk.live else self._zk.run_in_zookeeper(read_many(paths))
+        for topic, path, node, old in zip(legal, paths, nodes, stored, strict=True):
             if node is None:
                 continue
             try:
                 numbers = decode_topic(path, node.data)
             except ZnodeFormatError:
                 continue  # as in the JVM: a topic that cannot be read has no partitions
-            self._topics[topic] = TopicState(node.stat.czxid, numbers)
+            self._topics[topic] = (
+                TopicState(node.stat.czxid, numbers)
+                if self._zk.live
+                else _compared(path, node, old, numbers)
+            )
             self._ranges[topic] = {}
             wanted += [TopicPartition(topic, number) for number in numbers]
         self._partitions += len(wanted)
@@ -170,3 +180,22 @@ class Logs:
         if endpoint not in self._connections:
             self._connections[endpoint] = BrokerConnection(endpoint, CLIENT_ID, self._timeout, 0)
         return self._connections[endpoint]
+
+
+def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...]) -> TopicState:
+    """Return the state of a brokers' topic, compared with the one that ZooKeeper remembers."""
+    is_now = _topic_id(path, now)
+    was = "" if stored is None else _topic_id(path, stored)
+    if stored is not None and was and was == is_now:
+        return TopicState(stored.stat.czxid, numbers)  # the same topic in both, so plans stay valid
+    made = int.from_bytes(hashlib.sha256(is_now.encode()).digest()[:7])
+    return TopicState(made, numbers, Log.OTHER if was and is_now else Log.UNPROVEN)
+
+
+def _topic_id(path: str, node: Node) -> str:
+    """Return the id in a topic's znode; empty where there is none (Kafka before 2.8)."""
+    try:
+        found = json_object(path, node.data).get("topic_id", "")
+    except ZnodeFormatError:
+        return ""
+    return found if isinstance(found, str) else ""

@@ -12,6 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Final, Self
 
+from zkconsumer.admin.cluster_zk import ClusterZk
 from zkconsumer.admin.reads import children, json_object
 from zkconsumer.admin.snapshot import list_groups
 from zkconsumer.admin.topics import read_brokers, read_topic
@@ -19,6 +20,7 @@ from zkconsumer.broker import offset_times
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.zookeeper.cluster import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -28,12 +30,10 @@ from zkconsumer.core.zookeeper.znodes import (
     topic_path,
 )
 from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
-from zkconsumer.zk.blocking import BlockingZk
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores.logs import CLIENT_ID, Logs
 
-CLUSTER_ID: Final = "/cluster/id"
 _FRESH: Final = 10.0
 """Seconds for which the list of hidden topics is kept."""
 
@@ -46,8 +46,10 @@ class Stores:
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
         coordinator_timeout: seconds to wait for a coordinator that moves, loads or is away.
         on_wait: called with what is waited for, once for each wait.
+        bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
+            has left this ZooKeeper (KRaft).
 
-    Raises the errors of ``BlockingZk`` and MigrationError when no broker can be used.
+    Raises the errors of ``ClusterZk`` and MigrationError when no broker can be used.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class Stores:
         timeout: float = 30.0,
         coordinator_timeout: float = 60.0,
         on_wait: Callable[[str], object] = lambda _what: None,
+        bootstrap: str | None = None,
     ) -> None:
-        self.zk = BlockingZk(zookeeper, timeout)
+        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID)
         self.timeout = timeout
         self.coordinator_timeout = coordinator_timeout
         self.faults: tuple[str, ...] = ()
@@ -87,8 +90,10 @@ class Stores:
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
                     f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
-                    "or correct the chroot"
+                    "correct the chroot, or give --bootstrap-server HOST:PORT if the cluster runs "
+                    "without ZooKeeper (KRaft)"
                 )
+            self._check_cluster()
             if not brokers.endpoints:
                 more = len(brokers.faults) - 1
                 raise MigrationError(
@@ -121,6 +126,17 @@ class Stores:
         other.kafka = self.kafka.another()
         self._others.append(other)
         return other
+
+    def _check_cluster(self) -> None:
+        """Check that ZooKeeper and brokers are of one cluster, as far as that is known."""
+        if not self.zk.has_bootstrap:
+            return
+        stored, told = self.zk.cluster_ids()
+        if stored is not None and told is not None and stored != told:
+            raise MigrationError(
+                f"--bootstrap-server leads to the cluster {told}, and the offsets in {self._where} "
+                f"are of the cluster {stored}, whose logs are others: correct one of them"
+            )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
         return list(self.zk.run(read_brokers()).endpoints.values())

@@ -106,6 +106,7 @@ class Outcome(Enum):
     REBALANCE_FAILED = "rebalance failed"
     DUPLICATE_ID = "duplicate consumer id"
     REFUSED = "refused by ZooKeeper"
+    FOREIGN_MEMBER = "a member of another library"
 
 
 @dataclass(frozen=True, slots=True)

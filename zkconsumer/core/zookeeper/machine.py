@@ -256,7 +256,11 @@ class RebalanceMachine(Committing):
         else:
             self._set_brokers(view.brokers)
         self._report_quarantined(view)
-        if not view.brokers:
+        if view.foreign and not self._start_answered:
+            reason = view.quarantined[min(view.foreign)]
+            self._answer_start(Outcome.FOREIGN_MEMBER, reason)
+            self._settle()
+        elif not view.brokers:
             self._settle()
         elif self.spec.scala:
             self._stop(frozenset(self.held) | self.fetching)

@@ -38,7 +38,9 @@ class MemberSpec:
 
     ``scala`` selects exact legacy behaviour. ``kafka_storage`` and ``dual_commit`` stand for
     ``offsets.storage=kafka`` and ``dual.commit.enabled``. Times are seconds. ``max_attempts`` is
-    ``rebalance.max.retries`` and counts only in the ``scala`` profile.
+    ``rebalance.max.retries`` and counts only in the ``scala`` profile. ``bootstrap``: members learn
+    the cluster from its brokers (``zkconsumer.brokers=bootstrap``), and members that do not say
+    that they are of this library are left out.
     """
 
     paths: GroupPaths
@@ -55,6 +57,7 @@ class MemberSpec:
     reread: float = 30.0
     session_timeout: float = 6.0
     max_attempts: int = 4
+    bootstrap: bool = False
 
 
 #: The whole group's assignment, and each member's part of it.
@@ -72,7 +75,8 @@ class GroupView:
     id to topic to number of streams, filters already expanded, members and topics in the order in
     which ZooKeeper lists them (of a static registration: of its JSON). ``quarantined`` maps the
     path of each znode that could not be used (registration, topic, broker) to the reason; what it
-    says is left out. All members leave out the same. ``partitions`` maps topic to its partitions,
+    says is left out. All members leave out the same. ``foreign``: those of them that are members
+    of another library. ``partitions`` maps topic to its partitions,
     ascending.
     """
 
@@ -81,6 +85,7 @@ class GroupView:
     members: Mapping[str, Mapping[str, int]]
     quarantined: Mapping[str, str]
     partitions: Mapping[str, tuple[int, ...]]
+    foreign: tuple[str, ...] = ()
 
     @cached_property
     def _assignments(self) -> dict[Any, _Assignment]:

@@ -37,6 +37,7 @@ _OFFSET = re.compile(rb"-?[0-9]{1,19}")
 _PARTITION = re.compile(r"[0-9]{1,10}")
 _PROTOCOL = re.compile(r"[A-Z0-9_]{1,40}")
 _ENDPOINT = re.compile(r"([^:/]*)://\[?([0-9A-Za-z%._:-]{1,255}?)\]?:([0-9]{1,5})")
+_CLIENT: Final = "zkconsumer"
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
@@ -144,8 +145,12 @@ def make_consumer_id(
     return made
 
 
-def encode_registration(subscription: Subscription, timestamp_ms: int) -> bytes:
+def encode_registration(
+    subscription: Subscription, timestamp_ms: int, *, ours: bool = False
+) -> bytes:
     """Return the bytes of a registration; the timestamp is a string, as old readers need it.
+
+    ``ours``: say that the member is of this library (``is_ours``). The JVM does not look at that.
 
     Quotes and backslashes in a regex are escaped once, as JSON asks (Kafka 1.0.1 to 1.1 does it
     twice and so cannot match its own pattern). Raises ConfigError for a subscription that members
@@ -170,12 +175,14 @@ def encode_registration(subscription: Subscription, timestamp_ms: int) -> bytes:
     if faults:
         raise ConfigError(faults)
     # DEVIATION-16: Kafka 1.0.1 to 1.1 escapes a filter's backslashes twice.
-    document = {
+    document: dict[str, object] = {
         "version": 1,
         "subscription": dict(subscription.topics),
         "pattern": subscription.pattern.value,
         "timestamp": str(timestamp_ms),
     }
+    if ours:
+        document["client"] = _CLIENT
     data = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     if len(data) > MAX_ZNODE_BYTES:
         raise ConfigError(
@@ -218,6 +225,14 @@ def decode_registration(path: str, data: bytes) -> Subscription:
     return Subscription(Pattern.STATIC, topics)
 
 
+def is_ours(data: bytes) -> bool:
+    """Tell whether a registration says that its member is of this library."""
+    try:
+        return _parse_object("", data, MAX_ZNODE_BYTES).get("client") == _CLIENT
+    except ZnodeFormatError:
+        return False
+
+
 def encode_offset(offset: int) -> bytes:
     """Return the bytes of a committed offset. Raises ValueError outside 0 to 2^63-1."""
     if not 0 <= offset <= _INT64:
@@ -256,7 +271,7 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is no object")
-    offered: set[str] = set()
+    offered: list[str] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
         if parts is None:
@@ -267,12 +282,13 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
             continue
         if protocol.upper() == "PLAINTEXT":
             return _endpoint(path, broker_id, parts[2], int(parts[3]))
-        offered.add(protocol.upper())
-    found = " and ".join(sorted(offered)) + " only" if offered else "no endpoint that can be read"
+        name = "" if listener == protocol.upper() else f" as {_short(parts[1])}"
+        offered.append(f"{protocol.upper()}{name} at {parts[2]}:{int(parts[3])}")
+    found = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
         path,
-        f"broker {broker_id} offers {found}: add a PLAINTEXT listener; TLS and SASL are not "
-        "supported yet",
+        f"broker {broker_id} offers {found}: give a PLAINTEXT listener with bootstrap.servers "
+        "(--bootstrap-server HOST:PORT), or add one",
     )
 
 

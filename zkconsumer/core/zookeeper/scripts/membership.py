@@ -40,7 +40,7 @@ def register(
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
-    data = encode_registration(spec.subscription, ctx.now_ms())
+    data = encode_registration(spec.subscription, ctx.now_ms(), ours=not spec.scala)
     create = Create(path, data, ephemeral=True)
     # DEVIATION-13: the JVM's registration keeps version 0.
     ops: list[MultiOp] = [create]

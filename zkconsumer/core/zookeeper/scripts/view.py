@@ -20,6 +20,7 @@ from zkconsumer.core.zookeeper.znodes import (
     decode_broker,
     decode_registration,
     decode_topic,
+    is_ours,
     topic_path,
 )
 from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
@@ -101,12 +102,37 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
             command.token, GroupView(False, brokers, {}, quarantined, {}), known
         )
     listed = {name: registrations[name] for name in listing.names if name in registrations}
-    members = yield from _expanded(ctx, listed, quarantined)
+    foreign = _foreign(ctx, listed) if spec.bootstrap else {}
+    quarantined |= foreign
+    ours = {
+        name: node for name, node in listed.items() if f"{spec.paths.ids}/{name}" not in foreign
+    }
+    members = yield from _expanded(ctx, ours, quarantined)
     nodes = yield from _topic_nodes(_topics(ctx, members), known.topics)
     partitions = _partitions(nodes, quarantined)
     known = Known(broker_nodes, listing, registrations, nodes)
-    view = GroupView(True, brokers, members, quarantined, partitions)
+    view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign))
     return events.ViewLoaded(command.token, view, known)
+
+
+def _foreign(ctx: ScriptContext, registrations: Mapping[str, Node]) -> dict[str, str]:
+    """Members of other libraries by path, and why they are left out: they look for brokers and
+    topics in ZooKeeper, so their shares would be others. Those that share nothing do no harm."""
+    found: dict[str, str] = {}
+    for name, node in registrations.items():
+        path = f"{ctx.spec.paths.ids}/{name}"
+        try:
+            shares = bool(decode_registration(path, node.data).topics)
+        except ZkConsumerError:
+            continue  # it is left out anyway
+        if shares and not is_ours(node.data):
+            reason = (
+                "is a member of the JVM's consumer, or of an older zkconsumer, which finds brokers "
+                "in ZooKeeper only: all members of a group with zkconsumer.brokers=bootstrap have "
+                "to be of this library; stop it"
+            )
+            found[path] = str(ZnodeFormatError(path, reason))
+    return found
 
 
 def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:

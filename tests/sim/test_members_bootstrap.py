@@ -1,0 +1,60 @@
+"""Whole members that coordinate in ZooKeeper and learn their cluster from its brokers.
+
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.runtime import cluster
+from zkconsumer.sim.runs import run
+
+EVENTS = 60
+FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:150").split(":"))
+BATCH = 75
+
+
+@pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
+def test_no_rule_is_broken_in_any_run(start: int) -> None:
+    """What holds for all members holds for these: brokers that answer late or not at all, topics
+    that come and go, and JVM members in the group lead to no loss and no double delivery."""
+    faults: Counter[str] = Counter()
+    deliveries = 0
+    for seed in range(start, min(start + BATCH, FIRST + COUNT)):
+        result = run(seed, coordination="bootstrap", events=EVENTS)
+        assert not result.violations, result
+        faults.update(result.faults)
+        deliveries += result.deliveries
+    assert faults["jvm registration"]
+    assert faults["create topic"]
+    assert deliveries > BATCH * 50
+
+
+def test_changes_that_nobody_notices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge sees a member that asks the brokers and takes no notice of what is new."""
+
+    def nothing(*_views: object) -> Iterator[str]:
+        return iter(())
+
+    monkeypatch.setattr(cluster, "changed_paths", nothing)
+    rules = {
+        violation.rule
+        for seed in range(40)
+        for violation in run(seed, coordination="bootstrap", events=EVENTS).violations
+    }
+    assert "no_lost_trigger" in rules
+
+
+def test_same_seed_same_history() -> None:
+    """A run is a function of its seed alone."""
+    first, second = (
+        run(8, coordination="bootstrap", events=EVENTS, record=True).history for _ in range(2)
+    )
+    assert first is not None
+    assert len(first) > 100
+    assert first == second

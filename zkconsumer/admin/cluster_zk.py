@@ -1,0 +1,125 @@
+"""ClusterZk: a session with ZooKeeper that asks brokers, where it knows any, about their cluster.
+
+Same thread as ``BlockingZk``.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from zkconsumer.admin.reads import children, json_object
+from zkconsumer.core.zookeeper.cluster import CLUSTER_ID, ClusterView, answer, is_of_cluster
+from zkconsumer.core.zookeeper.ops import Reply, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import BROKER_IDS
+from zkconsumer.errors import ZnodeFormatError
+from zkconsumer.zk.blocking import BlockingZk
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.cluster import ClusterReader
+
+_FRESH: Final = 1.0
+"""Seconds for which what the brokers said counts."""
+
+T = TypeVar("T")
+
+
+class ClusterZk(BlockingZk):
+    """One session with ZooKeeper, opened by ``with``; and the brokers of ``bootstrap``, if given.
+
+    ``bootstrap`` (``host:port,host:port``) wins over the brokers that ZooKeeper lists. Where
+    ZooKeeper lists brokers, it is the cluster's own, and topics are still read there. Where it
+    lists none, the cluster runs without it (KRaft), and topics are those that the brokers know.
+
+    Args:
+        connect: as ``BlockingZk``.
+        timeout: seconds to wait for ZooKeeper, and for each broker.
+        bootstrap: where to find brokers; ``None``: only in ZooKeeper.
+        client_id: sent to brokers.
+
+    Entering raises what ``BlockingZk`` raises, and BrokerUnavailableError, ConfigError.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        timeout: float = 30.0,
+        bootstrap: str | None = None,
+        client_id: str = "zkconsumer-admin",
+    ) -> None:
+        super().__init__(connect, timeout)
+        self._reader: ClusterReader | None = None
+        if bootstrap is not None:
+            # Not above: loading kafka-python takes longer than most commands.
+            from zkconsumer.broker.cluster import ClusterReader
+
+            self._reader = ClusterReader(bootstrap, client_id, min(timeout, 10.0))
+        self.live = True
+        """Whether ZooKeeper lists brokers, or is the only place to find some."""
+        self._view = ClusterView()
+        self._read_at: float | None = None
+        self._raw = self._reader is None
+
+    def __enter__(self) -> Self:
+        """Connect to ZooKeeper and to a broker of ``bootstrap``."""
+        super().__enter__()
+        if self._reader is not None:
+            try:
+                self.live = bool(self.run_in_zookeeper(children(BROKER_IDS)))
+                self.view()
+            except BaseException as error:
+                self.__exit__(type(error), error, None)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._reader is not None:
+            self._reader.disconnect()
+        super().__exit__(exc_type, exc, traceback)
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """Whether brokers are learnt from ``bootstrap``."""
+        return self._reader is not None
+
+    def view(self) -> ClusterView:
+        """Return the cluster as its brokers describe it, at most a second old.
+
+        Empty without ``bootstrap``. Raises BrokerUnavailableError.
+        """
+        now = time.monotonic()
+        if self._reader is not None and (self._read_at is None or now - self._read_at > _FRESH):
+            self._view = self._reader.read()
+            self._read_at = time.monotonic()
+        return self._view
+
+    def run_in_zookeeper(self, script: Script[T]) -> T:
+        """Carry out a script as ``run`` does, but read everything in ZooKeeper."""
+        before, self._raw = self._raw, True
+        try:
+            return self.run(script)
+        finally:
+            self._raw = before
+
+    def cluster_ids(self) -> tuple[str | None, str | None]:
+        """Return the cluster's id in ZooKeeper, and as the brokers say; ``None``: not known."""
+        (node,) = self.run_in_zookeeper(read_many([CLUSTER_ID]))
+        found: str | None = None
+        if node is not None:
+            try:
+                found = str(json_object(CLUSTER_ID, node.data)["id"])
+            except (ZnodeFormatError, KeyError):
+                pass
+        return found, self.view().cluster_id
+
+    def _known(self, op: ZkOp) -> Reply | None:
+        if self._raw or not is_of_cluster(op, ids_only=self.live):
+            return None
+        return answer(self.view(), op)

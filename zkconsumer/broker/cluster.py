@@ -1,0 +1,141 @@
+"""ClusterReader: asks the brokers what their cluster consists of. One thread at a time.
+
+It begins with the servers of ``bootstrap.servers`` and later asks those that it heard of, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+
+from zkconsumer.broker.api_versions import METADATA
+from zkconsumer.broker.connection import BrokerConnection, mapped_errors
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
+from zkconsumer.config.addresses import split_servers
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, ConfigError
+
+_TAGGED = 10
+"""Version that has topic ids, with tagged fields; 4 has neither, 0 is the oldest."""
+
+
+class ClusterReader:
+    """Reads the whole cluster from any of its brokers.
+
+    Args:
+        servers: as ``bootstrap.servers``.
+        client_id: sent with every request.
+        timeout: seconds for connecting and for each answer.
+
+    Raises ConfigError for a malformed ``servers``.
+    """
+
+    def __init__(self, servers: str, client_id: str, timeout: float) -> None:
+        try:
+            found = split_servers(servers)
+        except ValueError as error:
+            raise ConfigError([f"bootstrap.servers: {error}"]) from None
+        self._servers = servers
+        self._client_id = client_id
+        self._timeout = timeout
+        bootstrap = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(found)]
+        self._known = KnownBrokers(bootstrap, lambda _broker: 0)
+        self._connection: BrokerConnection | None = None
+        self._closed = False
+
+    def read(self) -> ClusterView:
+        """Return the cluster as a broker knows it now.
+
+        Raises BrokerUnavailableError, which names ``bootstrap.servers``, when no broker answers.
+        """
+        reasons: list[str] = []
+        for endpoint in self._order():
+            if self._closed:
+                break
+            connection = self._connect(endpoint)
+            try:
+                view = read_cluster(connection)
+            except BrokerError as error:
+                self._known.failed(endpoint)
+                self.disconnect()
+                reasons.append(str(error))
+                continue
+            self._known.answered(endpoint)
+            self._known.learn(view.brokers)
+            return view
+        why = reasons[0] if reasons else "closed"
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        raise BrokerUnavailableError(
+            f"bootstrap.servers={self._servers}: no broker can be used: {why}{more}; is this a "
+            "listener that offers PLAINTEXT?"
+        )
+
+    def disconnect(self) -> None:
+        """Close the connection; the next ``read`` opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def abort(self) -> None:
+        """Wake the thread that reads, for good. Any thread."""
+        self._closed = True
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+
+    def _order(self) -> Sequence[BrokerEndpoint]:
+        order = self._known.least_loaded()
+        if self._connection is not None:  # the one that answered last
+            order.sort(key=lambda one: one != self._connection.endpoint)  # type: ignore[union-attr]
+        return order
+
+    def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
+        if self._connection is None or self._connection.endpoint != endpoint:
+            self.disconnect()
+            self._connection = BrokerConnection(endpoint, self._client_id, self._timeout, 0)
+        return self._connection
+
+
+def read_cluster(connection: BrokerConnection) -> ClusterView:
+    """Ask one broker for its cluster: all brokers and topics. Creates no topic.
+
+    Raises what ``BrokerConnection.exchange`` raises.
+    """
+    version = connection.version(METADATA, _TAGGED, 4, 0)
+    request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=False)
+    if version == _TAGGED:
+        with mapped_errors(connection.endpoint):
+            # The header's own tagged fields, of which there are none, come first.
+            body = b"\0" + bytes(request.encode(version=version))
+        reply = connection.exchange(METADATA, version, body)[1:]
+        found = connection.decode(MetadataResponse, reply, version)
+    else:
+        found = connection.call(request, MetadataResponse, version)
+    with mapped_errors(connection.endpoint):
+        nodes = sorted(found.brokers, key=lambda one: one.node_id)
+        brokers = tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
+        topics = {
+            topic.name: TopicView(
+                _id_text(topic.topic_id) if version >= _TAGGED else "",
+                {
+                    part.partition_index: PartitionView(
+                        part.leader_id,
+                        part.leader_epoch if version >= _TAGGED else -1,
+                        tuple(part.replica_nodes),
+                        tuple(part.isr_nodes),
+                    )
+                    for part in sorted(topic.partitions, key=lambda one: one.partition_index)
+                },
+            )
+            for topic in sorted(found.topics, key=lambda one: one.name)
+            if topic.error_code == 0 or topic.partitions
+        }
+        return ClusterView(found.cluster_id if version else None, brokers, topics)
+
+
+def _id_text(topic_id: object) -> str:
+    """Return a topic id as ZooKeeper's znodes and Kafka's tools write it."""
+    return base64.urlsafe_b64encode(uuid.UUID(str(topic_id)).bytes).decode().rstrip("=")
