@@ -32,6 +32,7 @@ from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
+from zkconsumer.zk.security import ZkSecurity
 
 
 class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
@@ -77,7 +78,12 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         if self.config.offsets_storage == "kafka":
             self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
-        self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
+        self._coordination = ZooKeeperCoordination(
+            self._host,
+            self._gate,
+            self._session_timeout,
+            protocol=self.config.security_protocol,
+        )
         self._coordination.zk = self._zk = ZkDriver(
             self.config.zookeeper_hosts,
             self.config.zookeeper_chroot,
@@ -85,6 +91,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._coordination.on_session,
             self._coordination.on_watch,
             self._host.crash,
+            ZkSecurity(self.config),
         )
         self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
 
@@ -163,6 +170,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             lambda: plane.brokers,
             config.offsets_channel_socket_timeout_ms / 1000,
             config.offsets_channel_backoff_ms / 1000,
+            self._security,
         )
         return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.security import SecurityKeys
 from zkconsumer.config.table import (
     REQUIRED,
     Check,
@@ -36,8 +37,11 @@ def _connect_fault(value: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerKeys:
-    """The table. Times are in milliseconds, sizes in bytes; `ConsumerConfig` extends it."""
+class ConsumerKeys(SecurityKeys):
+    """The table, with those of security. Times are in milliseconds, sizes in bytes.
+
+    `ConsumerConfig` extends it.
+    """
 
     zookeeper_connect: str = key(
         "zookeeper.connect",
@@ -381,5 +385,10 @@ class ConsumerKeys:
     )
 
 
-KEYS: Final[tuple[Row, ...]] = rows_of(ConsumerKeys)
-"""All rows, in the order of the reference page."""
+SECURITY: Final = frozenset(row.name for row in rows_of(SecurityKeys))
+"""The names of the keys of security."""
+
+KEYS: Final[tuple[Row, ...]] = tuple(
+    sorted(rows_of(ConsumerKeys), key=lambda row: row.name in SECURITY)
+)
+"""All rows, in the order of the reference page: those of security come last."""

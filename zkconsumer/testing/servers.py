@@ -222,9 +222,13 @@ def broker_spec(
     brokers: int,
     zookeeper_ports: Sequence[int],
     properties: Mapping[str, str],
+    port: int = 0,
 ) -> ServerSpec:
-    """Write the configuration of one broker; ``properties`` win over what is set here."""
-    port = free_port()
+    """Write the configuration of one broker; ``properties`` win over what is set here.
+
+    ``port`` is that of its PLAINTEXT listener; 0 takes a free one.
+    """
+    port = port or free_port()
     replicas = min(3, brokers)
     settings: dict[str, object] = {
         "broker.id": broker_id,

@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.security import SecurityKeys
 from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
+from zkconsumer.zk.security import ZkSecurity
 
 AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""
@@ -62,11 +64,14 @@ class BlockingZk:
         connect: ``host:port,host:port/chroot``, as ``zookeeper.connect``.
         timeout: seconds that connecting may take, and that ZooKeeper may stay silent while an
             answer is waited for.
+        security: how to encrypt and to log in; None is neither.
 
     Raises ConfigError for a malformed ``connect``.
     """
 
-    def __init__(self, connect: str, timeout: float = 30.0) -> None:
+    def __init__(
+        self, connect: str, timeout: float = 30.0, security: SecurityKeys | None = None
+    ) -> None:
         try:
             self._hosts, chroot = split_connect(connect)
         except ValueError as error:
@@ -74,7 +79,12 @@ class BlockingZk:
         self._timeout = timeout
         self._opened = threading.Event()
         self._driver = ZkDriver(
-            self._hosts, chroot, timeout, self._session_changed, lambda _path: None
+            self._hosts,
+            chroot,
+            timeout,
+            self._session_changed,
+            lambda _path: None,
+            security=ZkSecurity(security),
         )
 
     def __enter__(self) -> Self:

@@ -14,6 +14,8 @@ from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.scripts.common import read_many
 from zkconsumer.core.zookeeper.znodes import (
@@ -41,6 +43,7 @@ class Stores:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
         coordinator_timeout: seconds to wait for a coordinator that moves, loads or is away.
+        security: how to encrypt and to log in; None is neither.
         on_wait: called with what is waited for, once for each wait.
 
     Raises the errors of ``BlockingZk`` and MigrationError when no broker can be used.
@@ -51,9 +54,11 @@ class Stores:
         zookeeper: str,
         timeout: float = 30.0,
         coordinator_timeout: float = 60.0,
+        security: SecurityConfig | None = None,
         on_wait: Callable[[str], object] = lambda _what: None,
     ) -> None:
-        self.zk = BlockingZk(zookeeper, timeout)
+        self._security = KafkaSecurity(security)
+        self.zk = BlockingZk(zookeeper, timeout, security)
         self.timeout = timeout
         self.coordinator_timeout = coordinator_timeout
         self.faults: tuple[str, ...] = ()
@@ -72,13 +77,14 @@ class Stores:
             coordinator_timeout,
             place=self._offsets_partition,
             on_wait=on_wait,
+            security=self._security,
         )
-        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
+        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0), self._security)
 
     def __enter__(self) -> Self:
         self.zk.__enter__()
         try:
-            brokers = self.zk.run(read_brokers())
+            brokers = self.zk.run(read_brokers(self._security.protocol))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
                     f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
@@ -107,7 +113,7 @@ class Stores:
         self.zk.__exit__(exc_type, exc, traceback)
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
-        return list(self.zk.run(read_brokers()).endpoints.values())
+        return list(self.zk.run(read_brokers(self._security.protocol)).endpoints.values())
 
     def _offsets_partition(self, group: str) -> Hashable:
         """The partition of ``__consumer_offsets`` whose leader is the group's coordinator."""
@@ -171,7 +177,7 @@ class Stores:
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
         count = sum(len(topic.partitions) for topic in topics.values())
         timeout = min(self.timeout, 10.0)
-        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout)
+        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout, self._security)
 
     def fetch(
         self, group: str, known: Collection[TopicPartition]

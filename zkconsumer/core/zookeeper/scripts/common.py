@@ -68,7 +68,7 @@ class ScriptContext:
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
     ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
-    have stored.
+    have stored. ``protocol`` is ``security.protocol``: which listener of a broker counts.
     """
 
     spec: MemberSpec
@@ -77,6 +77,7 @@ class ScriptContext:
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
     stored: CommitCounts = field(default_factory=CommitCounts)
+    protocol: str = "PLAINTEXT"
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
