@@ -30,6 +30,7 @@ from zkconsumer.broker.security import SASL_HANDSHAKE, KafkaSecurity, enabled_me
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
+    AuthenticationError,
     BrokerError,
     BrokerUnavailableError,
     LeaderUnavailableError,
@@ -296,10 +297,11 @@ class BrokerConnection:
             return context.wrap_socket(sock, server_hostname=self.endpoint.host)
         except ssl.SSLError as error:
             self._security.tls_failed(self.endpoint, error)
-            raise ConnectionResetError(
-                "the handshake of TLS has ended early: see whether this listener speaks TLS "
-                f"(security.protocol={self._security.protocol})"
-            ) from error
+            self._look_for_plaintext()
+            raise
+        except ConnectionError:
+            self._look_for_plaintext()
+            raise
 
     @contextmanager
     def _explained(self, api_key: int) -> Iterator[None]:
@@ -315,6 +317,22 @@ class BrokerConnection:
             if first and not known and not self._aborted:
                 self._look_for_sasl()
             raise
+
+    def _look_for_plaintext(self) -> None:
+        """Ask without TLS which versions the broker knows; nothing else is sent."""
+        probe = BrokerConnection(self.endpoint, "", self._timeout, 0)
+        try:
+            probe._connect()
+            plaintext = supported_versions(probe) is not None
+        except (OSError, BrokerError, AuthenticationError):
+            return
+        finally:
+            probe.close()
+        if plaintext:
+            self._security.refuse(
+                self.endpoint,
+                f"this listener speaks no TLS, but security.protocol={self._security.protocol}",
+            )
 
     def _look_for_sasl(self) -> None:
         """Ask on another connection; a listener with SASL closes on all other requests."""

@@ -17,6 +17,7 @@ from zkconsumer.cli.tables import (
     zookeeper_options,
 )
 from zkconsumer.cli.watch import watch
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError
@@ -30,9 +31,9 @@ def groups() -> None:
 @groups.command("list")
 @zookeeper_options
 @format_options
-def list_(zookeeper: str, timeout: float, how: How) -> None:
+def list_(zookeeper: str, timeout: float, security: SecurityConfig, how: How) -> None:
     """List all groups with the number of registered members and of topics."""
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         rows = tools.summaries()
     print_notes(tools.notes)
     print_rows(GroupSummary._fields, rows, how)
@@ -62,6 +63,7 @@ def describe(
     kafka_offsets: bool,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
     how: How,
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
@@ -70,7 +72,7 @@ def describe(
     partitions has a row of its own. The host is known from consumer ids of the JVM's form. What
     cannot be found out is "-", with a note on standard error when a broker did not answer.
     """
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
         rows = tools.describe(
             _choose(tools, names, everything), lag=not no_lag, kafka_offsets=kafka_offsets
         )
@@ -132,6 +134,7 @@ def verify(
     seconds: float | None,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
     how: How,
 ) -> None:
     """Check that each partition is owned once, by a live member, by its session.
@@ -151,7 +154,7 @@ def verify(
         noted: list[str] = []
 
         def look() -> list[Finding]:
-            with no_collector(), GroupTools(zookeeper, timeout) as tools:
+            with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
                 chosen = _choose(tools, names, everything)
                 found = tools.verify(chosen, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
@@ -160,7 +163,7 @@ def verify(
 
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
         chosen = _choose(tools, names, everything)
         findings = tools.verify(chosen, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)
@@ -189,6 +192,7 @@ def delete(
     execute: bool,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
 ) -> None:
     """Delete groups without members, or one topic of them, from ZooKeeper.
 
@@ -199,7 +203,7 @@ def delete(
     if everything and topic is None:
         raise click.UsageError("--all goes with --topic only")
     refused = 0
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         for group in _choose(tools, names, everything):
             try:
                 work = tools.delete if execute else tools.plan_delete

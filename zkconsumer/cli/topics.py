@@ -7,6 +7,7 @@ import click
 from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
 from zkconsumer.cli.tables import How, format_options, print_notes, print_rows, zookeeper_options
+from zkconsumer.config.security import SecurityConfig
 
 
 @click.group()
@@ -17,9 +18,9 @@ def topics() -> None:
 @topics.command("list")
 @zookeeper_options
 @format_options
-def list_(zookeeper: str, timeout: float, how: How) -> None:
+def list_(zookeeper: str, timeout: float, security: SecurityConfig, how: How) -> None:
     """List all topics, with the number of partitions that lack a leader or replicas."""
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)
     print_rows(TopicRow._fields, rows, how)
@@ -29,13 +30,15 @@ def list_(zookeeper: str, timeout: float, how: How) -> None:
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
 @zookeeper_options
 @format_options
-def describe(names: tuple[str, ...], zookeeper: str, timeout: float, how: How) -> None:
+def describe(
+    names: tuple[str, ...], zookeeper: str, timeout: float, security: SecurityConfig, how: How
+) -> None:
     """Show each partition's leader, leader epoch, in-sync replicas and replicas.
 
     The state is ok, under-replicated (a replica is not in sync) or leaderless (no leader, or one
     that is not registered).
     """
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         rows = tools.describe_topics(names or None)
     print_notes(tools.notes)
     print_rows(PartitionRow._fields, rows, how)

@@ -369,6 +369,10 @@ KEYS: Final[tuple[Row, ...]] = rows_of(SecurityKeys)
 """All rows."""
 
 
+SECRETS: Final = frozenset(row.name for row in KEYS if row.kind == "password")
+"""The keys whose values are never shown."""
+
+
 def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
     if not protocol.startswith("SASL_"):

@@ -145,7 +145,7 @@ class SecuredCluster(LocalCluster):
         module = {"PLAIN": _PLAIN, "DIGEST-MD5": _DIGEST}.get(mechanism, _SCRAM)
         return f'{module} required username="{user}" password="{password}";'
 
-    def bootstrap(self, listener: str) -> str:
+    def at(self, listener: str) -> str:
         """``127.0.0.1:PORT`` of one of the broker's listeners."""
         return f"{_HOST}:{self.ports[listener]}"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from zkconsumer.cli.tables import print_notes, zookeeper_options
+from zkconsumer.config.security import SecurityConfig
 from zkmigrate.commands.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,14 +25,22 @@ class Servers(NamedTuple):
     zookeeper: str
     timeout: float
     coordinator_timeout: float
+    security: SecurityConfig
 
 
 def server_options(command: F) -> F:
     """Add the options that find and wait for servers, given to the command as ``servers``."""
 
     @wraps(command)
-    def bundled(zookeeper: str, timeout: float, coordinator_timeout: float, **others: Any) -> Any:
-        return command(servers=Servers(zookeeper, timeout, coordinator_timeout), **others)
+    def bundled(
+        zookeeper: str,
+        timeout: float,
+        coordinator_timeout: float,
+        security: SecurityConfig,
+        **others: Any,
+    ) -> Any:
+        servers = Servers(zookeeper, timeout, coordinator_timeout, security)
+        return command(servers=servers, **others)
 
     waiting = click.option(
         "--coordinator-timeout",
