@@ -19,7 +19,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
+.PHONY: help setup system jars test test-unit test-coordinator test-migrate test-migrate-all test-audit test-secure test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,7 +42,7 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 
 test: check ## checks, and the tests of members, tools and simulator (under 6 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
-	    --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled $(COORDINATOR:%=--ignore=%)
+	    --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled --ignore=tests/secure $(COORDINATOR:%=--ignore=%)
 
 test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
@@ -56,6 +56,9 @@ test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trip
 
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
+
+test-secure: setup ## TLS, SASL and access lists, a sample of a minute (SECURE=all: every combination)
+	$(BIN)/pytest -n 1 tests/secure
 
 # In a folder of its own: the tests import the wheel's package, not the one beside them.
 test-compiled: setup ## the tests of decoder and streams on the compiled wheel, and both builds compared

@@ -152,7 +152,7 @@ class SecuredCluster(LocalCluster):
     def _start_zookeepers(self, supervisor: Supervisor, root: Path) -> None:
         self.certificates = root / "certificates"
         self.authority = Authority(self.certificates, "zkconsumer test authority")
-        self.authority.issue("server", (_HOST, "localhost"))
+        self.authority.issue("server", (_HOST,))
         self.authority.issue("client")
         spec = zookeeper_spec(self.kafka, root)
         jaas = root / "conf" / "zookeeper.jaas"
