@@ -30,18 +30,13 @@ _HASTY_CLOSE_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
-_REASONS: Final = {
-    Code.NO_AUTH: "the znode's access list does not allow it, and authentication with ZooKeeper is "
-    "not supported yet",
-    Code.AUTH_REQUIRED: "ZooKeeper requires clients to authenticate, which is not supported yet",
-}
-
 
 def refusal(refused: Refused) -> ZooKeeperError:
     """Return the error that names the znode which ZooKeeper refuses, and why."""
+    if refused.detail:
+        return ZooKeeperError(refused.detail)
     path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
-    reason = _REASONS.get(refused.code, "ZooKeeper refuses the operation")
-    return ZooKeeperError(f"{path}: {reason}")
+    return ZooKeeperError(f"{path}: ZooKeeper refuses the operation")
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
@@ -109,6 +104,11 @@ class BlockingZk:
             self._opened.clear()
         elif event is SessionEvent.OPENED:
             self._opened.set()
+
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id, as access lists have them, of whom ZooKeeper takes this client for."""
+        return self._driver.identities
 
     def do(self, op: ZkOp) -> Reply:
         """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -224,6 +225,11 @@ class ZkDriver:
         """Who this client is for ZooKeeper, for people."""
         return self._security.identity
 
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id of this client in access lists; an id of None stands for any."""
+        return self._security.identities
+
     def _check_refused(self) -> None:
         if self._connection.refused is not None:
             raise AuthenticationError(self._connection.refused)
@@ -328,6 +334,7 @@ class ZkDriver:
             on_reply(Failed(Code.SESSION_EXPIRED))
             return
         self.operations += 1
+        on_reply = partial(self._explained, on_reply)
         if isinstance(op, GetMany):
             self._get_many(op, on_reply)
         elif isinstance(op, Multi):
@@ -335,6 +342,16 @@ class ZkDriver:
         else:
             result, convert = self._single(op)
             result.rawlink(partial(_deliver, convert, on_reply))
+
+    def _explained(self, on_reply: OnReply, reply: Reply) -> None:
+        """Hand on an answer; a refusal says whom ZooKeeper has refused."""
+        if isinstance(reply, Failed) and reply.code is Code.NO_AUTH:
+            who = f"the znode's access list does not allow it to {self.identity}"
+            reply = replace(reply, detail=who)
+        elif isinstance(reply, Failed) and reply.code is Code.AUTH_REQUIRED:
+            who = f"ZooKeeper requires clients to authenticate, and this is {self.identity}"
+            reply = replace(reply, detail=who)
+        on_reply(reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """Ask the server anything; ``on_answer`` is called only when it answers.

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from kazoo.protocol.serialization import SASL, Auth
-from kazoo.security import ACL, make_acl
+from kazoo.security import ACL, make_acl, make_digest_acl_credential
 
 from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import SecurityConfig, SecurityKeys
@@ -56,6 +56,20 @@ class ZkSecurity:
         if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
             return "the owner of the certificate in zookeeper.ssl.keystore.location"
         return f"a client without identity (set {_DIGEST_KEY} or {_SASL_KEY})"
+
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id of this client in access lists; an id of None stands for any."""
+        found: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
+        keys = self._keys
+        if keys.zookeeper_digest is not None:
+            user, _, password = keys.zookeeper_digest.value.partition(":")
+            found.append(("digest", make_digest_acl_credential(user, password)))
+        if keys.zookeeper_login is not None:
+            found.append(("sasl", keys.zookeeper_login.options["username"].value))
+        if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
+            found.append(("x509", None))
+        return tuple(found)
 
     @property
     def acl(self) -> list[ACL] | None:

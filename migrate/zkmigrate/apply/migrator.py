@@ -209,11 +209,11 @@ class Migrator:
         self._wait_for_earlier_runs(_names(records), change.group)
         self._checks.as_expected(change, resumed)
         before = self._stores.zk.run(guard.look(change.group))
-        if not before.may_register:
+        if not before.may_register(self._stores.zk.identities):
             raise refused(
                 change.group,
                 f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
-                "allow znodes to be created there without an identity",
+                "allow its identity to create znodes there (zkconsumer.zookeeper.digest and others)",
             )
         if journal is None:
             self._checks.znodes_as_expected(change, resumed)

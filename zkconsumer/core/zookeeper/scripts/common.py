@@ -89,6 +89,11 @@ def path_of(op: ZkOp | MultiOp) -> str:
     return op.path
 
 
+def _refused(reply: Failed, path: str) -> Refused:
+    shown = ascii(path)[1:-1]  # a stranger may have named the znode
+    return Refused(reply.code, path, f"{shown}: {reply.detail}" if reply.detail else "")
+
+
 def attempt(op: ZkOp) -> Script[Reply]:
     """Run ``op`` once. The reply may be ``CONNECTION_LOSS``: then the outcome is unknown.
 
@@ -101,9 +106,9 @@ def attempt(op: ZkOp) -> Script[Reply]:
         if reply.code in _REFUSALS:
             index = reply.index or 0
             if isinstance(op, GetMany) and index < len(op.paths):
-                raise Refused(reply.code, op.paths[index])
+                raise _refused(reply, op.paths[index])
             culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
-            raise Refused(reply.code, path_of(culprit))
+            raise _refused(reply, path_of(culprit))
     return reply
 
 
