@@ -22,7 +22,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft
+.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft test-secure
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,9 @@ test-audit: setup ## all tests of zkaudit
 
 test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds)
 	$(BIN)/pytest $(BY_FILE) tests/kraft
+
+test-secure: setup ## TLS, SASL and access lists, a sample of a minute (SECURE=all: every combination)
+	$(BIN)/pytest -n 1 tests/secure
 
 # In a folder of its own: the tests import the wheel's package, not the one beside them.
 test-compiled: setup ## the tests of decoder and streams on the compiled wheel, and both builds compared
@@ -146,7 +149,7 @@ clean: ## delete what the targets made here (not the jars in the user's cache)
 $(STAMP): pyproject.toml | system
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus]' --group dev
+	ZKCONSUMER_COMPILE=no $(BIN)/python -m pip install --quiet --editable '.[audit,cli,codecs,docker,prometheus,sasl]' --group dev
 	@touch $@
 
 jars: $(STAMP)

@@ -36,6 +36,7 @@ from zkconsumer.runtime.offset_worker import OffsetWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination, rebalance_counts
 from zkconsumer.zk.driver import ZkDriver
+from zkconsumer.zk.security import ZkSecurity
 
 _CLUSTER_SECONDS = 10.0
 """A broker that is asked for the cluster has no longer to answer: there are others."""
@@ -90,7 +91,12 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         if self.config.offsets_storage == "kafka":
             self._answer_patience += self._offset_patience
             self._leave_patience += self._offset_patience
-        self._coordination = ZooKeeperCoordination(self._host, self._gate, self._session_timeout)
+        self._coordination = ZooKeeperCoordination(
+            self._host,
+            self._gate,
+            self._session_timeout,
+            protocol=self.config.security_protocol,
+        )
         self._cluster: ClusterWorker | None = None
         if self.config.bootstrap_servers:
             self._cluster = self._learn_from_brokers()
@@ -101,6 +107,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._coordination.on_session,
             self._coordination.on_watch,
             self._host.crash,
+            ZkSecurity(self.config),
         )
         try:
             self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
@@ -113,7 +120,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         """Let the coordination ask brokers for what is below ``/brokers``, or for brokers alone."""
         config, coordination = self.config, self._coordination
         timeout = min(config.socket_timeout_ms / 1000, _CLUSTER_SECONDS)
-        reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout)
+        reader = ClusterReader(config.bootstrap_servers, config.client_id, timeout, self._security)
         worker = ClusterWorker(reader, f"{self.consumer_id}_cluster")
         ids_only = config.brokers == "zookeeper"
         directory = ClusterDirectory(self._host, worker, ids_only, coordination.on_watch)
@@ -204,6 +211,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             lambda: plane.brokers,
             config.offsets_channel_socket_timeout_ms / 1000,
             config.offsets_channel_backoff_ms / 1000,
+            self._security,
         )
         return OffsetWorker(coordinator, self._offset_patience, f"{self.consumer_id}_offsets")
 

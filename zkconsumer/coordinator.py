@@ -192,6 +192,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             rebalance_timeout=config.max_poll_interval_ms / 1000,
             timeout=timeout,
             on_exchange=self._on_exchange,
+            security=self._security,
         )
 
     def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:

@@ -7,6 +7,7 @@ Foreign errors are mapped to these in exactly two places: ``zkconsumer.zk.driver
 
     ZkConsumerError
     +- ConfigError
+    +- AuthenticationError
     +- UsageError
     |  +- StreamsAlreadyCreatedError
     |  +- ConnectorClosedError
@@ -64,6 +65,16 @@ class ConfigError(ZkConsumerError):
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults: tuple[str, ...] = tuple(faults)
         super().__init__("; ".join(self.faults))
+
+
+class AuthenticationError(ZkConsumerError):
+    """A server and this client do not accept each other; the text names the key to correct.
+
+    Never retried: attempts with a wrong password can lock an account. A connector that meets it
+    ends its membership.
+    """
+
+    exit_code: ClassVar[int] = 2
 
 
 class UsageError(ZkConsumerError):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from zkconsumer.admin.reads import children, json_object
+from zkconsumer.config.security import SecurityKeys
 from zkconsumer.core.zookeeper.cluster import CLUSTER_ID, ClusterView, answer, is_of_cluster
 from zkconsumer.core.zookeeper.ops import Reply, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Script, read_many
@@ -38,6 +39,7 @@ class ClusterZk(BlockingZk):
         timeout: seconds to wait for ZooKeeper, and for each broker.
         bootstrap: where to find brokers; ``None``: only in ZooKeeper.
         client_id: sent to brokers.
+        security: how to encrypt and to log in; None is neither.
 
     Entering raises what ``BlockingZk`` raises, and BrokerUnavailableError, ConfigError.
     """
@@ -48,14 +50,18 @@ class ClusterZk(BlockingZk):
         timeout: float = 30.0,
         bootstrap: str | None = None,
         client_id: str = "zkconsumer-admin",
+        security: SecurityKeys | None = None,
     ) -> None:
-        super().__init__(connect, timeout)
+        super().__init__(connect, timeout, security)
         self._reader: ClusterReader | None = None
         if bootstrap is not None:
             # Not above: loading kafka-python takes longer than most commands.
             from zkconsumer.broker.cluster import ClusterReader
+            from zkconsumer.broker.security import KafkaSecurity
 
-            self._reader = ClusterReader(bootstrap, client_id, min(timeout, 10.0))
+            self._reader = ClusterReader(
+                bootstrap, client_id, min(timeout, 10.0), KafkaSecurity(security)
+            )
         self.live = True
         """Whether ZooKeeper lists brokers, or is the only place to find some."""
         self._view = ClusterView()

@@ -13,6 +13,7 @@ from typing import Final
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import LATEST, list_offsets
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
@@ -25,6 +26,7 @@ def fetch_log_ends(
     endpoints: Mapping[int, BrokerEndpoint],
     leaders: Mapping[TopicPartition, int],
     timeout: float,
+    security: KafkaSecurity | None = None,
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the next offset of each partition that could be asked for, and notes on the others.
 
@@ -45,18 +47,23 @@ def fetch_log_ends(
                 f"broker {broker} leads {_count(partitions)} but has no usable registration"
             )
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="zkconsumer-log-ends") as pool:
-        for found, remarks in pool.map(lambda part: _ask(part[0], part[1], timeout), reachable):
+        for found, remarks in pool.map(
+            lambda part: _ask(part[0], part[1], timeout, security), reachable
+        ):
             ends |= found
             notes += remarks
     return ends, notes
 
 
 def _ask(
-    endpoint: BrokerEndpoint, partitions: list[TopicPartition], timeout: float
+    endpoint: BrokerEndpoint,
+    partitions: list[TopicPartition],
+    timeout: float,
+    security: KafkaSecurity | None,
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     ends: dict[TopicPartition, int] = {}
     faults: defaultdict[str, list[TopicPartition]] = defaultdict(list)
-    connection = BrokerConnection(endpoint, CLIENT_ID, timeout, 0)
+    connection = BrokerConnection(endpoint, CLIENT_ID, timeout, 0, security)
     try:
         for batch in _batches(partitions):
             for partition, answer in list_offsets(connection, batch, LATEST).items():

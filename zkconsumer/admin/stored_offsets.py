@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from zkconsumer.admin.log_ends import CLIENT_ID
 from zkconsumer.broker.offset_coordinator import OffsetCoordinator
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError
 
@@ -21,6 +22,7 @@ def fetch_stored(
     endpoints: Sequence[BrokerEndpoint],
     wanted: Mapping[str, Sequence[TopicPartition]],
     timeout: float,
+    security: KafkaSecurity | None = None,
 ) -> tuple[dict[str, dict[TopicPartition, int]], list[str]]:
     """Return each group's offsets in Kafka, only where there is one, and notes on failures.
 
@@ -28,7 +30,9 @@ def fetch_stored(
     """
 
     def ask(group: str) -> tuple[dict[TopicPartition, int], str | None]:
-        offsets = OffsetCoordinator(group, CLIENT_ID, lambda: endpoints, timeout, _BACKOFF)
+        offsets = OffsetCoordinator(
+            group, CLIENT_ID, lambda: endpoints, timeout, _BACKOFF, security
+        )
         try:
             found = offsets.fetch(wanted[group], timeout)
         except BrokerError as error:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from zkconsumer.admin.change import (
     Deletion,
@@ -51,12 +51,16 @@ from zkconsumer.admin.topics import (
     unusable,
 )
 from zkconsumer.admin.verify import Finding, verify
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, is_legal_topic
 from zkconsumer.errors import GroupChangedError, GroupError, UnknownGroupError, ZnodeFormatError
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.security import KafkaSecurity
 
 
 class GroupSummary(NamedTuple):
@@ -103,15 +107,24 @@ class GroupTools:
     Args:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each broker.
+        security: how to encrypt and to log in; None is neither.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
     ``notes`` collects, one line each, what could not be read although the work went on.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
-    def __init__(self, zookeeper: str, timeout: float = 30.0, bootstrap: str | None = None) -> None:
-        self._zk = ClusterZk(zookeeper, timeout, bootstrap)
+    def __init__(
+        self,
+        zookeeper: str,
+        timeout: float = 30.0,
+        security: SecurityConfig | None = None,
+        bootstrap: str | None = None,
+    ) -> None:
+        self._keys = SecurityConfig() if security is None else security
+        self._zk = ClusterZk(zookeeper, timeout, bootstrap, security=self._keys)
         self._timeout = timeout
+        self._kafka: KafkaSecurity | None = None
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -125,6 +138,14 @@ class GroupTools:
         traceback: TracebackType | None,
     ) -> None:
         self._zk.__exit__(exc_type, exc, traceback)
+
+    def _security(self) -> KafkaSecurity:
+        # Not above: loading kafka-python takes longer than most of the other commands.
+        from zkconsumer.broker.security import KafkaSecurity
+
+        if self._kafka is None:
+            self._kafka = KafkaSecurity(self._keys)
+        return self._kafka
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -170,8 +191,9 @@ class GroupTools:
             if row.topic is not None and row.partition is not None:
                 partition = TopicPartition(row.topic, row.partition)
                 wanted.setdefault(row.group, []).append(partition)
-        endpoints = list(self._zk.run(read_brokers()).endpoints.values())
-        stored, notes = fetch_stored(endpoints, wanted, self._timeout)
+        found = self._zk.run(read_brokers(self._keys.security_protocol))
+        endpoints = list(found.endpoints.values())
+        stored, notes = fetch_stored(endpoints, wanted, self._timeout, self._security())
         self.notes += notes
         return with_stored_offsets(rows, stored)
 
@@ -315,7 +337,7 @@ class GroupTools:
     # -- inside --------------------------------------------------------------------------------
 
     def _all_topics(self, names: list[str]) -> tuple[dict[str, TopicSnapshot], BrokersSnapshot]:
-        brokers = self._zk.run(read_brokers())
+        brokers = self._zk.run(read_brokers(self._keys.security_protocol))
         topics = self._topics(names)
         for found in topics.values():
             self.notes += found.faults
@@ -355,9 +377,11 @@ class GroupTools:
             # Not above: loading kafka-python takes longer than most of the other commands.
             from zkconsumer.admin.log_ends import fetch_log_ends
 
-            brokers = self._zk.run(read_brokers())
+            brokers = self._zk.run(read_brokers(self._keys.security_protocol))
             self.notes += unusable(brokers, self._zk.has_bootstrap)
-            ends, notes = fetch_log_ends(brokers.endpoints, leaders(topics.values()), self._timeout)
+            ends, notes = fetch_log_ends(
+                brokers.endpoints, leaders(topics.values()), self._timeout, self._security()
+            )
             self.notes += notes
         return _Known(interpreted, topics, ends)
 

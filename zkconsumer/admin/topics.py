@@ -105,8 +105,8 @@ def read_topic(topic: str) -> Script[TopicSnapshot | None]:
     return TopicSnapshot(topic, replicas, states, tuple(faults))
 
 
-def read_brokers() -> Script[BrokersSnapshot]:
-    """Read where the brokers are."""
+def read_brokers(protocol: str = "PLAINTEXT") -> Script[BrokersSnapshot]:
+    """Read where the brokers are: their listeners of this ``security.protocol``."""
     listed = (yield from children(BROKER_IDS)) or []
     names = [name for name in listed if child_number(name) is not None]
     paths = [broker_path(int(name)) for name in names]
@@ -117,7 +117,7 @@ def read_brokers() -> Script[BrokersSnapshot]:
         if node is None:
             continue
         try:
-            endpoints[int(name)] = decode_broker(path, int(name), node.data)
+            endpoints[int(name)] = decode_broker(path, int(name), node.data, protocol)
         except ZnodeFormatError as fault:
             faults.append(str(fault))
     return BrokersSnapshot(endpoints, frozenset(map(int, names)), tuple(faults))

@@ -8,11 +8,13 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zkconsumer.broker.api_versions import METADATA
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.addresses import split_servers
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.zookeeper.cluster import ClusterView, PartitionView, TopicView
@@ -29,11 +31,14 @@ class ClusterReader:
         servers: as ``bootstrap.servers``.
         client_id: sent with every request.
         timeout: seconds for connecting and for each answer.
+        security: how to encrypt and to log in; None is PLAINTEXT.
 
     Raises ConfigError for a malformed ``servers``.
     """
 
-    def __init__(self, servers: str, client_id: str, timeout: float) -> None:
+    def __init__(
+        self, servers: str, client_id: str, timeout: float, security: KafkaSecurity | None = None
+    ) -> None:
         try:
             found = split_servers(servers)
         except ValueError as error:
@@ -41,6 +46,7 @@ class ClusterReader:
         self._servers = servers
         self._client_id = client_id
         self._timeout = timeout
+        self._security = KafkaSecurity() if security is None else security
         bootstrap = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(found)]
         self._known = KnownBrokers(bootstrap, lambda _broker: 0)
         self._connection: BrokerConnection | None = None
@@ -65,12 +71,12 @@ class ClusterReader:
                 continue
             self._known.answered(endpoint)
             self._known.learn(view.brokers)
-            return view
+            return replace(view, protocol=self._security.protocol)
         why = reasons[0] if reasons else "closed"
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         raise BrokerUnavailableError(
             f"bootstrap.servers={self._servers}: no broker can be used: {why}{more}; is this a "
-            "listener that offers PLAINTEXT?"
+            f"listener that offers {self._security.protocol}?"
         )
 
     def disconnect(self) -> None:
@@ -95,7 +101,9 @@ class ClusterReader:
     def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if self._connection is None or self._connection.endpoint != endpoint:
             self.disconnect()
-            self._connection = BrokerConnection(endpoint, self._client_id, self._timeout, 0)
+            self._connection = BrokerConnection(
+                endpoint, self._client_id, self._timeout, 0, self._security
+            )
         return self._connection
 
 

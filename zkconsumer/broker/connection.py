@@ -5,26 +5,32 @@ request and waits for its answer; any other thread may call ``abort`` to wake it
 
 The socket is a blocking one with kernel timeouts (``SO_RCVTIMEO``) and whole frames are received
 with ``MSG_WAITALL``: a thread that receives needs the interpreter lock once for each frame and not
-once for each segment, which matters while a consuming thread is busy decoding.
+once for each segment, which matters while a consuming thread is busy decoding. With TLS Python's
+own timeouts are used, and each record of TLS (16 KiB) is received by itself.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct, error as StructError
 from typing import Any, Final
 
 from zkconsumer.broker.api_versions import (
+    API_VERSIONS,
     FIND_COORDINATOR,
     LEGACY_VERSIONS,
     supported_versions,
 )
 from zkconsumer.broker.messages import ApiMessage, KafkaError
+from zkconsumer.broker.security import SASL_HANDSHAKE, KafkaSecurity, enabled_mechanisms
 from zkconsumer.core.common.error_codes import ErrorCode, name_of
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import (
+    AuthenticationError,
     BrokerError,
     BrokerUnavailableError,
     LeaderUnavailableError,
@@ -82,18 +88,29 @@ class BrokerConnection:
         client_id: sent with every request.
         timeout: seconds for connecting, and for an answer to arrive whole.
         receive_buffer_bytes: ``SO_RCVBUF``; 0 or less leaves the system's default.
+        security: how to encrypt and to log in; None is PLAINTEXT.
     """
 
     def __init__(
-        self, endpoint: BrokerEndpoint, client_id: str, timeout: float, receive_buffer_bytes: int
+        self,
+        endpoint: BrokerEndpoint,
+        client_id: str,
+        timeout: float,
+        receive_buffer_bytes: int,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._security = KafkaSecurity() if security is None else security
         self._client_id = client_id.encode()
         self._timeout = timeout
         self._receive_buffer = receive_buffer_bytes
         self._socket: socket.socket | None = None
         self._versions: Mapping[int, range] = LEGACY_VERSIONS
         self._correlation = 0
+        self._proven = False
+        """Whether the broker has answered anything but the question for its versions."""
+        self._renew_at: float | None = None
+        """When the broker ends the session that SASL began (``time.monotonic``)."""
         self._aborted = False
 
     @property
@@ -107,8 +124,14 @@ class BrokerConnection:
         Raises:
             BrokerUnavailableError: no connection, or the broker closed it at once.
             BrokerError: the answer cannot be read.
+            AuthenticationError: the broker and this client do not accept each other.
         """
         if self._socket is not None:
+            if self._renew_at is None or time.monotonic() < self._renew_at:
+                return
+            self.close()
+        if self._security.protocol != "PLAINTEXT":
+            self._open_secured()
             return
         # Brokers before 0.10 close the connection when they do not know the request. Others may
         # close it for a reason of the moment, so one is not enough.
@@ -131,6 +154,21 @@ class BrokerConnection:
         with mapped_errors(self.endpoint):
             self._connect()
         self._versions = LEGACY_VERSIONS
+
+    def _open_secured(self) -> None:
+        with mapped_errors(self.endpoint):
+            self._connect()
+        try:
+            self._versions = supported_versions(self) or LEGACY_VERSIONS
+            if self._security.sasl:
+                self._renew_at = self._security.log_in(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def highest(self, api_key: int) -> int:
+        """Return the highest version of a request that the broker knows, -1 if it knows none."""
+        return self._versions.get(api_key, range(0)).stop - 1
 
     def version(self, api_key: int, *wanted: int) -> int:
         """Return the first of ``wanted`` that the broker knows; opens the connection.
@@ -177,7 +215,7 @@ class BrokerConnection:
             )
         )
         try:
-            with mapped_errors(self.endpoint):
+            with mapped_errors(self.endpoint), self._explained(api_key):
                 sock.sendall(frame)
                 answer = self._receive(sock)
                 answered = _INT.unpack_from(answer)[0]
@@ -185,6 +223,7 @@ class BrokerConnection:
                 quirk = answered == 0 and api_key == FIND_COORDINATOR
                 if answered != correlation and not quirk:
                     raise ValueError("wrong correlation id")
+                self._proven = self._proven or api_key != API_VERSIONS
                 return answer[4:]
         except BaseException:
             self.close()
@@ -208,6 +247,7 @@ class BrokerConnection:
     def close(self) -> None:
         """Close the socket. The connection may be used again."""
         sock, self._socket = self._socket, None
+        self._renew_at = None
         if sock is not None:
             sock.close()
 
@@ -217,13 +257,16 @@ class BrokerConnection:
         sock = self._socket
         if sock is not None:
             try:
-                sock.shutdown(socket.SHUT_RDWR)
+                # Not SSLSocket's own, which would let the other thread go on without TLS.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 pass  # it is closed already
 
     def _connect(self) -> None:
         if self._aborted:
             raise OSError("the connection was given up")
+        self._security.check()
+        self._proven = False
         sock = socket.create_connection(
             (self.endpoint.host, self.endpoint.port), timeout=self._timeout
         )
@@ -231,6 +274,11 @@ class BrokerConnection:
             if self._receive_buffer > 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._security.context
+            if context is not None:
+                sock = self._encrypted(sock, context)
+                self._socket = sock
+                return
             sock.settimeout(None)
             seconds = int(self._timeout)
             timeval = Struct("@ll").pack(seconds, int((self._timeout - seconds) * 1e6) or 1)
@@ -244,9 +292,76 @@ class BrokerConnection:
             self.close()
             raise OSError("the connection was given up")
 
+    def _encrypted(self, sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """Carry out the handshake; the socket keeps its timeout."""
+        try:
+            return context.wrap_socket(sock, server_hostname=self.endpoint.host)
+        except ssl.SSLError as error:
+            self._security.tls_failed(self.endpoint, error)
+            self._look_for_plaintext()
+            raise
+        except ConnectionError:
+            self._look_for_plaintext()
+            raise
+
+    @contextmanager
+    def _explained(self, api_key: int) -> Iterator[None]:
+        """Find out whether it was for lack of TLS or SASL that a connection ended."""
+        try:
+            yield
+        except ssl.SSLError as error:
+            self._security.tls_failed(self.endpoint, error)
+            raise
+        except ConnectionError:
+            known = self._security.sasl or SASL_HANDSHAKE not in self._versions
+            first = not self._proven and api_key not in (API_VERSIONS, SASL_HANDSHAKE)
+            if first and not known and not self._aborted:
+                self._look_for_sasl()
+            raise
+
+    def _look_for_plaintext(self) -> None:
+        """Ask without TLS which versions the broker knows; nothing else is sent."""
+        probe = BrokerConnection(self.endpoint, "", self._timeout, 0)
+        try:
+            probe._connect()
+            plaintext = supported_versions(probe) is not None
+        except (OSError, BrokerError, AuthenticationError):
+            return
+        finally:
+            probe.close()
+        if plaintext:
+            self._security.refuse(
+                self.endpoint,
+                f"this listener speaks no TLS, but security.protocol={self._security.protocol}",
+            )
+
+    def _look_for_sasl(self) -> None:
+        """Ask on another connection; a listener with SASL closes on all other requests."""
+        probe = BrokerConnection(self.endpoint, "", self._timeout, 0, self._security)
+        try:
+            probe.open()
+            enabled = enabled_mechanisms(probe)
+        except BrokerError:
+            return
+        finally:
+            probe.close()
+        if enabled is not None:
+            wanted = "SASL_SSL" if self._security.context is not None else "SASL_PLAINTEXT"
+            self._security.refuse(
+                self.endpoint,
+                f"this listener wants SASL ({', '.join(enabled)}), but security.protocol="
+                f"{self._security.protocol}: set {wanted} and sasl.mechanism",
+            )
+
     def _receive(self, sock: socket.socket) -> memoryview:
         head = bytearray(4)
         _fill(sock, memoryview(head))
+        if head[:2] == b"\x15\x03" and self._security.context is None:
+            self._security.refuse(
+                self.endpoint,
+                f"this listener speaks TLS, but security.protocol={self._security.protocol}: set "
+                "SSL or SASL_SSL",
+            )
         size = _INT.unpack(head)[0]
         if size < 4:
             raise ValueError(f"a frame of {size} bytes")
@@ -261,8 +376,9 @@ class BrokerConnection:
 
 def _fill(sock: socket.socket, room: memoryview) -> None:
     """Receive until ``room`` is full. Raises ``OSError`` when the broker closes before."""
+    flags = 0 if isinstance(sock, ssl.SSLSocket) else socket.MSG_WAITALL
     while room:
-        got = sock.recv_into(room, len(room), socket.MSG_WAITALL)
+        got = sock.recv_into(room, len(room), flags)
         if not got:
             raise ConnectionResetError("the broker closed the connection")
         room = room[got:]

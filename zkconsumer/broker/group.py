@@ -33,6 +33,7 @@ from zkconsumer.broker.messages import (
     SyncGroupResponse,
 )
 from zkconsumer.broker.metadata import ask_metadata
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.core.coordinator import commands, events
@@ -86,6 +87,7 @@ class GroupClient:
         rebalance_timeout: float,
         timeout: float,
         on_exchange: OnExchange | None = None,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self._group = group
         self._client_id = client_id
@@ -95,6 +97,7 @@ class GroupClient:
         self._rebalance_timeout = rebalance_timeout
         self._timeout = timeout
         self._on_exchange = on_exchange
+        self._security = security
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[tuple[BrokerEndpoint, float], BrokerConnection] = {}
@@ -334,7 +337,9 @@ class GroupClient:
             if self._closed:
                 raise BrokerError("the member has given up")
             if key not in self._connections:
-                self._connections[key] = BrokerConnection(endpoint, self._client_id, key[1], 0)
+                self._connections[key] = BrokerConnection(
+                    endpoint, self._client_id, key[1], 0, self._security
+                )
             return self._connections[key]
 
     def _call(

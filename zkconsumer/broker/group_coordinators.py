@@ -40,6 +40,7 @@ from zkconsumer.broker.messages import (
     OffsetDeleteResponse,
 )
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
@@ -92,12 +93,14 @@ class GroupCoordinators:
         backoff: float = 0.2,
         place: Callable[[str], Hashable] = str,
         on_wait: Callable[[str], object] = lambda _what: None,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self._client_id = client_id
         self._brokers = brokers
         self._timeout = timeout
         self._patience = patience
         self._backoff = backoff
+        self._security = security
         self._connections: dict[BrokerEndpoint, BrokerConnection] = {}
         self._place = place
         self._on_wait = on_wait
@@ -350,7 +353,7 @@ class GroupCoordinators:
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:
             self._connections[endpoint] = BrokerConnection(
-                endpoint, self._client_id, self._timeout, 0
+                endpoint, self._client_id, self._timeout, 0, self._security
             )
         return self._connections[endpoint]
 

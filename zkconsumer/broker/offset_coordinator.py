@@ -23,6 +23,7 @@ from zkconsumer.broker.coordinator_calls import (
     settle,
     until,
 )
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
@@ -49,12 +50,14 @@ class OffsetCoordinator:
         brokers: Callable[[], Sequence[BrokerEndpoint]],
         timeout: float,
         backoff: float,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
         self._timeout = timeout
         self._backoff = backoff
+        self._security = security
         self._closed = threading.Event()
         self._connection: BrokerConnection | None = None
 
@@ -140,7 +143,7 @@ class OffsetCoordinator:
         raise TryAgainError(error)
 
     def _connect(self, endpoint: BrokerEndpoint) -> BrokerConnection:
-        return BrokerConnection(endpoint, self._client_id, self._timeout, 0)
+        return BrokerConnection(endpoint, self._client_id, self._timeout, 0, self._security)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -17,6 +17,7 @@ from zkconsumer.broker.fetch import BrokerFetcher
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -35,6 +36,7 @@ def commit_times(
     brokers: Mapping[int, BrokerEndpoint],
     client_id: str,
     timeout: float,
+    security: KafkaSecurity | None = None,
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the moment of each group's last commit of each partition, in ms since 1970.
 
@@ -46,7 +48,7 @@ def commit_times(
     for group in groups if partitions else ():
         by_partition[TopicPartition(OFFSETS_TOPIC, place(group, partitions))].add(group)
     connections = {
-        number: BrokerConnection(endpoint, client_id, timeout, 0)
+        number: BrokerConnection(endpoint, client_id, timeout, 0, security)
         for number, endpoint in brokers.items()
     }
     try:

@@ -27,6 +27,7 @@ from zkconsumer.cli.consume_output import Printer, as_json, as_value
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
 from zkconsumer.config.properties import read_properties
+from zkconsumer.config.security import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
@@ -246,6 +247,11 @@ def key_values(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             faults.append(f"--property {pair!r}: write KEY=VALUE")
+        elif name.strip() in SECRETS:
+            faults.append(
+                f"--property {name.strip()}: every user of this machine can read a command line; "
+                "write it into the file of --consumer-config or --command-config"
+            )
         else:
             given[name.strip()] = value.strip()
     if faults:
@@ -379,7 +385,8 @@ def signals_raise() -> Iterator[Callable[[], None]]:
 
 
 def _zookeeper(config: ConsumerConfig) -> BlockingZk:
-    return BlockingZk(config.zookeeper_connect, config.zookeeper_connection_timeout_ms / 1000)
+    timeout = config.zookeeper_connection_timeout_ms / 1000
+    return BlockingZk(config.zookeeper_connect, timeout, config)
 
 
 def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:

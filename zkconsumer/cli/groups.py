@@ -18,6 +18,7 @@ from zkconsumer.cli.tables import (
     zookeeper_options,
 )
 from zkconsumer.cli.watch import watch
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError
@@ -31,9 +32,9 @@ def groups() -> None:
 @groups.command("list")
 @zookeeper_options
 @format_options
-def list_(zookeeper: str, timeout: float, how: How) -> None:
+def list_(zookeeper: str, timeout: float, security: SecurityConfig, how: How) -> None:
     """List all groups with the number of registered members and of topics."""
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         rows = tools.summaries()
     print_notes(tools.notes)
     print_rows(GroupSummary._fields, rows, how)
@@ -64,6 +65,7 @@ def describe(
     kafka_offsets: bool,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
     bootstrap: str | None,
     how: How,
 ) -> None:
@@ -73,7 +75,7 @@ def describe(
     partitions has a row of its own. The host is known from consumer ids of the JVM's form. What
     cannot be found out is "-", with a note on standard error when a broker did not answer.
     """
-    with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.describe(
             _choose(tools, names, everything), lag=not no_lag, kafka_offsets=kafka_offsets
         )
@@ -136,6 +138,7 @@ def verify(
     seconds: float | None,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
     bootstrap: str | None,
     how: How,
 ) -> None:
@@ -156,7 +159,7 @@ def verify(
         noted: list[str] = []
 
         def look() -> list[Finding]:
-            with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
+            with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
                 chosen = _choose(tools, names, everything)
                 found = tools.verify(chosen, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
@@ -165,7 +168,7 @@ def verify(
 
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
-    with no_collector(), GroupTools(zookeeper, timeout, bootstrap) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         chosen = _choose(tools, names, everything)
         findings = tools.verify(chosen, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)
@@ -194,6 +197,7 @@ def delete(
     execute: bool,
     zookeeper: str,
     timeout: float,
+    security: SecurityConfig,
 ) -> None:
     """Delete groups without members, or one topic of them, from ZooKeeper.
 
@@ -204,7 +208,7 @@ def delete(
     if everything and topic is None:
         raise click.UsageError("--all goes with --topic only")
     refused = 0
-    with GroupTools(zookeeper, timeout) as tools:
+    with GroupTools(zookeeper, timeout, security) as tools:
         for group in _choose(tools, names, everything):
             try:
                 work = tools.delete if execute else tools.plan_delete

@@ -19,6 +19,7 @@ from zkconsumer.cli.tables import (
     print_rows,
     zookeeper_options,
 )
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError, OffsetsFileError
 
 
@@ -31,7 +32,13 @@ def offsets() -> None:
 @click.option("--group", "groups", multiple=True, help="Only this group; may be given repeatedly.")
 @click.option("--output", metavar="FILE", help="A new file; standard output without it.")
 @zookeeper_options
-def export(groups: tuple[str, ...], output: str | None, zookeeper: str, timeout: float) -> None:
+def export(
+    groups: tuple[str, ...],
+    output: str | None,
+    zookeeper: str,
+    timeout: float,
+    security: SecurityConfig,
+) -> None:
     """Write all stored offsets, one PATH:OFFSET line each, sorted.
 
     The format is that of kafka.tools.ExportZkOffsets. Znodes that hold no offset are left out with
@@ -39,7 +46,7 @@ def export(groups: tuple[str, ...], output: str | None, zookeeper: str, timeout:
     """
     if output is not None and os.path.lexists(output):
         raise ConfigError([f"--output: {output} exists: name a new file"])
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
         found = tools.export(groups or None)
     print_notes(tools.notes)
     text = render(found)
@@ -61,7 +68,13 @@ def export(groups: tuple[str, ...], output: str | None, zookeeper: str, timeout:
 @zookeeper_options
 @format_options
 def import_(
-    file: str, execute: bool, force: bool, zookeeper: str, timeout: float, how: How
+    file: str,
+    execute: bool,
+    force: bool,
+    zookeeper: str,
+    timeout: float,
+    security: SecurityConfig,
+    how: How,
 ) -> None:
     """Write the offsets in FILE to ZooKeeper; show what changes.
 
@@ -71,7 +84,7 @@ def import_(
     """
     with no_collector():
         wanted = parse(file, _read(file))
-    with no_collector(), GroupTools(zookeeper, timeout) as tools:
+    with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
         plan = tools.plan_import(wanted)
         print_notes(tools.notes)
         print_rows(Change._fields, plan.changes, how)

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.config.security import SecurityConfig
 
 How = Literal["table", "json", "csv"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,8 +28,30 @@ _RICH_ROWS: Final = 5_000
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
+def command_config(command: F) -> F:
+    """Add ``--command-config``, given to the command as ``security``."""
+    return click.option(
+        "--command-config",
+        "security",
+        metavar="FILE",
+        callback=lambda _context, _option, path: _security(path),
+        help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and those of "
+        "ZooKeeper (docs/how-to/secure.md).",
+    )(command)
+
+
+def _security(path: str | None) -> SecurityConfig:
+    if path is None:
+        return SecurityConfig()
+    found = SecurityConfig.from_properties(path)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return found
+
+
 def zookeeper_options(command: F) -> F:
-    """Add ``--zookeeper`` and ``--timeout``."""
+    """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (given as ``security``)."""
+    command = command_config(command)
     command = click.option(
         "--timeout",
         type=click.FloatRange(min=0.1),

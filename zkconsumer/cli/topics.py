@@ -8,6 +8,7 @@ from zkconsumer.admin.tools import GroupTools
 from zkconsumer.admin.topics import PartitionRow, TopicRow
 from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import How, format_options, print_notes, print_rows, zookeeper_options
+from zkconsumer.config.security import SecurityConfig
 
 
 @click.group()
@@ -19,9 +20,11 @@ def topics() -> None:
 @zookeeper_options
 @bootstrap_option
 @format_options
-def list_(zookeeper: str, timeout: float, bootstrap: str | None, how: How) -> None:
+def list_(
+    zookeeper: str, timeout: float, security: SecurityConfig, bootstrap: str | None, how: How
+) -> None:
     """List all topics, with the number of partitions that lack a leader or replicas."""
-    with GroupTools(zookeeper, timeout, bootstrap) as tools:
+    with GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.list_topics()
     print_notes(tools.notes)
     print_rows(TopicRow._fields, rows, how)
@@ -33,14 +36,19 @@ def list_(zookeeper: str, timeout: float, bootstrap: str | None, how: How) -> No
 @bootstrap_option
 @format_options
 def describe(
-    names: tuple[str, ...], zookeeper: str, timeout: float, bootstrap: str | None, how: How
+    names: tuple[str, ...],
+    zookeeper: str,
+    timeout: float,
+    security: SecurityConfig,
+    bootstrap: str | None,
+    how: How,
 ) -> None:
     """Show each partition's leader, leader epoch, in-sync replicas and replicas.
 
     The state is ok, under-replicated (a replica is not in sync) or leaderless (no leader, or one
     that is not registered).
     """
-    with GroupTools(zookeeper, timeout, bootstrap) as tools:
+    with GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         rows = tools.describe_topics(names or None)
     print_notes(tools.notes)
     print_rows(PartitionRow._fields, rows, how)

@@ -14,7 +14,9 @@ from typing import Any
 
 import click
 
+from zkconsumer.cli.consume import key_values
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
+from zkconsumer.config.properties import read_properties
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import RebalanceFailedError
@@ -28,7 +30,10 @@ from zkconsumer.runtime.streams import KafkaStream
 @click.option("--seconds", type=click.FloatRange(min=0), help="Leave after this time.")
 @click.option("--read", is_flag=True, help="Read messages and commit.")
 @click.option("--diagram", is_flag=True, help="At the end print a Mermaid sequence diagram.")
-@click.option("--property", "properties", metavar="KEY=VALUE", multiple=True)
+@click.option("--command-config", "file", metavar="FILE", help="Java .properties file.")
+@click.option(
+    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+)
 def trace(
     bootstrap_server: str,
     group: str,
@@ -36,6 +41,7 @@ def trace(
     seconds: float | None,
     read: bool,
     diagram: bool,
+    file: str | None,
     properties: tuple[str, ...],
 ) -> None:
     """Show what one member and the group's coordinator say to each other.
@@ -45,11 +51,9 @@ def trace(
     leave the group; two traces of one group show a rebalance.
     """
     config: dict[str, object] = {"heartbeat.interval.ms": "1000"}
-    for text in properties:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--property")
-        config[name] = value
+    if file is not None:
+        config |= {entry.key: entry.value for entry in read_properties(file)[0]}
+    config |= key_values(properties)
     config |= {"bootstrap.servers": bootstrap_server, "group.id": group}
     if not read:
         config["auto.commit.enable"] = "false"

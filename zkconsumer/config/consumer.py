@@ -15,6 +15,7 @@ from zkconsumer.config.keys import KEYS, ConsumerKeys
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import RENAMED, RULES, check_rules
+from zkconsumer.config.security import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 from zkconsumer.errors import ConfigError
 
 
@@ -123,10 +124,10 @@ def _examine(
     place: Callable[[str], str],
     notes: tuple[str, ...],
 ) -> Examination:
-    parsed = parse(KEYS, given, place=place, renamed=RENAMED)
+    parsed = parse(KEYS, given, place=place, renamed=RENAMED | SECURITY_NAMES)
     faults, warnings = list(parsed.faults), [*notes, *parsed.warnings]
     (faults if strict else warnings).extend(parsed.unknown)
-    broken, odd = check_rules(RULES, parsed, place)
+    broken, odd = check_rules(RULES + SECURITY_RULES, parsed, place)
     faults += broken
     warnings += odd
     if faults:

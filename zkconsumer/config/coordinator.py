@@ -16,6 +16,7 @@ from zkconsumer.config.keys import ConsumerKeys, servers_fault
 from zkconsumer.config.parse import parse
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.rules import FETCH_WAIT, Rule, check_rules
+from zkconsumer.config.security import RENAMED as SECURITY_NAMES, RULES as SECURITY_RULES
 from zkconsumer.config.table import REQUIRED, Check, Row, at_least, key, rows_of
 from zkconsumer.errors import ConfigError
 
@@ -256,8 +257,8 @@ def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> Coordi
     for name, words in VALUES.items():
         if (old := present.get(name)) in words:
             present[name] = words[str(old)]
-    parsed = parse(KEYS, present, place=place, renamed={})
-    broken, odd = check_rules(RULES, parsed, place)
+    parsed = parse(KEYS, present, place=place, renamed=SECURITY_NAMES)
+    broken, odd = check_rules(RULES + SECURITY_RULES, parsed, place)
     if faults := [*parsed.faults, *broken]:
         raise ConfigError(faults)
     quiet = ("zookeeper.connect has no effect",)

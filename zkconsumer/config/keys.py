@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.config.addresses import split_connect, split_servers
+from zkconsumer.config.security import SecurityKeys
 from zkconsumer.config.table import (
     REQUIRED,
     Check,
@@ -45,8 +46,11 @@ def servers_fault(value: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerKeys:
-    """The table. Times are in milliseconds, sizes in bytes; `ConsumerConfig` extends it."""
+class ConsumerKeys(SecurityKeys):
+    """The table, with those of security. Times are in milliseconds, sizes in bytes.
+
+    `ConsumerConfig` extends it.
+    """
 
     zookeeper_connect: str = key(
         "zookeeper.connect",
@@ -413,5 +417,10 @@ class ConsumerKeys:
     )
 
 
-KEYS: Final[tuple[Row, ...]] = rows_of(ConsumerKeys)
-"""All rows, in the order of the reference page."""
+SECURITY: Final = frozenset(row.name for row in rows_of(SecurityKeys))
+"""The names of the keys of security."""
+
+KEYS: Final[tuple[Row, ...]] = tuple(
+    sorted(rows_of(ConsumerKeys), key=lambda row: row.name in SECURITY)
+)
+"""All rows, in the order of the reference page: those of security come last."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from zkconsumer.config.password import HIDDEN, Password
 from zkconsumer.config.table import REQUIRED, Row, text_of
 
 _INT32 = range(-(2**31), 2**31)
@@ -62,7 +63,7 @@ def parse(
                 if row.ignored is not None:
                     warnings.append(f"{place(row.name)}{row.name} has no effect: {row.ignored}")
             else:
-                shown = _shown(present[row.name])
+                shown = HIDDEN if row.kind == "password" else _shown(present[row.name])
                 faults.append(f"{place(row.name)}{row.name}={shown}: {fault}")
         elif row.default is REQUIRED:
             meant = [name for name, near in nearest.items() if near == row.name]
@@ -108,6 +109,12 @@ def _typed(row: Row, raw: object) -> tuple[object, str | None]:
         value = {"true": True, "false": False}.get(value, value) if type(value) is str else value
         if type(value) is not bool:
             return None, "must be true or false, in lower case"
+    elif row.kind == "password":
+        value = Password(value) if isinstance(value, str) else value
+        if not isinstance(value, Password):
+            return None, f"must be a text, not {type(value).__name__}"
+    elif row.kind == "function":
+        pass  # its check knows
     elif not isinstance(value, str):
         return None, f"must be a text, not {type(value).__name__}"
     fault = row.check.fault(value) if row.check is not None else None

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from zkconsumer.config.parse import Parsed
 
-RENAMED: Final[Mapping[str, str]] = {
+RENAMED: Final[dict[str, str]] = {
     "autocommit.enable": "auto.commit.enable",
     "autooffset.reset": "auto.offset.reset",
     "backoff.increment.ms": "refresh.leader.backoff.ms",

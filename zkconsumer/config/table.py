@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 REQUIRED: Final = "(required)"
 """Stands where a default would, for a key that must be given."""
 
-Kind = Literal["int", "boolean", "string"]
+Kind = Literal["int", "boolean", "string", "password", "function"]
 Importance = Literal["high", "medium", "low"]
 
 

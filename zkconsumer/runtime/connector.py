@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Generic, Self
 
 from zkconsumer.broker.records import Decoder
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.keys import ConsumerKeys
 from zkconsumer.core.common import events
 from zkconsumer.core.common.commands import AnswerStart, Outcome
@@ -96,6 +97,7 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> None:
         self.config = config
         self._decoder = decoder
+        self._security = KafkaSecurity(config)
         self.consumer_id = make_consumer_id(
             config.group_id,
             config.consumer_id,
@@ -114,7 +116,7 @@ class StreamConnector(ABC, Generic[MachineT]):
         self._loop: MemberLoop[MachineT] | None = None
         self._plane: DataPlane | None = None
         self._closed = False
-        self._checks: list[Check] = []
+        self._checks: list[Check] = [self._security.check]
         """Of the threads that a member rests on, besides its own."""
         self._watchdog: Watchdog | None = None
         self._monitor: HealthMonitor | None = None
@@ -312,7 +314,9 @@ class StreamConnector(ABC, Generic[MachineT]):
         with self._lock:
             self._check_unused()
             self._open_journal()
-            manager = ConsumerFetcherManager(keys, keys.client_id, self._on_fetch_event)
+            manager = ConsumerFetcherManager(
+                keys, keys.client_id, self._on_fetch_event, self._security
+            )
             self._plane = DataPlane(
                 manager, streams, keys.release_wait_ms / 1000, self._when_stopped
             )

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from zkconsumer.core.common import commands, events
 from zkconsumer.core.common.types import BrokerEndpoint, ConsumerThreadId, TopicPartition
 from zkconsumer.errors import (
+    AuthenticationError,
     BrokerError,
     ConnectorClosedError,
     ConnectorFailedError,
@@ -289,11 +290,16 @@ class MemberLoop(Generic[MachineT]):
         Each step is taken whether or not those before it succeed.
         """
         self.ended = True
-        self.host.log(logging.CRITICAL, "the member has failed and leaves its group", error)
-        failure = ConnectorFailedError(
-            f"the connector has failed and leaves its group: {error!r}; the log of "
-            "zkconsumer.member has the traceback; shut this connector down and make a new one"
-        )
+        if isinstance(error, AuthenticationError):  # of the servers' making, and the text says all
+            text = f"{error}; the connector leaves its group"
+            self.host.log(logging.CRITICAL, text)
+        else:
+            text = (
+                f"the connector has failed and leaves its group: {error!r}; the log of "
+                "zkconsumer.member has the traceback; shut this connector down and make a new one"
+            )
+            self.host.log(logging.CRITICAL, "the member has failed and leaves its group", error)
+        failure = ConnectorFailedError(text)
         failure.__cause__ = error
         self.failure = failure
         steps: tuple[Action, ...] = (

@@ -84,6 +84,7 @@ class ZooKeeperCoordination:
         gate: opened for as long as the session surely lives.
         session_timeout: seconds, as configured; the server may grant less.
         observer: told of every operation.
+        protocol: ``security.protocol``.
     """
 
     zk: ZkPort
@@ -94,6 +95,7 @@ class ZooKeeperCoordination:
         gate: DeliveryGate,
         session_timeout: float,
         observer: MemberObserver | None = None,
+        protocol: str = "PLAINTEXT",
     ) -> None:
         self.offsets: OffsetPort | None = None
         """Set where offsets are stored in Kafka."""
@@ -105,6 +107,7 @@ class ZooKeeperCoordination:
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
+        self._protocol = protocol
         self.observer = observer
         self._member: MemberLoop[RebalanceMachine]
         self._context: ScriptContext | None = None
@@ -173,7 +176,9 @@ class ZooKeeperCoordination:
         member = self._member
         if event is SessionEvent.OPENED:
             spec = member.machine.spec
-            self._context = ScriptContext(spec, session_id, self._host.wall_ms, stored=self.stored)
+            self._context = ScriptContext(
+                spec, session_id, self._host.wall_ms, stored=self.stored, protocol=self._protocol
+            )
             self._ping()
             member.take(events.SessionOpened(session_id))
         elif event is SessionEvent.RESUMED:

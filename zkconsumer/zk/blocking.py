@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config.addresses import split_connect
+from zkconsumer.config.security import SecurityKeys
 from zkconsumer.core.zookeeper.ops import Code, Failed, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, attempt
 from zkconsumer.errors import ConfigError, SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkconsumer.zk.driver import ZkDriver
+from zkconsumer.zk.security import ZkSecurity
 
 AT_ONCE: Final = 32
 """Scripts under way at the same time in ``run_all``."""
@@ -28,18 +30,13 @@ _HASTY_CLOSE_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
-_REASONS: Final = {
-    Code.NO_AUTH: "the znode's access list does not allow it, and authentication with ZooKeeper is "
-    "not supported yet",
-    Code.AUTH_REQUIRED: "ZooKeeper requires clients to authenticate, which is not supported yet",
-}
-
 
 def refusal(refused: Refused) -> ZooKeeperError:
     """Return the error that names the znode which ZooKeeper refuses, and why."""
+    if refused.detail:
+        return ZooKeeperError(refused.detail)
     path = ascii(refused.path)[1:-1]  # a stranger may have named the znode
-    reason = _REASONS.get(refused.code, "ZooKeeper refuses the operation")
-    return ZooKeeperError(f"{path}: {reason}")
+    return ZooKeeperError(f"{path}: ZooKeeper refuses the operation")
 
 
 def or_refusal(script: Script[T]) -> Script[T | ZooKeeperError]:
@@ -62,11 +59,14 @@ class BlockingZk:
         connect: ``host:port,host:port/chroot``, as ``zookeeper.connect``.
         timeout: seconds that connecting may take, and that ZooKeeper may stay silent while an
             answer is waited for.
+        security: how to encrypt and to log in; None is neither.
 
     Raises ConfigError for a malformed ``connect``.
     """
 
-    def __init__(self, connect: str, timeout: float = 30.0) -> None:
+    def __init__(
+        self, connect: str, timeout: float = 30.0, security: SecurityKeys | None = None
+    ) -> None:
         try:
             self._hosts, chroot = split_connect(connect)
         except ValueError as error:
@@ -74,7 +74,12 @@ class BlockingZk:
         self._timeout = timeout
         self._opened = threading.Event()
         self._driver = ZkDriver(
-            self._hosts, chroot, timeout, self._session_changed, lambda _path: None
+            self._hosts,
+            chroot,
+            timeout,
+            self._session_changed,
+            lambda _path: None,
+            security=ZkSecurity(security),
         )
 
     def __enter__(self) -> Self:
@@ -99,6 +104,11 @@ class BlockingZk:
             self._opened.clear()
         elif event is SessionEvent.OPENED:
             self._opened.set()
+
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id, as access lists have them, of whom ZooKeeper takes this client for."""
+        return self._driver.identities
 
     def do(self, op: ZkOp) -> Reply:
         """Carry out one operation. Its ``Failed`` is returned; otherwise raises as ``run``."""

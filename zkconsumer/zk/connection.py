@@ -13,6 +13,8 @@ thread may call. Five differences from kazoo:
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
+- A server that refuses the client's identity or certificate ends the thread: it is not asked again.
+  TLS uses a context of ours, made once.
 
 kazoo has no interface for this, so ``check_kazoo`` compares the internals used here with those of
 the installed version. ``pyproject.toml`` allows one minor version.
@@ -25,21 +27,23 @@ import inspect
 import logging
 import math
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import kazoo
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped, ConnectionLoss
+from kazoo.exceptions import AuthFailedError, ConnectionDropped, ConnectionLoss, SASLException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import SASL, Connect
 from kazoo.protocol.states import KeeperState
 
 from zkconsumer.errors import UnsupportedLibraryError
+from zkconsumer.zk.security import ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
 
@@ -48,6 +52,9 @@ SUPPORTED: Final = ">=2.11,<2.12"
 _PASSWORD_BYTES: Final = 16
 """Length of a session's password, in all releases of ZooKeeper."""
 _RESTART_SECONDS: Final = 1.0
+_SASL_REQUESTS: Final = 8
+_SASL_DROPS: Final = 3
+"""How often in a row a connection may break while an identity that was accepted logs in."""
 _ABANDONED_SECONDS: Final = 0.5
 """How long ``stop`` waits for the thread once its socket is shut down."""
 
@@ -107,15 +114,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     Args:
         failed: called with what the handling of an answer, or of a watch event, raises.
+        context: of TLS; None: without.
     """
 
     connection: Connection | None = None
     workers: Sequence[threading.Thread]
     """The threads that handle answers and watch events."""
 
-    def __init__(self, failed: Callable[[BaseException], object]) -> None:
+    def __init__(
+        self, failed: Callable[[BaseException], object], context: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__()
         self._failed = failed
+        self._context = context
         self.workers = self._workers
 
     def _create_thread_worker(self, work_queue: Any) -> Any:
@@ -132,7 +143,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         if connection is not None and options.get("timeout"):
             share = options["timeout"] / len(connection.client.hosts)
             options["timeout"] = min(share, connection.silence)
-        return super().create_connection(*args, **options)
+        if self._context is None:
+            return super().create_connection(*args, **options)
+        sock = socket.create_connection(options["address"], options.get("timeout"))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return self._context.wrap_socket(sock, server_hostname=options["hostname"])
+        except BaseException:
+            sock.close()
+            raise
 
     def select(
         self,
@@ -165,9 +185,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         failing: Sequence[Any],
         timeout: float | None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
+        # What TLS has decrypted is no longer in the socket, and kazoo's loop waits for the socket.
+        decrypted = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
         found: tuple[list[Any], list[Any], list[Any]] = super().select(
-            reading, writing, failing, timeout
+            reading, writing, failing, 0 if decrypted else timeout
         )
+        found[0].extend(one for one in decrypted if one not in found[0])
         return found
 
 
@@ -177,13 +200,29 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     Args:
         client: made with a ``Handler`` of its own; not started.
         session_timeout: seconds, as asked of the server.
+        security: how to log in.
     """
 
     _connection_routine: Any
 
-    def __init__(self, client: KazooClient, session_timeout: float) -> None:
+    def __init__(
+        self, client: KazooClient, session_timeout: float, security: ZkSecurity | None = None
+    ) -> None:
         check_kazoo(client)
-        super().__init__(client, client._conn_retry.copy(), logger=client.logger)
+        self._security = ZkSecurity() if security is None else security
+        super().__init__(
+            client,
+            client._conn_retry.copy(),
+            logger=client.logger,
+            sasl_options=self._security.sasl,
+        )
+        self.settled = threading.Event()
+        """Set once the client is connected and logged in, or refused."""
+        self.refused: str | None = None
+        """Why no server is asked any more."""
+        self._logged_in = False
+        self._sasl_requests = 0
+        self._sasl_drops = 0
         self.granted = session_timeout
         """Session timeout in seconds: as the server granted it; as asked, until it has."""
         self._asked_timeout = session_timeout
@@ -275,7 +314,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
                 super().zk_loop()
             except BaseException:
                 logger.warning("the connection to ZooKeeper has failed", exc_info=True)
-            if stopped.is_set() or stopped.wait(_RESTART_SECONDS):
+            if self.refused or stopped.is_set() or stopped.wait(_RESTART_SECONDS):
                 break
             logger.warning("connecting to ZooKeeper again, with a new session")
         if self._abandoned:
@@ -298,15 +337,42 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         self._tried = hostip, port
         self._asked = None
         self._connecting = True
+        self._sasl_requests = 0
         try:
             found: tuple[float, float] = super()._connect(host, hostip, port)
-        except ConnectionDropped:
+        except (ConnectionDropped, ssl.SSLError) as error:
+            fault = error if isinstance(error, ssl.SSLError) else error.__context__
+            why = self._security.tls_refused(fault) if isinstance(fault, ssl.SSLError) else None
+            if why is not None:
+                self._refuse(f"ZooKeeper at {host}:{port}: {why}")
             self._refused()
             raise
+        except (AuthFailedError, SASLException) as error:
+            dropped = isinstance(error.__cause__, ConnectionDropped)
+            if dropped and self._logged_in and self._sasl_drops < _SASL_DROPS:
+                self._sasl_drops += 1  # the network may have failed: this identity was accepted
+                raise ConnectionDropped("the connection broke in the middle of SASL") from None
+            self._refuse(f"ZooKeeper at {host}:{port}: {self._security.sasl_refused()}")
+        self._logged_in = True
+        self._sasl_drops = 0
+        self.settled.set()
         self._connecting = False
         self._turned_away = None
         self._heard = time.monotonic()
         return found
+
+    def _refuse(self, why: str) -> NoReturn:
+        """Ask no server any more."""
+        self.refused = why
+        self.settled.set()
+        raise AuthFailedError(why) from None
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        if isinstance(request, SASL):
+            self._sasl_requests += 1
+            if self._sasl_requests > _SASL_REQUESTS:  # it knows no SASL, and answers without end
+                raise AuthFailedError("the server does not end the exchange")
+        super()._submit(request, timeout, xid)
 
     def _refused(self) -> None:
         """A server has ended the connection before it was one.
@@ -365,7 +431,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
 
 
 _OVERRIDDEN: Final = (
-    "stop zk_loop _expand_client_hosts _connect_attempt _connect _invoke _send_request "
+    "stop zk_loop _expand_client_hosts _connect_attempt _connect _invoke _submit _send_request "
     "_read_socket _read_response"
 )
 _CALLED: Final = (

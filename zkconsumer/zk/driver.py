@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -46,9 +47,10 @@ from zkconsumer.core.zookeeper.ops import (
     Value,
     ZkOp,
 )
-from zkconsumer.errors import ChrootMissingError, ZkUnavailableError
+from zkconsumer.errors import AuthenticationError, ChrootMissingError, ZkUnavailableError
 from zkconsumer.zk.connection import Connection, Handler
 from zkconsumer.zk.multiread import NO_NODE, MultiRead
+from zkconsumer.zk.security import HideSecrets, ZkSecurity
 
 logger = logging.getLogger("zkconsumer.zk")
 
@@ -71,6 +73,13 @@ _CODES: dict[type[kz.KazooException], Code] = {
     kz.SessionExpiredError: Code.SESSION_EXPIRED,
     kz.ConnectionClosedError: Code.SESSION_EXPIRED,
 }
+
+
+def _kazoo_logger() -> logging.Logger:
+    found = logging.getLogger("zkconsumer.zk.kazoo")
+    if not any(isinstance(one, HideSecrets) for one in found.filters):
+        found.addFilter(HideSecrets())
+    return found
 
 
 def code_of(error: BaseException) -> Code:
@@ -115,6 +124,7 @@ class ZkDriver:
         on_session: called with the event and the session id.
         on_watch: called with the path (without chroot) of each watch that fired.
         on_fault: called with what the handling of an answer raises, which is then never answered.
+        security: how to encrypt and to log in.
     """
 
     def __init__(
@@ -125,7 +135,9 @@ class ZkDriver:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
         on_fault: Callable[[BaseException], object] = _nothing,
+        security: ZkSecurity | None = None,
     ) -> None:
+        self._security = security = ZkSecurity() if security is None else security
         self._hosts = hosts
         self._chroot = chroot
         self._asked_timeout = session_timeout
@@ -141,10 +153,13 @@ class ZkDriver:
             timeout=session_timeout,
             # A pause between two tries must not be what ends a session.
             connection_retry={"max_tries": -1, "max_delay": min(2.0, session_timeout / 6)},
-            handler=Handler(on_fault),
-            logger=logging.getLogger("zkconsumer.zk.kazoo"),
+            handler=Handler(on_fault, security.context),
+            logger=_kazoo_logger(),
+            auth_data=security.auth_data,
+            default_acl=security.acl,
+            use_ssl=security.context is not None,
         )
-        self._connection = Connection(self._client, session_timeout)
+        self._connection = Connection(self._client, session_timeout, security)
         self._closing = threading.Lock()
         """Held by the thread that closes."""
         self._client.add_listener(self._state_changed)
@@ -167,6 +182,7 @@ class ZkDriver:
 
     def check(self) -> None:
         """Raise RuntimeError if one of kazoo's threads has ended before ``close``."""
+        self._check_refused()
         for thread in self._connection.threads:
             if not thread.is_alive() and not self._client._stopped.is_set():
                 raise RuntimeError(f"kazoo's thread {thread.name} has ended unexpectedly")
@@ -174,10 +190,17 @@ class ZkDriver:
     def start(self, connection_timeout: float) -> None:
         """Connect; takes ``connection_timeout`` seconds at most.
 
-        Raises ZkUnavailableError, or ChrootMissingError.
+        Raises ZkUnavailableError, ChrootMissingError, or AuthenticationError.
         """
         deadline = time.monotonic() + connection_timeout
-        if not self._client.start_async().wait(connection_timeout):
+        self._client.start_async()
+        settled = self._connection.settled.wait(connection_timeout)
+        try:
+            self._check_refused()
+        except AuthenticationError:
+            self.close(0.0)
+            raise
+        if not settled:
             self.close(0.0)
             raise self._unavailable(connection_timeout)
         if self._chroot:
@@ -188,6 +211,7 @@ class ZkDriver:
                 raise self._unavailable(connection_timeout) from error
             except kz.KazooException as error:
                 self.close(0.0)
+                self._check_refused()
                 raise self._no_start(error) from error
             if missing:
                 self.close()
@@ -197,10 +221,24 @@ class ZkDriver:
                 )
         self._look_for_multiread(min(deadline, time.monotonic() + self._asked_timeout))
 
+    @property
+    def identity(self) -> str:
+        """Who this client is for ZooKeeper, for people."""
+        return self._security.identity
+
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id of this client in access lists; an id of None stands for any."""
+        return self._security.identities
+
+    def _check_refused(self) -> None:
+        if self._connection.refused is not None:
+            raise AuthenticationError(self._connection.refused)
+
     def _no_start(self, error: kz.KazooException) -> ZkUnavailableError:
         reason = repr(error)
         if code_of(error) is Code.AUTH_REQUIRED:
-            reason = "requires clients to authenticate, which is not supported yet"
+            reason = f"requires clients to authenticate, and this is {self.identity}"
         return ZkUnavailableError(f"zookeeper.connect: {self._hosts}: {reason}")
 
     def _unavailable(self, seconds: float) -> ZkUnavailableError:
@@ -297,6 +335,7 @@ class ZkDriver:
             on_reply(Failed(Code.SESSION_EXPIRED))
             return
         self.operations += 1
+        on_reply = partial(self._explained, on_reply)
         if isinstance(op, GetMany):
             self._get_many(op, on_reply)
         elif isinstance(op, Multi):
@@ -304,6 +343,16 @@ class ZkDriver:
         else:
             result, convert = self._single(op)
             result.rawlink(partial(_deliver, convert, on_reply))
+
+    def _explained(self, on_reply: OnReply, reply: Reply) -> None:
+        """Hand on an answer; a refusal says whom ZooKeeper has refused."""
+        if isinstance(reply, Failed) and reply.code is Code.NO_AUTH:
+            who = f"the znode's access list does not allow it to {self.identity}"
+            reply = replace(reply, detail=who)
+        elif isinstance(reply, Failed) and reply.code is Code.AUTH_REQUIRED:
+            who = f"ZooKeeper requires clients to authenticate, and this is {self.identity}"
+            reply = replace(reply, detail=who)
+        on_reply(reply)
 
     def ping(self, on_answer: Callable[[], object]) -> None:
         """Ask the server anything; ``on_answer`` is called only when it answers.

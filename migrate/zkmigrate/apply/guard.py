@@ -14,6 +14,7 @@ register, and then changes nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -69,13 +70,19 @@ class Found:
     version: int = 0
     old_data: bytes = b""
 
-    @property
-    def may_register(self) -> bool:
-        """Whether the migrator, which has no identity, may register once the group is unlocked."""
+    def may_register(self, identities: Collection[tuple[str, str | None]]) -> bool:
+        """Whether the migrator may register once the group is unlocked.
+
+        ``identities``: scheme and id of the migrator; an id of None stands for any.
+        """
         entries = self.record or (self.acl.entries if self.acl else None)
         if entries is None:
             return True  # there is no such znode yet
-        return any(one.perms & CREATE and one.scheme in ("world", "ip") for one in entries)
+        return any(
+            one.perms & CREATE
+            and not {(one.scheme, one.who), (one.scheme, None)}.isdisjoint(identities)
+            for one in entries
+        )
 
 
 def look(group: str) -> Script[Found]:

@@ -94,11 +94,11 @@ class Steps:
         self.wait_for_earlier_runs(names_in(records), change.group)
         self.checks.as_expected(change, resumed)
         before = self._stores.zk.run(guard.look(change.group))
-        if not before.may_register:
+        if not before.may_register(self._stores.zk.identities):
             raise refused(
                 change.group,
                 f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
-                "allow znodes to be created there without an identity",
+                "allow its identity, as --command-config gives it, to create znodes there",
             )
         if journal is None:
             self.checks.znodes_as_expected(change, resumed)

@@ -79,7 +79,7 @@ def _offsets_in_zookeeper(
     """Return offsets in ZooKeeper, and how many groups cannot be read. No broker is asked."""
     found: dict[OffsetKey, int] = {}
     left_out = 0
-    with GroupTools(servers.zookeeper, servers.timeout) as tools:
+    with GroupTools(servers.zookeeper, servers.timeout, servers.security) as tools:
         names = which.of_store(tools.group_names, Store.ZOOKEEPER)
         progress.total = len(names)
         for start in range(0, len(names), _AT_ONCE):

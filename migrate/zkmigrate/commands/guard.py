@@ -89,7 +89,7 @@ def each_group(
     results: list[Result] = []
     with (
         Progress(verb) as progress,
-        BlockingZk(servers.zookeeper, servers.timeout) as zk,
+        BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk,
     ):
         names = _chosen(which, zk)
         progress.total = len(names)
@@ -130,7 +130,7 @@ def _hold(which: Selection, servers: Servers, how: How) -> None:
     """Own every partition of the chosen groups until Ctrl-C; say what happens to them."""
     from zkmigrate.apply.holding import HELD, LOCKED, NOT_MOVED, Holding
 
-    with BlockingZk(servers.zookeeper, servers.timeout) as zk:
+    with BlockingZk(servers.zookeeper, servers.timeout, servers.security) as zk:
         holding = Holding(zk, _chosen(which, zk))
         refused = 0
         try:

@@ -81,10 +81,10 @@ def _closed(stores: Stores, groups: Sequence[str]) -> dict[str, Problem]:
         name: findings.problem(
             Kind.CLOSED,
             f"/consumers/{name}/ids: its access list does not let zkmigrate register",
-            "allow znodes to be created there without an identity",
+            "allow its identity, as --command-config gives it, to create znodes there",
         )
         for name, one in zip(legal, found, strict=True)
-        if not isinstance(one, ZooKeeperError) and not one.may_register
+        if not isinstance(one, ZooKeeperError) and not one.may_register(stores.zk.identities)
     }
 
 

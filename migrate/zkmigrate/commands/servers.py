@@ -11,6 +11,7 @@ import click
 
 from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import print_notes, zookeeper_options
+from zkconsumer.config.security import SecurityConfig
 from zkmigrate.commands.progress import Progress
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Servers(NamedTuple):
     zookeeper: str
     timeout: float
     coordinator_timeout: float
+    security: SecurityConfig
     bootstrap: str | None = None
 
 
@@ -36,10 +38,11 @@ def server_options(command: F) -> F:
         zookeeper: str,
         timeout: float,
         coordinator_timeout: float,
+        security: SecurityConfig,
         bootstrap: str | None,
         **others: Any,
     ) -> Any:
-        servers = Servers(zookeeper, timeout, coordinator_timeout, bootstrap)
+        servers = Servers(zookeeper, timeout, coordinator_timeout, security, bootstrap)
         return command(servers=servers, **others)
 
     waiting = click.option(
@@ -59,7 +62,9 @@ def open_stores(servers: Servers, progress: Progress) -> Iterator[Stores]:
     # Not above: loading kafka-python takes longer than an export or a map of configurations.
     from zkmigrate.stores.sessions import Stores
 
-    where, timeout, coordinator_timeout, bootstrap = servers
-    with Stores(where, timeout, coordinator_timeout, progress.waiting, bootstrap) as stores:
+    where, timeout, coordinator_timeout, security, bootstrap = servers
+    with Stores(
+        where, timeout, coordinator_timeout, security, progress.waiting, bootstrap
+    ) as stores:
         print_notes(stores.faults)
         yield stores

@@ -17,6 +17,7 @@ from zkconsumer.admin.reads import json_object
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import read_many
@@ -46,11 +47,16 @@ class Logs:
     """
 
     def __init__(
-        self, zk: ClusterZk, brokers: Callable[[], Iterable[BrokerEndpoint]], timeout: float
+        self,
+        zk: ClusterZk,
+        brokers: Callable[[], Iterable[BrokerEndpoint]],
+        timeout: float,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self._zk = zk
         self._brokers = brokers
         self._timeout = timeout
+        self._security = security
         self._topics: dict[str, TopicState | None] = {}
         self._ranges: dict[str, dict[TopicPartition, LogRange]] = {}
         self._partitions = 0
@@ -178,7 +184,9 @@ class Logs:
 
     def _connection(self, endpoint: BrokerEndpoint) -> BrokerConnection:
         if endpoint not in self._connections:
-            self._connections[endpoint] = BrokerConnection(endpoint, CLIENT_ID, self._timeout, 0)
+            self._connections[endpoint] = BrokerConnection(
+                endpoint, CLIENT_ID, self._timeout, 0, self._security
+            )
         return self._connections[endpoint]
 
 

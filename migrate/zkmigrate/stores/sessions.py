@@ -19,6 +19,8 @@ from zkconsumer.admin.topics import read_brokers, read_topic
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.broker.group_coordinators import GroupCoordinators
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.zookeeper.cluster import CLUSTER_ID
 from zkconsumer.core.zookeeper.scripts.common import read_many
@@ -45,6 +47,7 @@ class Stores:
         zookeeper: ``host:port/chroot``.
         timeout: seconds to wait for ZooKeeper, and for each answer of a broker.
         coordinator_timeout: seconds to wait for a coordinator that moves, loads or is away.
+        security: how to encrypt and to log in; None is neither.
         on_wait: called with what is waited for, once for each wait.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``; needed when the cluster
             has left this ZooKeeper (KRaft).
@@ -57,10 +60,12 @@ class Stores:
         zookeeper: str,
         timeout: float = 30.0,
         coordinator_timeout: float = 60.0,
+        security: SecurityConfig | None = None,
         on_wait: Callable[[str], object] = lambda _what: None,
         bootstrap: str | None = None,
     ) -> None:
-        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID)
+        self._security = KafkaSecurity(security)
+        self.zk = ClusterZk(zookeeper, timeout, bootstrap, CLIENT_ID, security)
         self.timeout = timeout
         self.coordinator_timeout = coordinator_timeout
         self.faults: tuple[str, ...] = ()
@@ -80,13 +85,14 @@ class Stores:
             coordinator_timeout,
             place=self._offsets_partition,
             on_wait=on_wait,
+            security=self._security,
         )
-        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0))
+        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0), self._security)
 
     def __enter__(self) -> Self:
         self.zk.__enter__()
         try:
-            brokers = self.zk.run(read_brokers())
+            brokers = self.zk.run(read_brokers(self._security.protocol))
             if not brokers.endpoints and not brokers.faults:
                 raise MigrationError(
                     f"no broker is registered at {BROKER_IDS} of {self._where}: start the brokers, "
@@ -139,7 +145,7 @@ class Stores:
             )
 
     def _brokers(self) -> Sequence[BrokerEndpoint]:
-        return list(self.zk.run(read_brokers()).endpoints.values())
+        return list(self.zk.run(read_brokers(self._security.protocol)).endpoints.values())
 
     def _offsets_partition(self, group: str) -> Hashable:
         """The partition of ``__consumer_offsets`` whose leader is the group's coordinator."""
@@ -203,7 +209,7 @@ class Stores:
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
         count = sum(len(topic.partitions) for topic in topics.values())
         timeout = min(self.timeout, 10.0)
-        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout)
+        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout, self._security)
 
     def fetch(
         self, group: str, known: Collection[TopicPartition]

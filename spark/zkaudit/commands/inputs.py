@@ -41,6 +41,12 @@ _OPTIONS = (
         metavar="HOST:PORT,...",
         help="Brokers: read offsets that are stored in Kafka too.",
     ),
+    click.option(
+        "--command-config",
+        metavar="FILE",
+        help="Java .properties file for --bootstrap-server: security.protocol, sasl.*, ssl.*. "
+        "Spark's workers read it at the same path.",
+    ),
     click.option("--out", metavar="DIR", required=True, help="Where tables and the report go."),
     click.option(
         "--group", metavar="REGEX", help="Only groups whose whole name matches (a Java regex)."
@@ -70,7 +76,7 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from zkaudit.findings.base import Limits
         from zkaudit.job.audit import Options
 
-        names = ("logs", "servers", "journals", "bootstrap", "out", "group")
+        names = ("logs", "servers", "journals", "bootstrap", "command_config", "out", "group")
         limits = Limits(unowned_seconds=unowned_seconds)
         options = Options(**{name: given.pop(name) for name in names}, limits=limits)
         return command(options=options, **given)

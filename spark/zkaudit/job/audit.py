@@ -47,6 +47,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     journals: Sequence[str] = ()
     bootstrap: str | None = None
+    command_config: str | None = None
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
@@ -120,7 +121,7 @@ def audit(
     )
 
     registrations = lifetimes.registrations(lifetimes.lifetimes(events, "ids"))
-    stored = offsets.read(spark, options.bootstrap, options.group)
+    stored = offsets.read(spark, options.bootstrap, options.group, options.command_config)
     groups = events.names.select("chroot", "group").distinct().count()
     if options.group is not None and not options.growing and not groups:
         journal_lines = journals.lines(

@@ -6,6 +6,7 @@ that end, with kafka-python, in Spark's Python workers. What a transaction abort
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from zkaudit import schema
 from zkaudit.decode.offsets_topic import decode
 from zkaudit.errors import AuditError
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import BrokerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,16 +31,30 @@ if TYPE_CHECKING:
 TOPIC: Final = "__consumer_offsets"
 LAST_MS: Final = 32_503_680_000_000
 """The year 3000; any client can write any number, and what is not a time is left out."""
+_CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
 """A partition that gives nothing for so long cannot be read."""
 
 
-def read(spark: SparkSession, bootstrap: str | None, group: str | None = None) -> DataFrame:
-    """Rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex."""
+def read(
+    spark: SparkSession,
+    bootstrap: str | None,
+    group: str | None = None,
+    command_config: str | None = None,
+) -> DataFrame:
+    """Rows of ``schema.OFFSETS``; none without ``bootstrap``. ``group``: a Java regex.
+
+    ``command_config`` is the path of a file of client properties. Spark is given the path only,
+    so that no secret is in a plan, a log or the web page of Spark.
+    """
     if bootstrap is None:
         return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
     spark.dataSource.register(ZkauditOffsets)
-    rows = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap).load()
+    reader = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap)
+    if command_config is not None:
+        connect(bootstrap, command_config)  # a wrong secret ends the job before Spark's tasks
+        reader = reader.option("config", os.path.abspath(command_config))
+    rows = reader.load()
     return rows if group is None else rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
 
 
@@ -79,11 +97,50 @@ def commits(rows: DataFrame) -> DataFrame:
     )
 
 
-def consumer(bootstrap: str) -> KafkaConsumer:
-    """A consumer that joins no group and commits nothing. Raises AuditError."""
+def connect(bootstrap: str, config: str | None) -> dict[str, Any]:
+    """Return kafka-python's arguments of security, once a broker has accepted them.
+
+    kafka-python itself would ask again and again with a wrong secret. Raises ConfigError,
+    AuthenticationError; BrokerError when no broker of ``bootstrap`` answers.
+    """
+    from zkconsumer.broker.connection import BrokerConnection
+    from zkconsumer.broker.metadata import fetch_metadata
+    from zkconsumer.broker.security import KafkaSecurity
+    from zkconsumer.config.addresses import split_servers
+
+    if config is None:
+        return {}
+    security = KafkaSecurity(SecurityConfig.from_properties(config))
+    failed: BrokerError | None = None
+    try:
+        servers = split_servers(bootstrap)
+    except ValueError as error:
+        raise AuditError(f"--bootstrap-server {bootstrap}: {error}") from None
+    for host, port in servers:
+        connection = BrokerConnection(
+            BrokerEndpoint(-1, host, port), "zkaudit", _CONNECT_SECONDS, 0, security
+        )
+        try:
+            fetch_metadata(connection, [TOPIC])
+        except BrokerError as error:
+            failed = error
+        else:
+            return security.for_kafka_python()
+        finally:
+            connection.close()
+    assert failed is not None  # there is a server
+    raise failed
+
+
+def consumer(bootstrap: str, config: str | None = None) -> KafkaConsumer:
+    """A consumer that joins no group and commits nothing.
+
+    Raises AuditError, and what ``connect`` raises.
+    """
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
+    security = connect(bootstrap, config)
     try:
         return KafkaConsumer(
             bootstrap_servers=bootstrap.split(","),
@@ -92,6 +149,7 @@ def consumer(bootstrap: str) -> KafkaConsumer:
             enable_auto_commit=False,
             isolation_level="read_committed",
             exclude_internal_topics=False,
+            **security,
         )
     except (KafkaError, ValueError) as error:
         raise AuditError(f"--bootstrap-server {bootstrap}: {error}") from None
@@ -107,7 +165,10 @@ class _Range(InputPartition):
 
 
 class ZkauditOffsets(DataSource):
-    """``__consumer_offsets`` as it is now; option ``bootstrap``: HOST:PORT,..."""
+    """``__consumer_offsets`` as it is now; option ``bootstrap``: HOST:PORT,...
+
+    Option ``config``: path of a file of client properties.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -120,18 +181,19 @@ class ZkauditOffsets(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read what is there at planning."""
-        return _OffsetsReader(self.options["bootstrap"])
+        return _OffsetsReader(self.options["bootstrap"], self.options.get("config"))
 
 
 class _OffsetsReader(DataSourceReader):
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, config: str | None) -> None:
         self.bootstrap = bootstrap
+        self.config = config
 
     def partitions(self) -> list[InputPartition]:
         """One task for each partition that holds anything."""
         from kafka import TopicPartition
 
-        with closing(consumer(self.bootstrap)) as found:
+        with closing(consumer(self.bootstrap, self.config)) as found:
             numbers = sorted(found.partitions_for_topic(TOPIC) or ())
             places = [TopicPartition(TOPIC, number) for number in numbers]
             if not places:
@@ -145,15 +207,15 @@ class _OffsetsReader(DataSourceReader):
 
         assert isinstance(partition, _Range)
         wanted = schema.arrow_schema(schema.OFFSETS)
-        for rows in _records(self.bootstrap, partition):
+        for rows in _records(self.bootstrap, self.config, partition):
             yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
 
-def _records(bootstrap: str, part: _Range) -> Iterator[list[dict[str, Any]]]:
+def _records(bootstrap: str, config: str | None, part: _Range) -> Iterator[list[dict[str, Any]]]:
     from kafka import TopicPartition
 
     place = TopicPartition(TOPIC, part.partition)
-    with closing(consumer(bootstrap)) as found:
+    with closing(consumer(bootstrap, config)) as found:
         found.assign([place])
         found.seek(place, part.begin)
         at, deadline = part.begin, time.monotonic() + _STALL_SECONDS

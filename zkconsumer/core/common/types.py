@@ -62,7 +62,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where a broker can be reached: ``host`` and ``port`` of its PLAINTEXT listener."""
+    """Where a broker can be reached: ``host`` and ``port`` of the listener to use."""
 
     broker_id: int
     host: str

@@ -57,6 +57,8 @@ class ClusterView:
     cluster_id: str | None = None
     brokers: tuple[BrokerEndpoint, ...] = ()
     topics: Mapping[str, TopicView] = field(default_factory=dict)
+    protocol: str = "PLAINTEXT"
+    """Of these brokers' listeners, as in ``security.protocol``."""
 
 
 def is_cluster_path(path: str, ids_only: bool = False) -> bool:
@@ -140,7 +142,8 @@ def _document(view: ClusterView, path: str) -> Mapping[str, object] | None:
         case ["ids", name]:
             for broker in view.brokers:
                 if str(broker.broker_id) == name:
-                    return {"version": 1, "host": broker.host, "port": broker.port}
+                    listener = f"{view.protocol}://{broker.host}:{broker.port}"
+                    return {"version": 4, "endpoints": [listener]}
         case ["topics", topic] if topic in view.topics:
             one = view.topics[topic]
             replicas = {str(n): list(part.replicas) for n, part in one.partitions.items()}

@@ -251,23 +251,26 @@ def decode_offset(path: str, data: bytes) -> int:
     return offset
 
 
-def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
-    """Return where a broker's PLAINTEXT listener is (registrations of version 1 and later).
+def decode_broker(
+    path: str, broker_id: int, data: bytes, wanted: str = "PLAINTEXT"
+) -> BrokerEndpoint:
+    """Return where a broker's listener of a protocol is (registrations of version 1 and later).
 
-    Version 1 has host and port; later ones list endpoints, of which the first PLAINTEXT one counts
-    (Scala Broker.createBroker). Raises ZnodeFormatError when there is none: the old consumer
-    speaks neither TLS nor SASL.
+    Version 1 has host and port, and is PLAINTEXT; later ones list endpoints, of which the first one
+    of the protocol counts (Scala Broker.createBroker). Raises ZnodeFormatError when there is none.
     """
     document = _parse_object(path, data, MAX_ZNODE_BYTES)
     version = document.get("version")
     if type(version) is not int or version < 1:
         _refuse(path, "has no version of 1 or more")
-    if version == 1:
+    if version == 1 and wanted == "PLAINTEXT":
         host, port = document.get("host"), document.get("port")
         if not isinstance(host, str) or type(port) is not int:
             _refuse(path, "has no host and port")
         return _endpoint(path, broker_id, host, port)
     endpoints = document.get("endpoints")
+    if version == 1:
+        endpoints = ["PLAINTEXT://" + str(document.get("host")) + ":" + str(document.get("port"))]
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         _refuse(path, "has no list of endpoints, or its listener map is no object")
@@ -280,15 +283,16 @@ def decode_broker(path: str, broker_id: int, data: bytes) -> BrokerEndpoint:
         protocol = protocols.get(listener, listener)
         if not isinstance(protocol, str) or _PROTOCOL.fullmatch(protocol.upper()) is None:
             continue
-        if protocol.upper() == "PLAINTEXT":
+        if protocol.upper() == wanted:
             return _endpoint(path, broker_id, parts[2], int(parts[3]))
         name = "" if listener == protocol.upper() else f" as {_short(parts[1])}"
         offered.append(f"{protocol.upper()}{name} at {parts[2]}:{int(parts[3])}")
     found = ", ".join(offered[:4]) + " only" if offered else "no endpoint that can be read"
     raise ZnodeFormatError(
         path,
-        f"broker {broker_id} offers {found}: give a PLAINTEXT listener with bootstrap.servers "
-        "(--bootstrap-server HOST:PORT), or add one",
+        f"broker {broker_id} offers {found}, and security.protocol={wanted}: set it to what is "
+        f"offered, give a {wanted} listener with bootstrap.servers (--bootstrap-server HOST:PORT), "
+        "or add one",
     )
 
 

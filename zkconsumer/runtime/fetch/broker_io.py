@@ -14,6 +14,7 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetch import BrokerFetcher, FetchSession
 from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
 from zkconsumer.broker.metadata import fetch_metadata
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import ClusterMetadata, Got, Want
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
@@ -31,12 +32,20 @@ class BrokerIO:
         config: the keys in ``FetchConfig``.
         client_id: sent to brokers.
         counts: what is sent and received is added here.
+        security: of all connections.
     """
 
-    def __init__(self, config: FetchConfig, client_id: str, counts: FetchCounts) -> None:
+    def __init__(
+        self,
+        config: FetchConfig,
+        client_id: str,
+        counts: FetchCounts,
+        security: KafkaSecurity | None = None,
+    ) -> None:
         self._config = config
         self._client_id = client_id
         self._counts = counts
+        self._security = security
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
         """Written by the thread that asks, under the lock; ``abort`` reads it."""
@@ -112,6 +121,7 @@ class BrokerIO:
                 self._client_id,
                 self._config.socket_timeout_ms / 1000,
                 self._config.socket_receive_buffer_bytes,
+                self._security,
             )
             with self._lock:
                 self._connection = connection

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import BrokerError
+from zkconsumer.errors import AuthenticationError, BrokerError
 from zkconsumer.runtime.fetch.broker_io import BrokerIO
 from zkconsumer.runtime.fetch.events import FetchConfig, FetchEvent, OnEvent
 from zkconsumer.runtime.fetch.leaders import LeaderFinder
@@ -50,14 +51,20 @@ class ConsumerFetcherManager:
         config: the keys in ``FetchConfig``.
         client_id: sent to brokers, and part of the threads' names.
         on_event: called with every ``FetchEvent``.
+        security: of all connections to brokers.
     """
 
     def __init__(
-        self, config: FetchConfig, client_id: str, on_event: OnEvent | None = None
+        self,
+        config: FetchConfig,
+        client_id: str,
+        on_event: OnEvent | None = None,
+        security: KafkaSecurity | None = None,
     ) -> None:
         self.counts = FetchCounts()
         self._config = config
         self._client_id = client_id
+        self._security = security
         self._on_event = on_event
         self._table = FetchTable(config.num_consumer_fetchers)
         self._lock = threading.Lock()
@@ -155,7 +162,7 @@ class ConsumerFetcherManager:
     def _make(self, key: WorkerKey, worker: FetchWorker | LeaderFinder | None = None) -> _Thread:
         """The thread that steps ``worker``; without it, a new one."""
         config, clock = self._config, time.monotonic
-        broker = BrokerIO(config, self._client_id, self.counts)
+        broker = BrokerIO(config, self._client_id, self.counts, self._security)
         if key == LEADER_FINDER:
             name = f"{self._client_id}-leader-finder-thread"
             backoff = config.refresh_leader_backoff_ms / 1000
@@ -237,6 +244,8 @@ class _Thread(threading.Thread):
         """Ask the broker and handle what it answers."""
         try:
             self.worker.take(request, request.ask(self.broker))
+        except AuthenticationError as exc:  # the connector's checks end the member
+            self.worker.fail(request, BrokerError(str(exc)))
         except BrokerError as exc:
             if not self._aborted:
                 self.worker.fail(request, exc)

@@ -68,7 +68,7 @@ class ScriptContext:
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
     ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
-    have stored.
+    have stored. ``protocol`` is ``security.protocol``: which listener of a broker counts.
     """
 
     spec: MemberSpec
@@ -77,6 +77,7 @@ class ScriptContext:
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
     stored: CommitCounts = field(default_factory=CommitCounts)
+    protocol: str = "PLAINTEXT"
 
 
 def path_of(op: ZkOp | MultiOp) -> str:
@@ -86,6 +87,11 @@ def path_of(op: ZkOp | MultiOp) -> str:
     if isinstance(op, Multi):
         return path_of(op.ops[0]) if op.ops else ""
     return op.path
+
+
+def _refused(reply: Failed, path: str) -> Refused:
+    shown = ascii(path)[1:-1]  # a stranger may have named the znode
+    return Refused(reply.code, path, f"{shown}: {reply.detail}" if reply.detail else "")
 
 
 def attempt(op: ZkOp) -> Script[Reply]:
@@ -100,9 +106,9 @@ def attempt(op: ZkOp) -> Script[Reply]:
         if reply.code in _REFUSALS:
             index = reply.index or 0
             if isinstance(op, GetMany) and index < len(op.paths):
-                raise Refused(reply.code, op.paths[index])
+                raise _refused(reply, op.paths[index])
             culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
-            raise Refused(reply.code, path_of(culprit))
+            raise _refused(reply, path_of(culprit))
     return reply
 
 

@@ -63,13 +63,13 @@ def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
 
 
 def _endpoints(
-    nodes: Mapping[str, Node], quarantined: dict[str, str]
+    nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> tuple[BrokerEndpoint, ...]:
     endpoints = []
     for name, node in nodes.items():
         path = broker_path(int(name))
         try:
-            endpoints.append(decode_broker(path, int(name), node.data))
+            endpoints.append(decode_broker(path, int(name), node.data, ctx.protocol))
         except ZkConsumerError as fault:
             quarantined[path] = str(fault)
     return tuple(endpoints)
@@ -78,7 +78,7 @@ def _endpoints(
 def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[events.BrokersLoaded]:
     """Read ``/brokers/ids`` and leave a watch on the list."""
     nodes = yield from _broker_nodes(ctx)
-    return events.BrokersLoaded(command.token, _endpoints(nodes, {}))
+    return events.BrokersLoaded(command.token, _endpoints(nodes, {}, ctx))
 
 
 def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.ViewLoaded]:
@@ -92,7 +92,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
     spec, known = ctx.spec, command.known
     quarantined: dict[str, str] = {}
     broker_nodes = known.brokers or (yield from _broker_nodes(ctx))
-    brokers = _endpoints(broker_nodes, quarantined)
+    brokers = _endpoints(broker_nodes, quarantined, ctx)
     listing = yield from _listed(GetChildren(spec.paths.ids, True, True))
     assert isinstance(listing, Listing)
     registrations = yield from _registrations(known, listing, spec.paths.ids)
@@ -164,7 +164,7 @@ def _load_view_as_the_jvm(
     brokers: tuple[BrokerEndpoint, ...] = ()
     if command.scope is not Scope.GROUP:
         own = yield from read(GetData(spec.paths.member(spec.consumer_id)))
-        brokers = _endpoints((yield from _broker_nodes(ctx)), quarantined)
+        brokers = _endpoints((yield from _broker_nodes(ctx)), quarantined, ctx)
         if command.scope is Scope.OWN or not isinstance(own, Ok):
             view = GroupView(isinstance(own, Ok), brokers, {}, quarantined, {})
             return events.ViewLoaded(command.token, view)

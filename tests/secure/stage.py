@@ -1,0 +1,231 @@
+"""The clients of a secured cluster, and the tools that are tried against it.
+
+``SECURE=all`` runs every combination; without it a sample that has every mechanism and every tool.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+from kazoo.client import KazooClient
+from zkmigrate.cli import run as zkmigrate
+
+from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
+from zkconsumer.testing.secured import Authority, SecuredCluster
+
+EVERYTHING = os.environ.get("SECURE") == "all"
+VERSIONS = ("3.9",)
+TOPIC = "secured"
+MESSAGES = 40
+PARTITIONS = 2
+
+WAYS: Mapping[str, tuple[str, str | None, str]] = {
+    "PLAINTEXT": ("PLAINTEXT", None, "PLAINTEXT"),
+    "SSL": ("SSL", None, "SSL"),
+    "mTLS": ("SSL", None, "MTLS"),
+    "PLAIN": ("SASL_SSL", "PLAIN", "SASL_SSL"),
+    "SCRAM-256": ("SASL_SSL", "SCRAM-SHA-256", "SASL_SSL"),
+    "SCRAM-512": ("SASL_SSL", "SCRAM-SHA-512", "SASL_SSL"),
+    "OAUTHBEARER": ("SASL_SSL", "OAUTHBEARER", "SASL_SSL"),
+    "SCRAM-512 without TLS": ("SASL_PLAINTEXT", "SCRAM-SHA-512", "SASL_PLAINTEXT"),
+}
+"""Each way to reach a broker: security.protocol, mechanism, and the listener."""
+
+
+@dataclass
+class Stage:
+    """A secured cluster with a topic of ``MESSAGES`` messages."""
+
+    cluster: SecuredCluster
+    stranger: Authority
+    """An authority that no server trusts."""
+    numbers: Iterator[int]
+
+    def group(self) -> str:
+        """A name that no other test uses."""
+        return f"group-{next(self.numbers)}"
+
+    def properties(self, way: str) -> dict[str, str]:
+        """Those of a client that is let in."""
+        protocol, mechanism, listener = WAYS[way]
+        return self.cluster.client(protocol, mechanism, mtls=listener == "MTLS")
+
+    def wrong(self, way: str, folder: Path) -> tuple[dict[str, str], str]:
+        """Those of a client with a wrong secret, and the key that an error must name."""
+        given = self.properties(way)
+        if way == "SSL":
+            return given | {"ssl.truststore.location": str(self.stranger.ca)}, (
+                "ssl.truststore.location"
+            )
+        if way == "mTLS":
+            foreign = str(self.stranger.issue("foreign"))
+            return given | {"ssl.keystore.location": foreign}, "ssl.keystore.location"
+        if way == "OAUTHBEARER":
+            token = folder / "token"
+            token.write_text("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIiwiaWF0IjoxLCJleHAiOjJ9.")  # expired
+            del given["sasl.jaas.config"]
+            key = "sasl.oauthbearer.token.endpoint.url"
+            return given | {key: f"file://{token}"}, key
+        line = given["sasl.jaas.config"].replace(self.cluster.password, "not-the-password")
+        return given | {"sasl.jaas.config": line}, "sasl.jaas.config"
+
+    def zookeeper(self, way: str) -> str:
+        """``zookeeper.connect`` of a tree in which the broker has only this way's listener."""
+        return f"{self.cluster.zookeeper}/{WAYS[way][2]}"
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    """Write a file as an operator would, for himself only."""
+    path.touch(0o600)
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def make_trees(cluster: SecuredCluster) -> None:
+    """A chroot for each listener, as the cluster's own tree would be with this listener only."""
+    client = KazooClient(cluster.zookeeper)
+    client.start()
+    try:
+        broker = json.loads(client.get("/brokers/ids/0")[0])
+        topic = client.get(f"/brokers/topics/{TOPIC}")[0]
+        states = {
+            number: client.get(f"/brokers/topics/{TOPIC}/partitions/{number}/state")[0]
+            for number in range(PARTITIONS)
+        }
+        for name, port in cluster.ports.items():
+            only = broker | {"endpoints": [f"{name}://127.0.0.1:{port}"]}
+            client.create(f"/{name}/brokers/ids/0", json.dumps(only).encode(), makepath=True)
+            client.create(f"/{name}/brokers/topics/{TOPIC}", topic, makepath=True)
+            client.ensure_path(f"/{name}/consumers")
+            for number, state in states.items():
+                path = f"/{name}/brokers/topics/{TOPIC}/partitions/{number}/state"
+                client.create(path, state, makepath=True)
+    finally:
+        client.stop()
+        client.close()
+
+
+Tool = Callable[[Stage, str, dict[str, str], Path], None]
+"""Does its work with these properties; raises AssertionError or an error of ours."""
+
+
+class RefusedError(Exception):
+    """A command has ended with an error; the text is what it printed."""
+
+
+def _read_all(connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector) -> None:
+    with connector:
+        (stream,) = connector.create_message_streams({TOPIC: 1})[TOPIC]
+        seen = {int(message.value) for message in islice(stream, MESSAGES)}
+    assert seen == set(range(MESSAGES))
+
+
+def consume_on_zookeeper(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
+    """A member of a group in ZooKeeper reads everything."""
+    config = {
+        "zookeeper.connect": stage.zookeeper(way),
+        "group.id": stage.group(),
+        "auto.offset.reset": "smallest",
+        "consumer.timeout.ms": "20000",
+    }
+    file = write_properties(folder / "consumer.properties", config | properties)
+    _read_all(ZookeeperConsumerConnector(file))
+
+
+def consume_on_coordinator(
+    stage: Stage, way: str, properties: dict[str, str], folder: Path
+) -> None:
+    """A member of a group on the brokers reads everything."""
+    config = {
+        "bootstrap.servers": stage.cluster.at(WAYS[way][2]),
+        "group.id": stage.group(),
+        "auto.offset.reset": "earliest",
+        "consumer.timeout.ms": "20000",
+    }
+    file = write_properties(folder / "consumer.properties", config | properties)
+    _read_all(CoordinatorConsumerConnector(file))
+
+
+def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
+    """``zkmigrate plan``, ``apply`` and ``verify`` move a group to Kafka."""
+    group = stage.group()
+    client = KazooClient(stage.zookeeper(way))
+    client.start()
+    for number in range(PARTITIONS):
+        client.create(f"/consumers/{group}/offsets/{TOPIC}/{number}", b"7", makepath=True)
+    client.stop()
+    client.close()
+    file = write_properties(folder / "command.properties", properties)
+    plan = folder / f"{group}.plan"
+    servers = ["--zookeeper", stage.zookeeper(way), "--command-config", str(file)]
+    for words in (
+        ["plan", "--group", group, "--out", str(plan)],
+        ["apply", str(plan), "--execute"],
+        ["verify", str(plan)],
+    ):
+        if zkmigrate([*words, *servers]) != 0:
+            raise RefusedError
+    assert committed(stage, group) == dict.fromkeys(range(PARTITIONS), 7)
+
+
+def committed(stage: Stage, group: str) -> dict[int, int]:
+    """What Kafka holds for a group, asked without security."""
+    from kafka import KafkaConsumer
+
+    asked = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
+    try:
+        places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        return {place.partition: asked.committed(place) for place in places}
+    finally:
+        asked.close()
+
+
+def read_offsets(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
+    """zkaudit's reader of ``__consumer_offsets``, without Spark around it."""
+    from kafka import KafkaConsumer
+    from zkaudit.sources.offsets import _OffsetsReader
+
+    group = stage.group()
+    plain = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
+    plain.assign([TopicPartition(TOPIC, 0)])
+    plain.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
+    plain.close()
+    file = write_properties(folder / "command.properties", properties)
+    reader = _OffsetsReader(stage.cluster.at(WAYS[way][2]), str(file))
+    found = [
+        row
+        for part in reader.partitions()
+        for rows in reader.read(part)
+        for row in rows["group"].to_pylist()
+    ]
+    assert group in found
+
+
+TOOLS: Mapping[str, Tool] = {
+    "zookeeper": consume_on_zookeeper,
+    "coordinator": consume_on_coordinator,
+    "zkmigrate": move_a_group,
+    "zkaudit": read_offsets,
+}
+
+
+@dataclass
+class Timer:
+    """How long something took, in seconds."""
+
+    begun: float = 0.0
+    seconds: float = 0.0
+
+    def __enter__(self) -> Timer:
+        self.begun = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.monotonic() - self.begun

@@ -1,0 +1,58 @@
+"""Every way to reach a broker, with every tool: it works, and a wrong secret is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.secure.stage import EVERYTHING, TOOLS, WAYS, RefusedError, Stage, Timer
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.errors import AuthenticationError, ConnectorFailedError
+
+CELLS = [(way, tool) for way in WAYS for tool in TOOLS]
+SAMPLE = [
+    (way, tool) for way, tool in CELLS if tool == "coordinator" or way in ("mTLS", "SCRAM-512")
+]
+WRONG_SECONDS = 5.0
+
+
+@pytest.mark.parametrize(("way", "tool"), CELLS if EVERYTHING else SAMPLE)
+def test_the_right_secret_is_let_in(stage: Stage, way: str, tool: str, tmp_path: Path) -> None:
+    """Every tool does its whole work over every protocol and mechanism."""
+    TOOLS[tool](stage, way, stage.properties(way), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("way", "tool"), [cell for cell in (CELLS if EVERYTHING else SAMPLE) if cell[0] != "PLAINTEXT"]
+)
+def test_a_wrong_secret_is_refused_once(
+    stage: Stage,
+    way: str,
+    tool: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within 5 s, with the key to correct, after one attempt to log in, and never without one."""
+    properties, key = stage.wrong(way, tmp_path)
+    attempts: list[str] = []
+    log_in = KafkaSecurity.log_in
+
+    def counted(self: KafkaSecurity, connection: BrokerConnection) -> float | None:
+        attempts.append(connection.endpoint.host)
+        return log_in(self, connection)
+
+    monkeypatch.setattr(KafkaSecurity, "log_in", counted)
+    with (
+        Timer() as timer,
+        pytest.raises((AuthenticationError, ConnectorFailedError, RefusedError)) as caught,
+    ):
+        TOOLS[tool](stage, way, properties, tmp_path)
+    printed = capfd.readouterr()
+    told = f"{caught.value} {printed.err}"
+    assert key in told
+    assert "not-the-password" not in told + printed.out
+    assert len(attempts) == (1 if properties["security.protocol"].startswith("SASL") else 0)
+    assert timer.seconds < WRONG_SECONDS

@@ -1,0 +1,285 @@
+"""How connections to brokers are encrypted and who this client says it is.
+
+Owns the TLS context and the SASL exchange; kafka-python's classes make the mechanisms' messages.
+One object serves all connections of a member or a tool, on any thread. It remembers that a broker
+has refused its credentials, so that they are not sent a second time.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable
+from importlib import import_module
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
+from zkconsumer.config.security import SecurityConfig, SecurityKeys
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.errors import AuthenticationError, ConfigError, UnsupportedBrokerError
+from zkconsumer.tls import certificate_fault, for_brokers
+
+if TYPE_CHECKING:
+    from zkconsumer.broker.connection import BrokerConnection
+
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+_SHORT: Final = Struct(">h")
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
+_MAX_ROUNDS: Final = 8
+_UNSECURED_SECONDS: Final = 3600
+_MAX_TOKEN: Final = 1024 * 1024
+_RENEW_AT: Final = 0.85
+"""Part of a session's life after which a connection is made again, as in Kafka's client."""
+
+
+class KafkaSecurity:
+    """The security of all connections to the brokers of one cluster.
+
+    Args:
+        keys: checked configuration; without it, PLAINTEXT.
+
+    Raises ConfigError when certificates or keys cannot be read.
+    """
+
+    def __init__(self, keys: SecurityKeys | None = None) -> None:
+        self._keys = keys = SecurityConfig() if keys is None else keys
+        self.protocol = keys.security_protocol
+        self.sasl = keys.uses_sasl
+        self._context = for_brokers(keys) if keys.uses_tls else None
+        self._user = self._secret = ""
+        login = keys.login
+        if keys.uses_sasl and login is not None and "username" in login.options:
+            self._user = login.options["username"].value
+            self._secret = login.options["password"].value
+        self._token = _token_source(keys) if keys.sasl_mechanism == "OAUTHBEARER" else None
+        self._refused: AuthenticationError | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSecurity({self.protocol})"
+
+    @property
+    def refused(self) -> AuthenticationError | None:
+        """Why no connection is made any more."""
+        return self._refused
+
+    def check(self) -> None:
+        """Raise AuthenticationError once a broker and this client have not accepted each other."""
+        if self._refused is not None:
+            raise AuthenticationError(str(self._refused)) from None
+
+    def refuse(self, endpoint: BrokerEndpoint, why: str) -> NoReturn:
+        """Remember that there is no way to this cluster, and why. Raises AuthenticationError."""
+        self._refused = AuthenticationError(f"broker at {endpoint.host}:{endpoint.port}: {why}")
+        self.check()
+        raise AssertionError
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context; None without TLS."""
+        return self._context
+
+    def tls_failed(self, endpoint: BrokerEndpoint, error: ssl.SSLError) -> None:
+        """Raise AuthenticationError unless the connection only broke."""
+        why = certificate_fault(error, "ssl.")
+        if why == "it does not speak TLS at this port":
+            why = f"{why}, but security.protocol={self.protocol}"
+        if why is not None:
+            self.refuse(endpoint, why)
+
+    # -- SASL ----------------------------------------------------------------------------------
+
+    def log_in(self, connection: BrokerConnection) -> float | None:
+        """Carry out the SASL exchange on a new connection.
+
+        Returns when (``time.monotonic``) the connection has to be made again; None: never.
+        Raises AuthenticationError, and what ``BrokerConnection.exchange_opened`` raises.
+        """
+        endpoint, name = connection.endpoint, str(self._keys.sasl_mechanism)
+        if connection.highest(SASL_AUTHENTICATE) < 0:
+            raise UnsupportedBrokerError(
+                f"broker at {endpoint.host}:{endpoint.port}: SASL needs Kafka 1.0 or newer"
+            )
+        enabled, code = _handshake(connection, name)
+        if code == ErrorCode.ILLEGAL_SASL_STATE:
+            self.refuse(
+                endpoint,
+                f"this listener uses no SASL, but security.protocol={self.protocol}",
+            )
+        if code:
+            self.refuse(
+                endpoint,
+                f"sasl.mechanism={name} is not enabled there: it knows {', '.join(enabled)}",
+            )
+        mechanism = self._mechanism(name)
+        version = min(1, connection.highest(SASL_AUTHENTICATE))
+        lifetime = 0
+        for _ in range(_MAX_ROUNDS):
+            token = mechanism.auth_bytes()
+            body = _INT.pack(len(token)) + token
+            answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
+            code, message, reply, lifetime = _authenticated(bytes(answer), version)
+            if code:
+                self._denied(endpoint, message)
+            try:
+                mechanism.receive(reply)
+            except (ValueError, KeyError, IndexError):
+                self.refuse(
+                    endpoint,
+                    f"it does not know the password of {self._user} itself: it may be another "
+                    "server, or the password in sasl.jaas.config is wrong",
+                )
+            if mechanism.is_done():
+                break
+        if not mechanism.is_authenticated():
+            self._denied(endpoint, "")
+        return time.monotonic() + lifetime / 1000 * _RENEW_AT if lifetime > 0 else None
+
+    def _denied(self, endpoint: BrokerEndpoint, _message: str) -> NoReturn:
+        # The broker's own text is not repeated: it could hold what was sent.
+        name = self._keys.sasl_mechanism
+        if self._token is None:
+            key = f"sasl.jaas.config ({name}, user {self._user})"
+        elif self._keys.token_file is not None:
+            key = "the token of sasl.oauthbearer.token.endpoint.url"
+        elif self._keys.sasl_oauthbearer_token_provider is not None:
+            key = "the token of zkconsumer.sasl.oauthbearer.token.provider"
+        else:
+            key = "the unsecured token of sasl.jaas.config"
+        self.refuse(endpoint, f"it refuses {key}; nothing is tried again")
+
+    def _mechanism(self, name: str) -> Any:
+        kind = get_sasl_mechanism(name)
+        if self._token is not None:
+            return kind(sasl_oauth_token_provider=_Provider(self._token))
+        user = self._user
+        if name.startswith("SCRAM"):  # RFC 5802: these two cannot stand in a name
+            user = user.replace("=", "=3D").replace(",", "=2C")
+        return kind(sasl_mechanism=name, sasl_plain_username=user, sasl_plain_password=self._secret)
+
+    def for_kafka_python(self) -> dict[str, Any]:
+        """Return the arguments that a client of kafka-python takes."""
+        arguments: dict[str, Any] = {"security_protocol": self.protocol}
+        if self._context is not None:
+            arguments["ssl_context"] = self._context
+        if self.sasl:
+            arguments["sasl_mechanism"] = self._keys.sasl_mechanism
+            if self._token is not None:
+                arguments["sasl_oauth_token_provider"] = _Provider(self._token)
+            else:
+                arguments |= {
+                    "sasl_plain_username": self._user,
+                    "sasl_plain_password": self._secret,
+                }
+        return arguments
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
+    def __init__(self, source: Callable[[], str]) -> None:
+        super().__init__()
+        self._source = source
+
+    def token(self) -> str:
+        """A token."""
+        return self._source()
+
+
+def _token_source(keys: SecurityKeys) -> Callable[[], str]:
+    if keys.token_file is not None:
+        path = keys.token_file
+        return lambda: _token_of_file(path)
+    provider = keys.sasl_oauthbearer_token_provider
+    if provider is not None:
+        return _checked(_imported(provider) if isinstance(provider, str) else provider)
+    login = keys.login
+    assert login is not None  # the rules say so
+    user = login.options["unsecuredLoginStringClaim_sub"].value
+    return lambda: unsecured_token(user)
+
+
+def _token_of_file(path: str) -> str:
+    where = f"sasl.oauthbearer.token.endpoint.url=file://{path}"
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(_MAX_TOKEN).strip()
+    except OSError as error:
+        raise AuthenticationError(f"{where}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise AuthenticationError(f"{where}: is not a token in ASCII") from None
+    if not token:
+        raise AuthenticationError(f"{where}: the file is empty")
+    return token
+
+
+def _imported(name: str) -> Callable[[], object]:
+    key = f"zkconsumer.sasl.oauthbearer.token.provider={name}"
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([f"{key}: {error}"]) from None
+    if not callable(function):
+        raise ConfigError([f"{key}: is not a function"])
+    return function  # type: ignore[no-any-return]
+
+
+def _checked(function: Callable[[], object]) -> Callable[[], str]:
+    key = "zkconsumer.sasl.oauthbearer.token.provider"
+
+    def ask() -> str:
+        try:
+            token = function()
+        except Exception as error:  # noqa: BLE001 - the application's own; its text may be a secret
+            kind = type(error).__name__
+            raise AuthenticationError(f"{key}: the function raised {kind}") from None
+        if not isinstance(token, str) or not token:
+            raise AuthenticationError(f"{key}: the function returned no text")
+        return token
+
+    return ask
+
+
+def unsecured_token(user: str) -> str:
+    """Return an unsigned JWS, as Kafka's ``OAuthBearerUnsecuredLoginCallbackHandler`` makes it."""
+    now = int(time.time())
+    claims = {"sub": user, "iat": now, "exp": now + _UNSECURED_SECONDS}
+    parts = ({"alg": "none"}, claims)
+    texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
+    return b".".join(texts).decode() + "."
+
+
+def enabled_mechanisms(connection: BrokerConnection) -> tuple[str, ...] | None:
+    """Return what a listener with SASL offers; None: it uses none. Sends no credentials."""
+    enabled, code = _handshake(connection, "")
+    return enabled if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM else None
+
+
+def _handshake(connection: BrokerConnection, name: str) -> tuple[tuple[str, ...], int]:
+    """What the listener offers, and its error code (SaslHandshake version 1)."""
+    data = name.encode()
+    answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, 1, _SHORT.pack(len(data)) + data))
+    (code,) = _SHORT.unpack_from(answer)
+    (count,) = _INT.unpack_from(answer, 2)
+    at, found = 6, []
+    for _ in range(min(max(count, 0), 64)):
+        (size,) = _SHORT.unpack_from(answer, at)
+        found.append(ascii(answer[at + 2 : at + 2 + max(size, 0)].decode("utf-8", "replace"))[1:-1])
+        at += 2 + max(size, 0)
+    return tuple(found), code
+
+
+def _authenticated(answer: bytes, version: int) -> tuple[int, str, bytes, int]:
+    """Code, message, the server's bytes and the session's life in ms (SaslAuthenticate)."""
+    (code,) = _SHORT.unpack_from(answer)
+    (size,) = _SHORT.unpack_from(answer, 2)
+    at = 4 + max(size, 0)
+    message = answer[4:at].decode("utf-8", "replace")
+    (size,) = _INT.unpack_from(answer, at)
+    reply = answer[at + 4 : at + 4 + max(size, 0)]
+    at += 4 + max(size, 0)
+    return code, message, reply, _LONG.unpack_from(answer, at)[0] if version else 0

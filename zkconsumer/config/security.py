@@ -1,0 +1,586 @@
+"""The keys of security: how to reach and convince brokers and ZooKeeper.
+
+Names and meanings are those of Kafka 3.9's clients (``SslConfigs``, ``SaslConfigs``) and, for
+``zookeeper.ssl.*``, of Kafka's brokers; keys that start with ``zkconsumer.`` are this library's.
+Holds values only: the files that they name are read where connections are made. Immutable; any
+thread may read it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, Final, Self
+from urllib.parse import unquote, urlsplit
+
+from zkconsumer.config.jaas import DIGEST, OAUTH, PLAIN, SCRAM, JaasEntry, parse_jaas
+from zkconsumer.config.parse import parse
+from zkconsumer.config.password import Password
+from zkconsumer.config.properties import read_properties
+from zkconsumer.config.rules import Rule, check_rules
+from zkconsumer.config.table import Check, Row, key, one_of, rows_of
+from zkconsumer.errors import ConfigError
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final[Mapping[str, str]] = {
+    "PLAIN": PLAIN,
+    "SCRAM-SHA-256": SCRAM,
+    "SCRAM-SHA-512": SCRAM,
+    "OAUTHBEARER": OAUTH,
+}
+"""Each mechanism of SASL, and the login module of its ``sasl.jaas.config``."""
+_STORE_TYPES: Final = ("PEM", "JKS", "PKCS12")
+_TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_SPOKEN: Final = "the newest version that both sides speak is used; see ssl.enabled.protocols"
+
+
+def _jaas_fault(*modules: str) -> Check:
+    def fault(value: Password) -> str | None:
+        try:
+            entry = parse_jaas(value.value)
+        except ValueError as error:
+            return str(error)
+        if entry.module not in modules:
+            return f"{entry.module} does not belong here: use {' or '.join(modules)}"
+        if entry.module != OAUTH:
+            lacking = [name for name in ("username", "password") if not entry.options.get(name)]
+            if lacking:
+                return f'{entry.module} needs {lacking[0]}="..."'
+        elif entry.options and not entry.options.get("unsecuredLoginStringClaim_sub"):
+            return f'{entry.module} knows unsecuredLoginStringClaim_sub="..." only'
+        return None
+
+    return Check(f'`MODULE required username="..." password="...";` ({", ".join(modules)})', fault)
+
+
+def _digest_fault(value: Password) -> str | None:
+    user, colon, password = value.value.partition(":")
+    return None if user and colon and password else "must be USER:PASSWORD"
+
+
+def _versions_fault(value: str) -> str | None:
+    names = [name.strip() for name in value.split(",")]
+    wrong = [name for name in names if name not in _TLS_VERSIONS]
+    return f"{wrong[0]!r} is none of {', '.join(_TLS_VERSIONS)}" if wrong else None
+
+
+def _token_url_fault(value: str) -> str | None:
+    parts = urlsplit(value)
+    if parts.scheme == "file" and not parts.netloc and parts.path:
+        return None
+    return (
+        "must be file:///PATH of a file with a token: no token is fetched over HTTP; let a program "
+        "of your own write the file, or set zkconsumer.sasl.oauthbearer.token.provider"
+    )
+
+
+def _provider_fault(value: object) -> str | None:
+    if callable(value):
+        return None
+    legal = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value)
+    return None if legal else "must be MODULE:FUNCTION, or a function where a mapping is given"
+
+
+def _store_type(what: str) -> Check:
+    def fault(value: str) -> str | None:
+        return None if value.upper() in _STORE_TYPES else f"must be {' or '.join(_STORE_TYPES)}"
+
+    return Check(f"PEM; {what} of another type is refused with the command to convert it", fault)
+
+
+_ENDPOINT_CHECK: Final = Check(
+    "https or empty",
+    lambda value: None if value.lower() in ("https", "") else "must be https, or empty",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityKeys:
+    """The table; `ConsumerKeys` extends it, and `SecurityConfig` holds these keys alone."""
+
+    security_protocol: str = key(
+        "security.protocol",
+        "string",
+        "PLAINTEXT",
+        "How brokers are spoken to: with TLS or without, with SASL or without. A broker is reached "
+        "at its first listener of this protocol",
+        check=one_of(*PROTOCOLS),
+        since="0.9",
+    )
+    sasl_mechanism: str | None = key(
+        "sasl.mechanism",
+        "string",
+        None,
+        "How this client proves who it is, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
+        "GSSAPI, is not supported. Brokers since 1.0",
+        check=one_of(*MECHANISMS),
+        since="0.9",
+    )
+    sasl_jaas_config: Password | None = key(
+        "sasl.jaas.config",
+        "password",
+        None,
+        "User and password, as a line of a JAAS file. With OAUTHBEARER, "
+        '`unsecuredLoginStringClaim_sub="USER"` makes an unsigned token, for tests',
+        check=_jaas_fault(PLAIN, SCRAM, OAUTH),
+        since="0.10.2",
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = key(
+        "sasl.oauthbearer.token.endpoint.url",
+        "string",
+        None,
+        "`file:///PATH` of a file that holds a token. It is read for every new connection, so "
+        "another program may renew it",
+        check=Check("file:///PATH", _token_url_fault),
+        since="3.1",
+    )
+    sasl_oauthbearer_token_provider: Any = key(
+        "zkconsumer.sasl.oauthbearer.token.provider",
+        "function",
+        None,
+        "A Python function without arguments that returns a token; it is called for every new "
+        "connection. In a file: MODULE:FUNCTION",
+        check=Check("MODULE:FUNCTION, or a function", _provider_fault),
+        since="zkconsumer",
+    )
+    ssl_truststore_location: str | None = key(
+        "ssl.truststore.location",
+        "string",
+        None,
+        "PEM file with the certificates of the authorities that sign brokers' certificates. "
+        "Without it those of the operating system count",
+        since="0.9",
+    )
+    ssl_truststore_certificates: str | None = key(
+        "ssl.truststore.certificates",
+        "string",
+        None,
+        "The same certificates as text, instead of a file",
+        since="2.7",
+    )
+    ssl_truststore_type: str | None = key(
+        "ssl.truststore.type",
+        "string",
+        None,
+        "Format of `ssl.truststore.location`; without it the file itself shows it",
+        check=_store_type("a truststore"),
+        since="0.9",
+    )
+    ssl_truststore_password: Password | None = key(
+        "ssl.truststore.password",
+        "password",
+        None,
+        "Password of a JKS truststore",
+        importance="low",
+        since="0.9",
+        ignored="a PEM truststore has no password",
+    )
+    ssl_keystore_location: str | None = key(
+        "ssl.keystore.location",
+        "string",
+        None,
+        "PEM file with this client's private key and its certificate chain, for brokers that want "
+        "a client certificate (mTLS)",
+        since="0.9",
+    )
+    ssl_keystore_certificate_chain: str | None = key(
+        "ssl.keystore.certificate.chain",
+        "string",
+        None,
+        "This client's certificate chain as text, instead of a file",
+        since="2.7",
+    )
+    ssl_keystore_key: Password | None = key(
+        "ssl.keystore.key",
+        "password",
+        None,
+        "This client's private key as text, with `ssl.keystore.certificate.chain`",
+        since="2.7",
+    )
+    ssl_keystore_type: str | None = key(
+        "ssl.keystore.type",
+        "string",
+        None,
+        "Format of `ssl.keystore.location`; without it the file itself shows it",
+        check=_store_type("a keystore"),
+        since="0.9",
+    )
+    ssl_keystore_password: Password | None = key(
+        "ssl.keystore.password",
+        "password",
+        None,
+        "Password of a JKS keystore",
+        importance="low",
+        since="0.9",
+        ignored="a PEM keystore has no password; its private key has ssl.key.password",
+    )
+    ssl_key_password: Password | None = key(
+        "ssl.key.password", "password", None, "Password of this client's private key", since="0.9"
+    )
+    ssl_endpoint_identification_algorithm: str = key(
+        "ssl.endpoint.identification.algorithm",
+        "string",
+        "https",
+        "`https` compares a broker's host name with its certificate. Empty does not: any "
+        "certificate of a trusted authority is then accepted for any broker",
+        check=_ENDPOINT_CHECK,
+        since="0.9",
+    )
+    ssl_enabled_protocols: str = key(
+        "ssl.enabled.protocols",
+        "string",
+        "TLSv1.2,TLSv1.3",
+        "Versions of TLS to speak, with brokers and ZooKeeper",
+        check=Check("TLSv1.2, TLSv1.3 or both", _versions_fault),
+        importance="low",
+        since="0.9",
+    )
+    ssl_protocol: str | None = key(
+        "ssl.protocol", "string", None, "Version of TLS", importance="low", ignored=_SPOKEN
+    )
+    zookeeper_ssl_client_enable: bool = key(
+        "zookeeper.ssl.client.enable",
+        "boolean",
+        False,
+        "Speak TLS with ZooKeeper; `zookeeper.connect` then names its secure ports",
+        since="2.5",
+    )
+    zookeeper_clientCnxnSocket: str | None = key(
+        "zookeeper.clientCnxnSocket",
+        "string",
+        None,
+        "Class of the JVM's connection to ZooKeeper",
+        importance="low",
+        since="2.5",
+        ignored="zookeeper.ssl.client.enable says all",
+    )
+    zookeeper_ssl_truststore_location: str | None = key(
+        "zookeeper.ssl.truststore.location",
+        "string",
+        None,
+        "As `ssl.truststore.location`, for ZooKeeper",
+        since="2.5",
+    )
+    zookeeper_ssl_truststore_type: str | None = key(
+        "zookeeper.ssl.truststore.type",
+        "string",
+        None,
+        "As `ssl.truststore.type`, for ZooKeeper",
+        check=_store_type("a truststore"),
+        since="2.5",
+    )
+    zookeeper_ssl_truststore_password: Password | None = key(
+        "zookeeper.ssl.truststore.password",
+        "password",
+        None,
+        "Password of a JKS truststore",
+        importance="low",
+        since="2.5",
+        ignored="a PEM truststore has no password",
+    )
+    zookeeper_ssl_keystore_location: str | None = key(
+        "zookeeper.ssl.keystore.location",
+        "string",
+        None,
+        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper wants a client certificate by "
+        "default",
+        since="2.5",
+    )
+    zookeeper_ssl_keystore_type: str | None = key(
+        "zookeeper.ssl.keystore.type",
+        "string",
+        None,
+        "As `ssl.keystore.type`, for ZooKeeper",
+        check=_store_type("a keystore"),
+        since="2.5",
+    )
+    zookeeper_ssl_keystore_password: Password | None = key(
+        "zookeeper.ssl.keystore.password",
+        "password",
+        None,
+        "Password of the private key in `zookeeper.ssl.keystore.location`",
+        since="2.5",
+    )
+    zookeeper_ssl_endpoint_identification_algorithm: str = key(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        "string",
+        "https",
+        "As `ssl.endpoint.identification.algorithm`, for ZooKeeper",
+        check=_ENDPOINT_CHECK,
+        since="2.5",
+    )
+    zookeeper_set_acl: bool = key(
+        "zookeeper.set.acl",
+        "boolean",
+        False,
+        "Znodes that this client creates may be changed by its own ZooKeeper identity only, and "
+        "read by all. All members and tools of the group then need the same identity",
+        since="0.9",
+    )
+    zookeeper_digest: Password | None = key(
+        "zkconsumer.zookeeper.digest",
+        "password",
+        None,
+        "USER:PASSWORD for ZooKeeper's digest authentication (`addauth digest`)",
+        check=Check("USER:PASSWORD", _digest_fault),
+        since="zkconsumer",
+    )
+    zookeeper_sasl_jaas_config: Password | None = key(
+        "zkconsumer.zookeeper.sasl.jaas.config",
+        "password",
+        None,
+        "User and password for SASL DIGEST-MD5 with ZooKeeper: the line of the JVM's `Client` "
+        "section. Needs `pip install 'zkconsumer[sasl]'`",
+        check=_jaas_fault(DIGEST),
+        since="zkconsumer",
+    )
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections to brokers are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether this client proves to brokers who it is by SASL."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def login(self) -> JaasEntry | None:
+        """What ``sasl.jaas.config`` says."""
+        return None if self.sasl_jaas_config is None else parse_jaas(self.sasl_jaas_config.value)
+
+    @property
+    def token_file(self) -> str | None:
+        """The path in ``sasl.oauthbearer.token.endpoint.url``."""
+        url = self.sasl_oauthbearer_token_endpoint_url
+        return None if url is None else unquote(urlsplit(url).path)
+
+    @property
+    def zookeeper_login(self) -> JaasEntry | None:
+        """What ``zkconsumer.zookeeper.sasl.jaas.config`` says."""
+        line = self.zookeeper_sasl_jaas_config
+        return None if line is None else parse_jaas(line.value)
+
+
+KEYS: Final[tuple[Row, ...]] = rows_of(SecurityKeys)
+"""All rows."""
+
+
+SECRETS: Final = frozenset(row.name for row in KEYS if row.kind == "password")
+"""The keys whose values are never shown."""
+
+
+def _sasl(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
+    if not protocol.startswith("SASL_"):
+        if given & {"sasl_mechanism", "sasl_jaas_config"}:
+            return (
+                f"security.protocol={protocol} uses no SASL, but sasl.* keys are given: set "
+                "SASL_SSL, or SASL_PLAINTEXT where the network is trusted"
+            )
+        return None
+    if mechanism is None:
+        return f"sasl.mechanism is missing: security.protocol={protocol} needs one of " + ", ".join(
+            MECHANISMS
+        )
+    login = None
+    if values["sasl_jaas_config"] is not None:
+        login = parse_jaas(values["sasl_jaas_config"].value)
+    if login is not None and login.module != MECHANISMS[mechanism]:
+        return (
+            f"sasl.jaas.config names {login.module}, but sasl.mechanism={mechanism} needs "
+            f"{MECHANISMS[mechanism]}"
+        )
+    if mechanism != "OAUTHBEARER":
+        return (
+            None if login else f"sasl.jaas.config is missing: sasl.mechanism={mechanism} needs it"
+        )
+    sources = (
+        values["sasl_oauthbearer_token_endpoint_url"],
+        values["sasl_oauthbearer_token_provider"],
+        login and login.options,
+    )
+    if sum(bool(source) for source in sources) == 1:
+        return None
+    return (
+        "sasl.oauthbearer.token.endpoint.url=file:///PATH, or "
+        "zkconsumer.sasl.oauthbearer.token.provider, must say where the token is: give one of them"
+    )
+
+
+def _tls(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["ssl_truststore_location"] and values["ssl_truststore_certificates"]:
+        return "ssl.truststore.location and ssl.truststore.certificates are both given: keep one"
+    chain, private = values["ssl_keystore_certificate_chain"], values["ssl_keystore_key"]
+    if values["ssl_keystore_location"] and (chain or private):
+        return "ssl.keystore.location and ssl.keystore.key are both given: keep one"
+    if (chain is None) != (private is None):
+        return "ssl.keystore.certificate.chain and ssl.keystore.key belong together: give both"
+    return None
+
+
+def _tls_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    stores = {"ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location"}
+    protocol = values["security_protocol"]
+    if not given & stores or protocol.endswith("SSL"):
+        return None
+    return (
+        f"security.protocol={protocol} uses no TLS, but certificates are given: set SSL or SASL_SSL"
+    )
+
+
+def _zookeeper(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["zookeeper_digest"] is not None and values["zookeeper_sasl_jaas_config"] is not None:
+        return (
+            "zkconsumer.zookeeper.digest and zkconsumer.zookeeper.sasl.jaas.config are both given: "
+            "keep one"
+        )
+    tls = values["zookeeper_ssl_client_enable"]
+    if not tls and given & {"zookeeper_ssl_truststore_location", "zookeeper_ssl_keystore_location"}:
+        return (
+            "zookeeper.ssl.client.enable is false, but certificates for ZooKeeper are given: set "
+            "it to true"
+        )
+    known = (
+        values["zookeeper_digest"],
+        values["zookeeper_sasl_jaas_config"],
+        tls and values["zookeeper_ssl_keystore_location"],
+    )
+    if values["zookeeper_set_acl"] and not any(known):
+        return (
+            "zookeeper.set.acl=true needs an identity: set zkconsumer.zookeeper.digest, "
+            "zkconsumer.zookeeper.sasl.jaas.config or zookeeper.ssl.keystore.location"
+        )
+    return None
+
+
+def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["security_protocol"] != "SASL_PLAINTEXT":
+        return None
+    return (
+        "security.protocol=SASL_PLAINTEXT encrypts nothing: whoever can read the network can "
+        "learn the secret, or enough to guess it; prefer SASL_SSL"
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "security.protocol",
+        "`sasl.mechanism` and its secret must be given with `SASL_SSL` and `SASL_PLAINTEXT`, and "
+        "only with these",
+        (
+            "security_protocol",
+            "sasl_mechanism",
+            "sasl_jaas_config",
+            "sasl_oauthbearer_token_endpoint_url",
+            "sasl_oauthbearer_token_provider",
+        ),
+        True,
+        _sasl,
+    ),
+    Rule(
+        "security.protocol",
+        "certificates need `SSL` or `SASL_SSL`",
+        ("security_protocol",),
+        True,
+        _tls_unused,
+    ),
+    Rule(
+        "ssl.keystore.key",
+        "a store is given as a file or as texts, not both; a key needs its certificate chain",
+        (
+            "ssl_truststore_location",
+            "ssl_truststore_certificates",
+            "ssl_keystore_location",
+            "ssl_keystore_certificate_chain",
+            "ssl_keystore_key",
+        ),
+        True,
+        _tls,
+    ),
+    Rule(
+        "zookeeper.set.acl",
+        "`zookeeper.set.acl` needs an identity, certificates need `zookeeper.ssl.client.enable`, "
+        "and there is one identity",
+        (
+            "zookeeper_digest",
+            "zookeeper_sasl_jaas_config",
+            "zookeeper_ssl_client_enable",
+            "zookeeper_ssl_keystore_location",
+            "zookeeper_set_acl",
+        ),
+        True,
+        _zookeeper,
+    ),
+    Rule(
+        "security.protocol",
+        "`SASL_PLAINTEXT` encrypts nothing",
+        ("security_protocol",),
+        False,
+        _clear_text,
+    ),
+)
+"""Checks over several keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(SecurityKeys):
+    """What a tool knows of security. Without a file: PLAINTEXT, and no identity."""
+
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_properties(cls, path: str | PathLike[str]) -> Self:
+        """Read a file of client properties (``--command-config``).
+
+        Keys that have nothing to do with security are passed over; an unknown key that looks like
+        one of security is a warning. Raises ConfigError with all faults.
+        """
+        entries, malformed = read_properties(path)
+        lines = {entry.key: entry.line for entry in entries}
+
+        def place(name: str) -> str:
+            return f"{fspath(path)}:{lines[name]}: " if name in lines else f"{fspath(path)}: "
+
+        return cls._examined({one.key: one.value for one in entries}, place, malformed)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
+        """As ``from_properties``, from keys and values."""
+        return cls._examined(mapping, lambda _: "", ())
+
+    @classmethod
+    def _examined(
+        cls,
+        given: Mapping[str, object],
+        place: Callable[[str], str],
+        malformed: Sequence[str],
+    ) -> Self:
+        near = {name: value for name, value in given.items() if is_security(name)}
+        parsed = parse(KEYS, near, place=place, renamed=RENAMED)
+        broken, odd = check_rules(RULES, parsed, place)
+        if faults := [*malformed, *parsed.faults, *broken]:
+            raise ConfigError(faults)
+        values: dict[str, Any] = dict(parsed.values)
+        return cls(**values, warnings=(*parsed.warnings, *odd, *parsed.unknown))
+
+
+RENAMED: Final[dict[str, str]] = {
+    "sasl.username": "sasl.jaas.config",
+    "sasl.password": "sasl.jaas.config",
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.key.location": "ssl.keystore.location",
+}
+"""Names of librdkafka, for the hint on unknown keys."""
+
+
+def is_security(name: str) -> bool:
+    """Whether a key is one of security, or looks like one."""
+    return name.startswith(
+        ("security.", "sasl.", "ssl.", "zookeeper.ssl.", "zookeeper.set.", "zookeeper.clientCnxn")
+    ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper."))

@@ -1,0 +1,264 @@
+"""A cluster whose brokers and ZooKeeper are secured: every protocol at a port of its own.
+
+Makes certificates with the library ``cryptography`` (installed for tests), and users whose
+passwords are made anew for each cluster. Used from one thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from zkconsumer.testing.cluster import LocalCluster
+from zkconsumer.testing.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
+from zkconsumer.testing.supervisor import Supervisor
+from zkconsumer.testing.waiting import free_port
+
+USER: Final = "alice"
+_HOST: Final = "127.0.0.1"
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+_DIGEST: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
+
+
+class Authority:
+    """A certificate authority with a key of its own. Files are written below ``directory``.
+
+    ``ca`` is the PEM file with its certificate.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.ca = directory / "ca.pem"
+        self.ca.write_text(self._signed(self._name, self._key.public_key(), None))
+
+    def issue(self, name: str, hosts: tuple[str, ...] = ()) -> Path:
+        """Return a PEM file with a new private key and its certificate chain.
+
+        ``hosts`` are the addresses or names that it is good for.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+        path = self._directory / f"{name}.pem"
+        chain = self._signed(subject, key.public_key(), hosts) + self.ca.read_text()
+        path.write_text(private + chain)
+        path.chmod(0o600)
+        return path
+
+    def _signed(self, subject: object, public: object, hosts: tuple[str, ...] | None) -> str:
+        """A certificate; of the authority itself without ``hosts``."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)  # type: ignore[arg-type]
+            .issuer_name(self._name)
+            .public_key(public)  # type: ignore[arg-type]
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=30))
+            .add_extension(x509.BasicConstraints(ca=hosts is None, path_length=None), True)
+        )
+        if hosts:
+            names: list[x509.GeneralName] = [
+                x509.IPAddress(ipaddress.ip_address(host))
+                if host[0].isdigit()
+                else x509.DNSName(host)
+                for host in hosts
+            ]
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
+        signed = builder.sign(self._key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM).decode()
+
+
+class SecuredCluster(LocalCluster):
+    """One ZooKeeper and one broker, which offer every protocol.
+
+    ``port`` of the broker and of ZooKeeper are those without security, for tests that prepare
+    something. ZooKeeper's ``secure_port`` speaks TLS and wants a client certificate. ``client``
+    makes the configuration of a client.
+    """
+
+    MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+    def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
+        super().__init__(kafka, 1, dir)
+        self.password: Final = secrets.token_hex(12)
+        """Of the user ``alice``, everywhere."""
+        self._inner = secrets.token_hex(12)
+        self.ports: Final = {
+            name: free_port() for name in ("PLAINTEXT", "SSL", "MTLS", "SASL_PLAINTEXT", "SASL_SSL")
+        }
+        """Port of each of the broker's listeners."""
+        self.secure_port: Final = free_port()
+        """ZooKeeper's port with TLS."""
+        self.certificates: Path
+        self.authority: Authority
+
+    def client(
+        self, protocol: str, mechanism: str | None = None, mtls: bool = False
+    ) -> dict[str, str]:
+        """Return the properties of a client that is allowed in."""
+        found = {"security.protocol": protocol}
+        if protocol.endswith("SSL"):
+            found["ssl.truststore.type"] = "PEM"
+            found["ssl.truststore.location"] = str(self.authority.ca)
+        if mtls:
+            found["ssl.keystore.type"] = "PEM"
+            found["ssl.keystore.location"] = str(self.certificates / "client.pem")
+        if mechanism is not None:
+            found["sasl.mechanism"] = mechanism
+            found["sasl.jaas.config"] = self.jaas(mechanism, USER, self.password)
+        return found
+
+    @staticmethod
+    def jaas(mechanism: str, user: str, password: str) -> str:
+        """Return the line of a client's JAAS configuration."""
+        if mechanism == "OAUTHBEARER":
+            return f'{_OAUTH} required unsecuredLoginStringClaim_sub="{user}";'
+        module = {"PLAIN": _PLAIN, "DIGEST-MD5": _DIGEST}.get(mechanism, _SCRAM)
+        return f'{module} required username="{user}" password="{password}";'
+
+    def at(self, listener: str) -> str:
+        """``127.0.0.1:PORT`` of one of the broker's listeners."""
+        return f"{_HOST}:{self.ports[listener]}"
+
+    def _start_zookeepers(self, supervisor: Supervisor, root: Path) -> None:
+        self.certificates = root / "certificates"
+        self.authority = Authority(self.certificates, "zkconsumer test authority")
+        self.authority.issue("server", (_HOST,))
+        self.authority.issue("client")
+        spec = zookeeper_spec(self.kafka, root)
+        jaas = root / "conf" / "zookeeper.jaas"
+        jaas.write_text(
+            f'Server {{ {_DIGEST} required user_{USER}="{self.password}" '
+            f'user_broker="{self._inner}"; }};\n'
+        )
+        jaas.chmod(0o600)
+        config = Path(spec.argv[-1])
+        store = self.certificates / "server.pem"
+        extra = {
+            "secureClientPort": self.secure_port,
+            "secureClientPortAddress": _HOST,
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            "authProvider.2": "org.apache.zookeeper.server.auth.X509AuthenticationProvider",
+            "ssl.keyStore.location": store,
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": self.authority.ca,
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+        }
+        with config.open("a") as file:
+            file.writelines(f"{key}={value}\n" for key, value in extra.items())
+        flags = (f"-Djava.security.auth.login.config={jaas}",)
+        self._servers = [Server(supervisor, _with_flags(spec, flags))]
+        self._servers[0].start()
+
+    def _broker(self, supervisor: Supervisor, root: Path, broker_id: int) -> Server:
+        self._servers[0].wait_ready()
+        zookeeper = self._servers[0].port
+        spec = broker_spec(
+            self.kafka, root, broker_id, 1, [zookeeper], self._listeners(), self.ports["PLAINTEXT"]
+        )
+        self._add_users(zookeeper)
+        return Server(supervisor, spec)
+
+    def _listeners(self) -> Mapping[str, str]:
+        # MTLS comes after SSL: clients take the first listener of a protocol, except where a test
+        # names the port itself.
+        listeners = ",".join(f"{name}://{_HOST}:{port}" for name, port in self.ports.items())
+        protocols = ",".join(f"{n}:{'SSL' if n == 'MTLS' else n}" for n in self.ports)
+        store = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.certificates / "server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.ca),
+        }
+        found = {
+            "listeners": listeners,
+            "listener.security.protocol.map": protocols,
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": ",".join(self.MECHANISMS),
+            "listener.name.mtls.ssl.client.auth": "required",
+            **store,
+        }
+        for name in ("sasl_plaintext", "sasl_ssl"):
+            prefix = f"listener.name.{name}"
+            found[f"{prefix}.plain.sasl.jaas.config"] = (
+                f'{_PLAIN} required user_{USER}="{self.password}";'
+            )
+            for mechanism in ("scram-sha-256", "scram-sha-512"):
+                found[f"{prefix}.{mechanism}.sasl.jaas.config"] = f"{_SCRAM} required;"
+            found[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
+                f'{_OAUTH} required unsecuredValidatorAllowableClockSkewMs="3000" '
+                'unsecuredLoginStringClaim_sub="broker";'
+            )
+        return found
+
+    def _add_users(self, zookeeper: int) -> None:
+        """Write the users of SCRAM, as ``kafka-configs`` does before a broker is there."""
+        from kazoo.client import KazooClient
+
+        value = {name: _scram(name, self.password) for name in self.MECHANISMS[1:3]}
+        client = KazooClient(f"{_HOST}:{zookeeper}")
+        client.start(STOP_SECONDS)
+        try:
+            path = f"/config/users/{USER}"
+            if not client.exists(path):
+                data = json.dumps({"version": 1, "config": value}).encode()
+                client.create(path, data, makepath=True)
+        finally:
+            client.stop()
+            client.close()
+
+
+def _scram(mechanism: str, password: str) -> str:
+    """What a broker stores of a SCRAM user (RFC 5802; Kafka's ScramCredentialUtils)."""
+    import base64
+    import hashlib
+    import hmac
+
+    name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    salt, rounds = os.urandom(16), 4096
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, rounds)
+    client = hmac.new(salted, b"Client Key", name).digest()
+    parts = {
+        "salt": salt,
+        "stored_key": hashlib.new(name, client).digest(),
+        "server_key": hmac.new(salted, b"Server Key", name).digest(),
+    }
+    texts = [f"{key}={base64.b64encode(value).decode()}" for key, value in parts.items()]
+    return ",".join([*texts, f"iterations={rounds}"])
+
+
+def _with_flags(spec: ServerSpec, flags: tuple[str, ...]) -> ServerSpec:
+    from dataclasses import replace
+
+    return replace(spec, argv=(spec.argv[0], *flags, *spec.argv[1:]))

@@ -1,0 +1,135 @@
+"""How connections to ZooKeeper are encrypted and who this client says it is.
+
+kazoo does the exchanges; this module gives it their parts, names the key to correct when one fails,
+and keeps secrets out of kazoo's log. Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from importlib.util import find_spec
+from typing import Any, Final
+
+from kazoo.protocol.serialization import SASL, Auth
+from kazoo.security import ACL, make_acl, make_digest_acl_credential
+
+from zkconsumer.config.password import HIDDEN
+from zkconsumer.config.security import SecurityConfig, SecurityKeys
+from zkconsumer.errors import ConfigError
+from zkconsumer.tls import certificate_fault, for_zookeeper
+
+_SASL_KEY: Final = "zkconsumer.zookeeper.sasl.jaas.config"
+_DIGEST_KEY: Final = "zkconsumer.zookeeper.digest"
+
+
+class ZkSecurity:
+    """The security of all connections of one client.
+
+    Args:
+        keys: checked configuration; without it, no TLS and no identity.
+
+    Raises ConfigError when certificates cannot be read, or a library is missing.
+    """
+
+    def __init__(self, keys: SecurityKeys | None = None) -> None:
+        self._keys = keys = SecurityConfig() if keys is None else keys
+        tls = keys.zookeeper_ssl_client_enable
+        self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
+        """The TLS context; None without TLS."""
+        if keys.zookeeper_login is not None and find_spec("puresasl") is None:
+            raise ConfigError([f"{_SASL_KEY} needs a library: run pip install 'zkconsumer[sasl]'"])
+
+    def __repr__(self) -> str:
+        return f"ZkSecurity({self.identity})"
+
+    @property
+    def identity(self) -> str:
+        """Who this client is, for people, with the key that says so."""
+        keys = self._keys
+        if keys.zookeeper_digest is not None:
+            user = keys.zookeeper_digest.value.partition(":")[0]
+            return f"the digest user {user} ({_DIGEST_KEY})"
+        login = keys.zookeeper_login
+        if login is not None:
+            return f"the SASL user {login.options['username'].value} ({_SASL_KEY})"
+        if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
+            return "the owner of the certificate in zookeeper.ssl.keystore.location"
+        return f"a client without identity (set {_DIGEST_KEY} or {_SASL_KEY})"
+
+    @property
+    def identities(self) -> tuple[tuple[str, str | None], ...]:
+        """Scheme and id of this client in access lists; an id of None stands for any."""
+        found: list[tuple[str, str | None]] = [("world", "anyone"), ("ip", None)]
+        keys = self._keys
+        if keys.zookeeper_digest is not None:
+            user, _, password = keys.zookeeper_digest.value.partition(":")
+            found.append(("digest", make_digest_acl_credential(user, password)))
+        if keys.zookeeper_login is not None:
+            found.append(("sasl", keys.zookeeper_login.options["username"].value))
+        if self.context is not None and keys.zookeeper_ssl_keystore_location is not None:
+            found.append(("x509", None))
+        return tuple(found)
+
+    @property
+    def acl(self) -> list[ACL] | None:
+        """The access list of the znodes that this client creates; None: open to all.
+
+        Source: Kafka's ``ZkData.defaultAcls``: all for the creator, reading for the world.
+        """
+        if not self._keys.zookeeper_set_acl:
+            return None
+        return [
+            make_acl("auth", "", all=True),
+            make_acl("world", "anyone", read=True),
+        ]
+
+    @property
+    def sasl(self) -> dict[str, str] | None:
+        """kazoo's ``sasl_options``; kazoo keeps them."""
+        login = self._keys.zookeeper_login
+        if login is None:
+            return None
+        options = login.options
+        return {
+            "mechanism": "DIGEST-MD5",
+            "username": options["username"].value,
+            "password": options["password"].value,
+        }
+
+    @property
+    def auth_data(self) -> list[tuple[str, str]]:
+        """kazoo's ``auth_data``."""
+        digest = self._keys.zookeeper_digest
+        return [] if digest is None else [("digest", digest.value)]
+
+    def sasl_refused(self) -> str:
+        """What to say when SASL has failed."""
+        return f"ZooKeeper refuses {self.identity}; nothing is tried again"
+
+    def tls_refused(self, error: ssl.SSLError) -> str | None:
+        """What to say when TLS has failed for good; None: the connection only broke."""
+        why = certificate_fault(error, "zookeeper.ssl.")
+        if why is None:
+            return None
+        if why.startswith("it does not speak TLS"):
+            why += "; with zookeeper.ssl.client.enable=true, zookeeper.connect names secure ports"
+        return why
+
+
+class HideSecrets(logging.Filter):
+    """Takes secrets out of what kazoo logs: requests that log in, and passwords of sessions."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; False drops it."""
+        if "passwd" in str(record.msg):
+            return False
+        if isinstance(record.args, tuple):
+            record.args = tuple(_hidden(one) for one in record.args)
+        return True
+
+
+def _hidden(value: Any) -> Any:
+    if isinstance(value, Auth):
+        return f"Auth(scheme={value.scheme!r}, auth={HIDDEN})"
+    return f"SASL({HIDDEN})" if isinstance(value, SASL) else value
