@@ -213,7 +213,7 @@ class Migrator:
             raise refused(
                 change.group,
                 f"{GroupPaths(change.group).ids}: the access list does not let zkmigrate register: "
-                "allow its identity to create znodes there (zkconsumer.zookeeper.digest and others)",
+                "allow its identity, as --command-config gives it, to create znodes there",
             )
         if journal is None:
             self._checks.znodes_as_expected(change, resumed)
