@@ -49,7 +49,7 @@ from zkconsumer.admin.topics import (
     topic_row,
 )
 from zkconsumer.admin.verify import Finding, verify
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -115,7 +115,7 @@ class GroupTools:
     def __init__(
         self, zookeeper: str, timeout: float = 30.0, security: SecurityConfig | None = None
     ) -> None:
-        self._keys = SecurityConfig() if security is None else security
+        self._keys = NO_SECURITY if security is None else security
         self._zk = BlockingZk(zookeeper, timeout, self._keys)
         self._timeout = timeout
         self._kafka: KafkaSecurity | None = None
