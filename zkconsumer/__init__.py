@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zkconsumer.core.common.topic_filter import Blacklist, TopicFilter, Whitelist
     from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
     from zkconsumer.errors import (
+        AuthenticationError,
         BrokerError,
         BrokerUnavailableError,
         ChrootMissingError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from zkconsumer.runtime.streams import ConsumerIterator, KafkaStream
 
 __all__ = [
+    "AuthenticationError",
     "Blacklist",
     "BrokerError",
     "BrokerUnavailableError",

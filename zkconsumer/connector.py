@@ -107,7 +107,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._coordination.on_session,
             self._coordination.on_watch,
             self._host.crash,
-            ZkSecurity(self.config),
+            security=ZkSecurity(self.config),
         )
         try:
             self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)

@@ -56,6 +56,7 @@ def test_a_broker_that_offers_no_plaintext_listener_is_named(
     bench.client.ensure_path("/" + chroot.partition("/")[2] + "/consumers/g")
     error = error_of(capsys, tmp_path, words, chroot)
     assert "broker 0 offers SASL_PLAINTEXT at h:9092 only" in error
+    assert "security.protocol=PLAINTEXT" in error
     assert "--bootstrap-server HOST:PORT" in error
     assert "chroot" not in error
 
@@ -91,16 +92,17 @@ def test_a_zookeeper_that_requires_sasl_is_named(
 ) -> None:
     """The error is one line that says that authentication is missing, not a refused operation."""
     error = error_of(capsys, tmp_path, ["assess", "--all"], strict + chrooted)
-    assert "requires clients to authenticate, which is not supported yet" in error
+    assert "requires clients to authenticate" in error
+    assert "zkconsumer.zookeeper.sasl.jaas.config" in error
 
 
 def test_a_znode_with_an_access_list_is_named(
     bench: Bench, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where an access list hides all groups, the error says that no identity can be given."""
+    """Where an access list hides all groups, the error says that no identity was given."""
     path = "/" + chroot.partition("/")[2] + "/consumers"
     bench.client.ensure_path(path)
     bench.client.set_acls(path, [make_acl("world", "anyone", admin=True)])
     error = error_of(capsys, tmp_path, ["export", "--all"], chroot)
     assert "/consumers: the znode's access list does not allow it" in error
-    assert "authentication with ZooKeeper is not supported yet" in error
+    assert "a client without identity (set zkconsumer.zookeeper.digest" in error

@@ -81,6 +81,7 @@ class SimulatedDriver:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
         on_fault: Callable[[BaseException], object],
+        security: object = None,
     ) -> None:
         self._switch = switch
         self.session_timeout = session_timeout

@@ -51,7 +51,7 @@ from zkconsumer.admin.topics import (
     unusable,
 )
 from zkconsumer.admin.verify import Finding, verify
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import Node
 from zkconsumer.core.zookeeper.scripts.common import Script
@@ -121,7 +121,7 @@ class GroupTools:
         security: SecurityConfig | None = None,
         bootstrap: str | None = None,
     ) -> None:
-        self._keys = SecurityConfig() if security is None else security
+        self._keys = NO_SECURITY if security is None else security
         self._zk = ClusterZk(zookeeper, timeout, bootstrap, security=self._keys)
         self._timeout = timeout
         self._kafka: KafkaSecurity | None = None

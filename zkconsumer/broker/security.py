@@ -17,7 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
-from zkconsumer.config.security import SecurityConfig, SecurityKeys
+from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
 from zkconsumer.errors import AuthenticationError, ConfigError, UnsupportedBrokerError
@@ -48,7 +48,7 @@ class KafkaSecurity:
     """
 
     def __init__(self, keys: SecurityKeys | None = None) -> None:
-        self._keys = keys = SecurityConfig() if keys is None else keys
+        self._keys = keys = NO_SECURITY if keys is None else keys
         self.protocol = keys.security_protocol
         self.sasl = keys.uses_sasl
         self._context = for_brokers(keys) if keys.uses_tls else None

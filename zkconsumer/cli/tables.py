@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 
 How = Literal["table", "json", "csv"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ def command_config(command: F) -> F:
 
 def _security(path: str | None) -> SecurityConfig:
     if path is None:
-        return SecurityConfig()
+        return NO_SECURITY
     found = SecurityConfig.from_properties(path)
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -584,3 +584,7 @@ def is_security(name: str) -> bool:
     return name.startswith(
         ("security.", "sasl.", "ssl.", "zookeeper.ssl.", "zookeeper.set.", "zookeeper.clientCnxn")
     ) or name.startswith(("zkconsumer.sasl.", "zkconsumer.zookeeper."))
+
+
+NO_SECURITY: Final = SecurityConfig.from_mapping({})
+"""PLAINTEXT brokers, and a ZooKeeper without TLS and identity."""

@@ -15,7 +15,7 @@ from kazoo.protocol.serialization import SASL, Auth
 from kazoo.security import ACL, make_acl, make_digest_acl_credential
 
 from zkconsumer.config.password import HIDDEN
-from zkconsumer.config.security import SecurityConfig, SecurityKeys
+from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.errors import ConfigError
 from zkconsumer.tls import certificate_fault, for_zookeeper
 
@@ -33,7 +33,7 @@ class ZkSecurity:
     """
 
     def __init__(self, keys: SecurityKeys | None = None) -> None:
-        self._keys = keys = SecurityConfig() if keys is None else keys
+        self._keys = keys = NO_SECURITY if keys is None else keys
         tls = keys.zookeeper_ssl_client_enable
         self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
         """The TLS context; None without TLS."""

@@ -78,11 +78,10 @@ class Found:
         entries = self.record or (self.acl.entries if self.acl else None)
         if entries is None:
             return True  # there is no such znode yet
-        return any(
-            one.perms & CREATE
-            and not {(one.scheme, one.who), (one.scheme, None)}.isdisjoint(identities)
-            for one in entries
-        )
+        may = {
+            (one.scheme, who) for one in entries if one.perms & CREATE for who in (one.who, None)
+        }
+        return not may.isdisjoint(identities)
 
 
 def look(group: str) -> Script[Found]:
