@@ -53,9 +53,9 @@ LEGACY_DEFAULTS = {
     "mirror.consumer.numthreads": 1,
 }
 OWN_DEFAULTS = {
+    "bootstrap.servers": "",
     "zkconsumer.profile": "default",
     "zkconsumer.brokers": "zookeeper",
-    "bootstrap.servers": "",
     "zkconsumer.roundrobin.hash": "topic-partition",
     "zkconsumer.reread.interval.ms": 30000,
     "zkconsumer.coalesce.ms": 50,

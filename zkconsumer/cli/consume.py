@@ -56,6 +56,13 @@ Output = Printer | FileSink
 
 @click.command()
 @click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Sets zookeeper.connect.")
+@click.option(
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT[,..]",
+    help="Sets bootstrap.servers. With --property zkconsumer.brokers=bootstrap ZooKeeper need not "
+    "know the brokers.",
+)
 @click.option("--group", help="Sets group.id.  [default: a new group, deleted at the end]")
 @click.option("--topic", help="Read this topic.")
 @click.option("--whitelist", metavar="REGEX", help="Read the topics whose whole name matches.")
@@ -107,6 +114,7 @@ Output = Printer | FileSink
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
 def consume(
     zookeeper: str | None,
+    bootstrap: str | None,
     group: str | None,
     topic: str | None,
     whitelist: str | None,
@@ -146,6 +154,7 @@ def consume(
     set_up_logging(verbose)
     config, generated = configure(
         zookeeper=zookeeper,
+        bootstrap=bootstrap,
         group=group,
         file=file,
         properties=properties if out is None else (*properties, "auto.commit.enable=false"),
@@ -192,6 +201,7 @@ def consume(
 def configure(
     *,
     zookeeper: str | None = None,
+    bootstrap: str | None = None,
     group: str | None = None,
     file: str | None = None,
     properties: Sequence[str] = (),
@@ -218,6 +228,8 @@ def configure(
         overrides["group.id"] = agreed or f"console-consumer-{_RANDOM.randrange(100_000):05d}"
     if zookeeper is not None:
         overrides["zookeeper.connect"] = zookeeper
+    if bootstrap is not None:
+        overrides["bootstrap.servers"] = bootstrap
     if timeout_ms is not None:
         overrides["consumer.timeout.ms"] = timeout_ms
     if from_beginning:
@@ -392,10 +404,11 @@ def _zookeeper(config: ConsumerConfig) -> BlockingZk:
 def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
     """Refuse what the JVM's tool refuses before it joins."""
     with _zookeeper(config) as zk:
-        if zk.run(children(BROKER_IDS)) is None:
+        if config.brokers == "zookeeper" and zk.run(children(BROKER_IDS)) is None:
             raise BrokerUnavailableError(
                 f"zookeeper.connect={config.zookeeper_connect}: there is no /brokers/ids, so no "
-                "broker uses this address; check the chroot after the hosts"
+                "broker uses this address; check the chroot after the hosts. If the brokers run "
+                "without ZooKeeper (KRaft), set bootstrap.servers and zkconsumer.brokers=bootstrap"
             )
         offsets = GroupPaths(config.group_id).offsets
         if from_beginning and zk.run(children(offsets)) is not None:

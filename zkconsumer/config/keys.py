@@ -331,6 +331,17 @@ class ConsumerKeys(SecurityKeys):
         importance="low",
         ignored=_LEFTOVER,
     )
+    bootstrap_servers: str = key(
+        "bootstrap.servers",
+        "string",
+        "",
+        "Brokers as host:port, separated by commas, that are asked where the brokers are, instead "
+        "of ZooKeeper. Needed where ZooKeeper lists none that can be used, and with "
+        "`zkconsumer.brokers=bootstrap`",
+        check=Check("host:port,host:port", servers_fault),
+        importance="high",
+        since="zkconsumer",
+    )
     profile: str = key(
         "zkconsumer.profile",
         "string",
@@ -350,17 +361,6 @@ class ConsumerKeys(SecurityKeys):
         "that the group can stay in ZooKeeper when its cluster goes over to KRaft; all members "
         "must be of this library then",
         check=one_of("zookeeper", "bootstrap"),
-        importance="high",
-        since="zkconsumer",
-    )
-    bootstrap_servers: str = key(
-        "bootstrap.servers",
-        "string",
-        "",
-        "Brokers as host:port, separated by commas, that are asked where the brokers are, instead "
-        "of ZooKeeper. Needed where ZooKeeper lists none that can be used, and with "
-        "`zkconsumer.brokers=bootstrap`",
-        check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="zkconsumer",
     )

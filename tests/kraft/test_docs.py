@@ -1,0 +1,57 @@
+"""The commands of ``docs/how-to/kraft.md`` do what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "kraft.md"
+
+
+def blocks() -> dict[str, str]:
+    """The scripts of the page by their marks."""
+    found = re.findall(r"<!-- test: (.+?) -->\n```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return dict(found)
+
+
+def test_the_pages_commands(left: Any, tmp_path: Path) -> None:
+    """Look, stay, move, back and gate: each block ends as it should, in the order of the page."""
+    left.topic("lines", partitions=1, messages=20)
+    left.remember("lines")
+    left.set_zk("billing", "lines", {0: 7})
+    scripts = blocks()
+    assert list(scripts) == ["look", "stay", "move", "back", "gate"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "OLD": left.address, "NEW": left.kraft.bootstrap, "PATH": path}
+
+    def shell(name: str, status: int = 0) -> str:
+        done = subprocess.run(
+            ["bash", "-ec", scripts[name]],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout
+
+    assert re.search(r"billing +True +1 +0 +\S+Z +none", shell("look"))
+    stayed = shell("stay")
+    assert stayed.count("v\n") >= 3
+    assert re.search(r"tryout +lines +0 +3 +20 +17", stayed)
+    shell("move")
+    assert left.committed("billing", "lines") == {0: 7}
+    shell("gate", status=1)  # the group tryout is still in ZooKeeper
+    shell("back")
+    assert left.committed("billing", "lines") == {}
+    left.client.delete("/consumers/tryout", recursive=True)
+    (tmp_path / "moves.plan").unlink()
+    (tmp_path / "moves.plan.journal").unlink()
+    shell("move")
+    shell("gate")
