@@ -41,6 +41,8 @@ QUIET = logging.getLogger("tests.soak.kazoo")
 """Servers that are gone are what a run is about."""
 QUIET.disabled = True
 ROOT = Path(__file__).parents[2]
+SERVERS = 3
+"""ZooKeeper servers of the ensemble."""
 GROUP, TOPIC = "soak", "soaked"
 SESSION = 4.0
 """Session timeout of all members, seconds."""
@@ -308,7 +310,7 @@ class Arena:
         self.cluster = LocalCluster(
             "3.9",
             brokers=settings.brokers,
-            zookeepers=3,
+            zookeepers=SERVERS,
             dir=self.folder / "servers",
             properties={
                 "offsets.topic.num.partitions": "4",

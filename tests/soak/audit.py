@@ -24,7 +24,7 @@ from zkaudit.history import committed
 from zkaudit.sources.offsets import consumer
 
 from tests.audit.tables.test_intervals import Lifetime, Row, member_of, replay
-from tests.soak.arena import GROUP, ROOT, TOPIC, Arena
+from tests.soak.arena import GROUP, ROOT, SERVERS, TOPIC, Arena
 from tests.soak.history import Claim, Expelled, Finding, Foreign, History, Lowered, Registration
 from tests.soak.kinds import KINDS
 from zkconsumer.errors import ClusterError
@@ -125,7 +125,7 @@ def _operations(place: Path) -> list[Operation]:
             else:
                 runs.append(committed.Run(server.name, zxid, zxid))
     found: list[Operation] = []
-    for name, ranges in committed.plan(runs, 3).take.items():
+    for name, ranges in committed.plan(runs, SERVERS).take.items():
         for first, last in ranges:
             found += [op for zxid in logs[name] if first <= zxid <= last for op in logs[name][zxid]]
     return sorted(found, key=lambda op: (op.zxid, op.idx))
@@ -170,6 +170,7 @@ def run(arena: Arena, history: History) -> None:
     """Run ``zkaudit`` and take its findings. Raises ClusterError when it fails."""
     folder = arena.folder
     argv = [str(Path(sys.executable).with_name("zkaudit")), "run", "--group", GROUP]
+    argv += ["--servers", str(SERVERS)]  # else it keeps what a paused leader alone had logged
     for place in sorted((folder / "zookeeper-logs").iterdir()):
         argv += ["--zookeeper-logs", str(place)]
     argv += ["--journals", str(folder / "journals"), "--out", str(folder / "audit")]

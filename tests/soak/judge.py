@@ -248,6 +248,13 @@ def repeated(history: History) -> tuple[list[Violation], Counter[str]]:
                     and message.at >= one.began - before
                 ),
                 None,
+            ) or next(
+                (  # it went on for its lease while the next owner handed out the same
+                    one.why
+                    for one in by_member.get(message.member, ())
+                    if message.member != earlier.member and one.began <= message.at <= one.ended
+                ),
+                None,
             )
             counted[why or "none"] += 1
             if why is None:

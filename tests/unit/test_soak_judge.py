@@ -235,6 +235,23 @@ def test_repeats_after_a_forced_expiry(first: float, broken: set[str]) -> None:
     assert rules(history) == broken
 
 
+@pytest.mark.parametrize(("at", "broken"), [(20.5, set()), (24.0, {"repeated", "two deliverers"})])
+def test_repeats_by_the_one_that_has_lost_its_session(at: float, broken: set[str]) -> None:
+    """For its lease it may hand out what the next owner has handed out already."""
+    history = handed_over("closed")
+    history.delivered[0] = [
+        m._replace(member="anna" if m.at < 20 else "bert") for m in healthy().delivered[0]
+    ]
+    history.lives[0].ended, history.lives[0].how = None, ""
+    history.quiet = []
+    history.faults.append(
+        FaultRecord("expiry", "", "0", began=19.99, ended=20.05, members=("anna",), evidence="x")
+    )
+    for after in (0.0, 0.1):  # the first one may have been in hand
+        again(history, int((at - 0.3 + after) * 10), at + after, "anna")
+    assert rules(history) == broken
+
+
 @pytest.mark.parametrize(("kind", "broken"), [("kill", set()), ("leave", {"repeated"})])
 def test_repeats_on_the_coordinator(kind: str, broken: set[str]) -> None:
     """There the faults themselves say who could not store its offsets."""
