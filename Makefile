@@ -58,7 +58,7 @@ test-migrate-all: setup ## zkmigrate killed at every point, and 1,000 round trip
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
 
-test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds)
+test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds; KRAFT_GROUPS=all: all groups read)
 	$(BIN)/pytest $(BY_FILE) tests/kraft
 
 # In a folder of its own: the tests import the wheel's package, not the one beside them.
