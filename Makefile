@@ -70,7 +70,7 @@ estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each foun
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
 
-test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds)
+test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds; KRAFT_GROUPS=all: all groups read)
 	$(BIN)/pytest $(BY_FILE) tests/kraft
 
 test-secure: setup ## TLS, SASL and access lists, a sample of a minute (SECURE=all: every combination)

@@ -43,6 +43,7 @@ from zkmigrate.stores import migration_marker
 
 from zkconsumer.admin import offset_files, topics, verify
 from zkconsumer.broker import api_versions, codecs, columns, offset_times
+from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import fetch_offsets
 from zkconsumer.broker.fetch import BrokerFetcher
@@ -688,6 +689,15 @@ TARGETS: Final[dict[str, Target]] = {
         (BrokerError,),
         ANSWER_S,
         (_metadata(4),),
+    ),
+    **{
+        f"cluster-{version}": Target(
+            _asked(read_cluster, version), (BrokerError,), ANSWER_S, (_metadata(version),)
+        )
+        for version in (0, 4)
+    },
+    "cluster-10": Target(
+        _asked(read_cluster, 10), (BrokerError,), ANSWER_S, (b"\0" + _metadata(10),)
     ),
     "list-offsets": Target(
         _asked(lambda connection: list_offsets(connection, [_TP], EARLIEST), 1),

@@ -13,7 +13,7 @@ import pytest
 from zkconsumer.broker import connection as module
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, UnsupportedBrokerError
 
 TIMEOUT = 0.3
 
@@ -123,3 +123,15 @@ def test_versions_that_cannot_be_read_are_the_broker_s_error(
     with pytest.raises(BrokerError, match="cannot be read"):
         connect[1].open()
     assert not connect[1].is_open
+
+
+def test_versions_that_a_broker_has_dropped_are_not_chosen(
+    connect: tuple[list[int], BrokerConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka 4 no longer knows the oldest versions of a request."""
+    monkeypatch.setattr(module, "supported_versions", lambda _connection: {1: range(4, 19)})
+    assert connect[1].version(1, 10, 4, 0) == 10
+    with pytest.raises(UnsupportedBrokerError, match="in the versions 4 to 18, needed is 0 or 2"):
+        connect[1].version(1, 2, 0)
+    with pytest.raises(UnsupportedBrokerError, match="request 2 in no version, needed is 1"):
+        connect[1].version(2, 1)

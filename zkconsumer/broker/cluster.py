@@ -145,5 +145,7 @@ def read_cluster(connection: BrokerConnection) -> ClusterView:
 
 
 def _id_text(topic_id: object) -> str:
-    """Return a topic id as ZooKeeper's znodes and Kafka's tools write it."""
+    """Return a topic id as ZooKeeper's znodes and Kafka's tools write it; empty for none."""
+    if topic_id is None:
+        return ""
     return base64.urlsafe_b64encode(uuid.UUID(str(topic_id)).bytes).decode().rstrip("=")

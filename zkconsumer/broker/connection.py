@@ -183,7 +183,7 @@ class BrokerConnection:
         has = f"in the versions {known.start} to {known.stop - 1}" if known else "in no version"
         raise UnsupportedBrokerError(
             f"broker {self.endpoint.broker_id} at {self.endpoint.host}:{self.endpoint.port} "
-            f"knows request {api_key} {has}, needed is {', or '.join(map(str, sorted(wanted)))}"
+            f"knows request {api_key} {has}, needed is {' or '.join(map(str, sorted(wanted)))}"
         )
 
     def exchange(self, api_key: int, version: int, body: bytes) -> memoryview:

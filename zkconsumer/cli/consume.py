@@ -53,6 +53,11 @@ _LOOK_S = 0.2
 _RANDOM = random.SystemRandom()
 Output = Printer | FileSink
 
+_KRAFT = (
+    "If the brokers run without ZooKeeper (KRaft), set bootstrap.servers and "
+    "zkconsumer.brokers=bootstrap"
+)
+
 
 @click.command()
 @click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Sets zookeeper.connect.")
@@ -404,12 +409,14 @@ def _zookeeper(config: ConsumerConfig) -> BlockingZk:
 def _check_group(config: ConsumerConfig, from_beginning: bool) -> None:
     """Refuse what the JVM's tool refuses before it joins."""
     with _zookeeper(config) as zk:
-        if config.brokers == "zookeeper" and zk.run(children(BROKER_IDS)) is None:
+        brokers = zk.run(children(BROKER_IDS))
+        if config.brokers == "zookeeper" and brokers is None:
             raise BrokerUnavailableError(
                 f"zookeeper.connect={config.zookeeper_connect}: there is no /brokers/ids, so no "
-                "broker uses this address; check the chroot after the hosts. If the brokers run "
-                "without ZooKeeper (KRaft), set bootstrap.servers and zkconsumer.brokers=bootstrap"
+                f"broker uses this address; check the chroot after the hosts. {_KRAFT}"
             )
+        if config.brokers == "zookeeper" and not brokers and not config.bootstrap_servers:
+            click.echo(f"warning: no broker is registered in ZooKeeper. {_KRAFT}", err=True)
         offsets = GroupPaths(config.group_id).offsets
         if from_beginning and zk.run(children(offsets)) is not None:
             raise ConfigError(

@@ -196,7 +196,7 @@ def _compared(path: str, now: Node, stored: Node | None, numbers: tuple[int, ...
     was = "" if stored is None else _topic_id(path, stored)
     if stored is not None and was and was == is_now:
         return TopicState(stored.stat.czxid, numbers)  # the same topic in both, so plans stay valid
-    made = int.from_bytes(hashlib.sha256(is_now.encode()).digest()[:7])
+    made = int(hashlib.sha256(is_now.encode()).hexdigest()[:14], 16)
     return TopicState(made, numbers, Log.OTHER if was and is_now else Log.UNPROVEN)
 
 
