@@ -89,6 +89,9 @@ class Stores:
         self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
         return self.refuses
 
+    def commits_end(self, _group: str) -> None:
+        return None
+
     def delete(self, _group: str, gone: list[TopicPartition]) -> Mapping[Any, Any]:
         for tp in gone:
             del self.committed[tp]
