@@ -7,13 +7,17 @@ A move is made of files and steps that an operator can look at in between::
     zkmigrate apply      plan file -> a Change for each group -> both stores; a journal beside it
     zkmigrate verify     plan file + both stores -> differences
     zkmigrate rollback   plan file + journal -> the Change that undoes it -> both stores
+    zkmigrate rehearse   plan file + both stores -> copies -> all of this on the copies
+    zkmigrate report     plan file + journal -> what became of each group, as HTML and CSV
 
 The packages, each of which imports only those below it:
 
 ``commands``
     One module for each verb: options, progress, rows. The only place that prints.
+``report``, ``rehearsal``
+    ``report`` makes the page that an operator hands in. ``rehearsal`` runs a plan on copies.
 ``apply``, ``verify``
-    ``apply`` changes the stores, one group after the other; ``verify`` compares them with a plan.
+    ``apply`` changes the stores, several groups at a time; ``verify`` compares them with a plan.
 ``stores``
     Sessions with ZooKeeper and the brokers, and what they hold of a group: its state, the logs, the
     migration marker.

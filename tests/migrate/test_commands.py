@@ -278,3 +278,10 @@ def test_no_file_is_overwritten(
     assert run(words) == 2
     assert not victim.exists()
     assert os.listdir(tmp_path) == ["plan"]
+
+
+def test_no_command_loads_what_it_does_not_need() -> None:
+    """kafka-python and Jinja2 take longer to load than an export from ZooKeeper takes."""
+    code = "import sys; import zkmigrate.commands.root; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"kafka", "jinja2", "zkconsumer.testing"} & set(done.stdout.split())

@@ -45,6 +45,10 @@ def test_a_broken_group_is_named_with_its_fix_and_the_others_are_moved(
     assert {group: row["kind"] for group, row in named.items()} == made.broken
     for group, way in made.broken.items():
         assert FIXES[way] in named[group]["fix"]
+    with open(plan) as file:
+        head = json.loads(file.readline())
+    assert head["made_with"]["version"]
+    assert head["made_with"]["options"]["on_conflict"] == "refuse"
     status, rows = shell.rows("apply", plan, "--execute", "--limit", "30", "--parallel", "4")
     assert [row["outcome"] for row in rows] == ["done"] * 30
     elsewhere = tmp_path / "another"

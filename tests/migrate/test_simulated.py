@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from zkmigrate.apply import steps
+from zkmigrate.apply import migrator as migrator_module, steps
 from zkmigrate.apply.migrator import Migrator
 from zkmigrate.apply.outcome import Outcome, Result
 from zkmigrate.errors import JournalError
@@ -88,6 +88,9 @@ class Stores:
         self.done.append("commit")
         self.committed |= {tp: to for tp, to in new.items() if tp not in self.refuses}
         return self.refuses
+
+    def commits_end(self, _group: str) -> None:
+        return None
 
     def delete(self, _group: str, gone: list[TopicPartition]) -> Mapping[Any, Any]:
         for tp in gone:
@@ -397,3 +400,28 @@ def test_what_verify_calls_a_difference(
     }
     assert [one.kind for one in compare(group, plan.direction, held, marker)] == kinds
     assert next(compare(group, plan.direction, held)).kind == NOT_MOVED
+
+
+def test_waiting_begins_when_all_other_groups_are_done(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group with members gets its time to stop also when the groups before it took longer."""
+    plan = stores.plan()
+    (group,) = plan.groups
+    slow = GroupPlan("nobody", entries=group.entries, topics=group.topics)
+    stores.zk.zk.do(Create(PATHS.ids))
+    stores.zk.zk.do(Create(PATHS.member("g_m")))
+    now = [0.0]
+
+    def take_long(result: Result) -> None:
+        now[0] += 1000.0
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        stores.zk.zk.do(Delete(PATHS.member("g_m")))
+
+    monkeypatch.setattr(migrator_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(migrator_module.time, "sleep", pause)
+    both = replace(plan, groups=(group, slow))
+    results = stores.migrator().apply(both, stores.journal, take_long, wait=5.0)
+    assert [result.outcome for result in results] == [Outcome.DONE, Outcome.FAILED]

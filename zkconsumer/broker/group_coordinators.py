@@ -17,6 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from zkconsumer.broker import offset_times
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.broker.connection import BrokerConnection, error_from_code, mapped_errors
 from zkconsumer.broker.coordinator_calls import (
@@ -263,6 +264,18 @@ class GroupCoordinators:
         if left:
             self._at_coordinator(group, tell)
         return refused
+
+    def log_end(self, group: str, partition: int) -> int:
+        """Return where the next commit goes in the group's ``partition`` of the commits' log."""
+        return self._at_coordinator(group, lambda at: offset_times.log_end(at, partition))
+
+    def commits_since(
+        self, group: str, partition: int, position: int
+    ) -> list[tuple[TopicPartition, int | None]]:
+        """Return what anyone has committed of the group since ``log_end``, in order."""
+        return self._at_coordinator(
+            group, lambda at: offset_times.commits_since(at, group, partition, position)
+        )
 
     def delete(
         self, group: str, partitions: Iterable[TopicPartition]

@@ -1,4 +1,4 @@
-"""When offsets were committed to Kafka, read from the log of ``__consumer_offsets``.
+"""When and what was committed to Kafka, read from the log of ``__consumer_offsets``.
 
 No request tells it: an answer to OffsetFetch has no time. A group's commits are in one partition
 of that topic, which is read from its beginning; compaction keeps it short. Used by one thread.
@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from struct import Struct, error as StructError
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.fetch import BrokerFetcher
@@ -65,12 +65,12 @@ def commit_times(
                 continue
             known: dict[tuple[str, TopicPartition], int] = {}
             try:
-                for group, found, at_ms in _commits(connections[leaders[tp]], tp):
-                    if group in by_partition[tp]:
-                        if at_ms is None:
-                            known.pop((group, found), None)
+                for one in _whole_log(connections[leaders[tp]], tp):
+                    if one.group in by_partition[tp]:
+                        if one.at_ms is None:
+                            known.pop((one.group, one.tp), None)
                         else:
-                            known[(group, found)] = at_ms
+                            known[(one.group, one.tp)] = one.at_ms
             except BrokerError:
                 continue  # what was read is not the last word
             times.update(known)
@@ -78,6 +78,31 @@ def commit_times(
     finally:
         for connection in connections.values():
             connection.close()
+
+
+def log_end(connection: BrokerConnection, partition: int) -> int:
+    """Return where the next commit goes in a partition of the log. Raises BrokerError."""
+    tp = TopicPartition(OFFSETS_TOPIC, partition)
+    found = list_offsets(connection, [tp], LATEST)[tp]
+    if isinstance(found, BrokerError):
+        raise found
+    return found
+
+
+def commits_since(
+    connection: BrokerConnection, group: str, partition: int, position: int
+) -> list[tuple[TopicPartition, int | None]]:
+    """Return what was committed of a group since ``log_end``, in order; ``None`` is a deletion.
+
+    Raises BrokerError.
+    """
+    tp = TopicPartition(OFFSETS_TOPIC, partition)
+    end = log_end(connection, partition)
+    return [
+        (found.tp, found.offset)
+        for found in _commits(connection, tp, position, end)
+        if found.group == group
+    ]
 
 
 def _leaders(connections: Iterable[BrokerConnection]) -> Mapping[TopicPartition, int]:
@@ -100,17 +125,30 @@ def place(group: str, partitions: int) -> int:
     return (0 if code == -(2**31) else abs(code)) % partitions
 
 
-def _commits(
-    connection: BrokerConnection, tp: TopicPartition
-) -> Iterator[tuple[str, TopicPartition, int | None]]:
-    """Yield group, partition and time of each commit in a log; no time: the offset was deleted."""
+class _Commit(NamedTuple):
+    """One commit; without offset and time: the offset was deleted."""
+
+    group: str
+    tp: TopicPartition
+    offset: int | None
+    at_ms: int | None
+
+
+def _whole_log(connection: BrokerConnection, tp: TopicPartition) -> Iterator[_Commit]:
+    """Yield each commit in a log."""
     bounds = []
     for which in (EARLIEST, LATEST):
         found = list_offsets(connection, [tp], which)[tp]
         if isinstance(found, BrokerError):
             raise found
         bounds.append(found)
-    position, end = bounds
+    yield from _commits(connection, tp, *bounds)
+
+
+def _commits(
+    connection: BrokerConnection, tp: TopicPartition, position: int, end: int
+) -> Iterator[_Commit]:
+    """Yield each commit in a part of a log."""
     fetcher = BrokerFetcher(connection)
     decoder = PythonDecoder()
     limit = _FETCH_BYTES
@@ -132,9 +170,7 @@ def _commits(
         position = following
 
 
-def _commit(
-    key: bytes | None, value: bytes | None
-) -> tuple[str, TopicPartition, int | None] | None:
+def _commit(key: bytes | None, value: bytes | None) -> _Commit | None:
     """Decode one record; ``None`` when it is no commit (Kafka 3.9 OffsetCommitKey and -Value)."""
     if key is None:
         return None
@@ -145,13 +181,14 @@ def _commit(
         topic, pos = _text(key, pos)
         tp = TopicPartition(topic, _INT.unpack_from(key, pos)[0])
         if value is None:
-            return group, tp, None
+            return _Commit(group, tp, None, None)
         version = _SHORT.unpack_from(value)[0]
         if not 0 <= version <= 3:
             return None
         pos = 14 if version == 3 else 10  # offset, and the leader epoch in version 3
         _, pos = _text(value, pos)
-        return group, tp, _LONG.unpack_from(value, pos)[0]
+        offset: int = _LONG.unpack_from(value, 2)[0]
+        return _Commit(group, tp, offset, _LONG.unpack_from(value, pos)[0])
     except (StructError, ValueError):
         return None
 

@@ -1,7 +1,7 @@
 """Carries out plans, and undoes them.
 
-``migrator.Migrator`` takes a plan's groups one at a time through the same steps, in one thread. The
-journal has a record on disk before each of them::
+``migrator.Migrator`` hands a plan's groups to threads. Each has a ``steps.Steps``, which takes one
+group after the other through the same steps. The journal has a record on disk before each of them::
 
     checks.Checks      both stores are as planned, the logs hold the offsets, there is no member
     claim              ownership: register, claim every partition as a member would

@@ -28,7 +28,7 @@ from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
 from zkmigrate.apply.records import names_in, since_plan, was_locked
 from zkmigrate.errors import GroupRefusedError, in_use, refused
 from zkmigrate.formats.plan_file import PlanFile
-from zkmigrate.model import GroupState, Store
+from zkmigrate.model import GroupState, Store, number
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import LIVE, GroupPlan
@@ -126,9 +126,14 @@ class Steps:
             if before.record is not None and not locked:
                 self._run_guard(guard.unlock(change.group))
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
+            end: int | None = None
+            if change.target is Store.KAFKA:
+                end = self._stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
             written = self._write(change, hold, held)
+            if end is not None and not self._force:
+                self._restore_overwritten(change, held, end)
             self.checks.read_back(change)
             journal.write(group=change.group, step=f"{prefix}mark")
             checked = not self._force
@@ -167,6 +172,36 @@ class Steps:
             self._stores.zk.run(ownership.counted(ownership.release(hold), self._effect))
         except ZkConsumerError as second:
             error.add_note(str(second))  # the claims end with the session
+
+    def _restore_overwritten(self, change: Change, held: Held, end: int) -> None:
+        """Give back what another client has committed between the look at Kafka and the commit.
+
+        Such a client is no member, or the coordinator would have refused our commit. ``end``: of
+        the commits' log at that look. Raises GroupRefusedError when there was such a commit.
+        """
+        lost: dict[TopicPartition, int] = {}
+        passed: dict[TopicPartition, int | None] = {}
+        for tp, offset in self._stores.commits_since(change.kafka_group, end):
+            if tp not in change.to:
+                continue
+            before = passed.get(tp, number(held.get(tp)))
+            if offset == number(change.to[tp]) and before != number(held.get(tp)):
+                if before is not None:
+                    lost[tp] = before
+            else:
+                lost.pop(tp, None)
+            passed[tp] = offset
+        if lost:
+            self._effect(f"before kafka commit of {len(lost)} {change.group}")
+            found = {tp: StoredOffset(offset) for tp, offset in lost.items()}
+            self._stores.kafka.commit(change.kafka_group, found)
+            self._effect(f"after kafka commit of {len(lost)} {change.group}")
+            tp, offset = min(lost.items())
+            raise refused(
+                change.group,
+                f"{tp}: a client that is no member committed {offset} to Kafka while the group was "
+                "moved; its offset was restored: stop that client, then plan again",
+            )
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:
         """Wait until the sessions of killed runs have ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from importlib.metadata import version
 
 import click
 
@@ -18,7 +19,7 @@ from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.renaming import Rename, new_names, parse_renames
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
-from zkmigrate.formats import offset_csv, plan_file
+from zkmigrate.formats import decisions_file, offset_csv, plan_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import Options
 from zkmigrate.plan.values import Verdict
@@ -96,6 +97,7 @@ def plan(
             summary.watch(made),
             options if at_apply else None,
             stores.cluster_id(),
+            {"version": version("zkconsumer"), "options": decisions_file.to_json(options)},
         )
         write_out(out, lines)
         summary.unlisted = stores.unlisted

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from zkconsumer.broker.list_offsets import NONE
 from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
@@ -219,7 +218,7 @@ def _reset(
         for tp, found in stores.logs.at(partitions, target.number).items():
             if not isinstance(found, int):
                 raise ZkConsumerError(f"group {group}: {tp}: {found}")
-            times[tp] = NONE if found < 0 else found
+            times[tp] = found
     rows = reset_group(state, store, target, partitions, state.ranges, times)
     if execute:
         resetting.carry_out(stores, state, store, rows)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from functools import partial, reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +24,9 @@ from zkmigrate.errors import MigrationError
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.status import UNKNOWN, Status, status_of, unknown
 from zkmigrate.plan.values import Kind
-from zkmigrate.stores.sessions import Stores
+
+if TYPE_CHECKING:
+    from zkmigrate.stores.sessions import Stores
 
 
 @click.command()

@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final, NoReturn, Protocol
 
@@ -57,8 +57,12 @@ def render(
     groups: Iterable[GroupPlan],
     at_apply: Options | None = None,
     cluster: str | None = None,
+    made_with: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a plan file, each with its newline."""
+    """Yield the lines of a plan file, each with its newline.
+
+    ``made_with``: version and options, for people; no reader needs them.
+    """
     encode = json.JSONEncoder(separators=(", ", ": ")).encode
     first: dict[str, Any] = {
         "zkmigrate": FORMAT,
@@ -66,6 +70,8 @@ def render(
         "made_ms": made_ms,
         "cluster": cluster,
     }
+    if made_with is not None:
+        first["made_with"] = made_with
     if at_apply is not None:
         first["at_apply"] = decisions_file.to_json(at_apply)
     digest = hashlib.sha256()

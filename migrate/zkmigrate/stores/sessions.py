@@ -31,7 +31,7 @@ from zkconsumer.core.zookeeper.znodes import (
     is_legal_topic,
     topic_path,
 )
-from zkconsumer.errors import UnsupportedBrokerError, ZnodeFormatError
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError, ZnodeFormatError
 from zkmigrate.errors import MigrationError
 from zkmigrate.model import Retention, Store
 from zkmigrate.stores.logs import CLIENT_ID, Logs
@@ -158,6 +158,28 @@ class Stores:
                 pass
         count = self._offsets_partitions
         return offset_times.place(group, count) if count else group
+
+    def commits_end(self, group: str) -> int | None:
+        """Return a position for ``commits_since``; ``None`` where the log cannot be read."""
+        partition = self._offsets_partition(group)
+        if not isinstance(partition, int):
+            return None
+        try:
+            return self.kafka.log_end(group, partition)
+        except BrokerError:
+            return None
+
+    def commits_since(self, group: str, position: int) -> list[tuple[TopicPartition, int | None]]:
+        """Return what anyone has committed of a group since a position, in order.
+
+        Nothing where the log cannot be read, as access lists may have it.
+        """
+        partition = self._offsets_partition(group)
+        assert isinstance(partition, int)
+        try:
+            return self.kafka.commits_since(group, partition, position)
+        except BrokerError:
+            return []
 
     def cluster_id(self) -> str | None:
         """Return the cluster's id; brokers before 0.10.1 have none."""
