@@ -135,7 +135,7 @@ def end_of(stream: Stream, timeout: float) -> BaseException | None:
     """What a stream's thread reports."""
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     output: Any = Output()
-    consume._print_stream(stream, output, timeout, ends)  # type: ignore[arg-type]
+    consume._write_stream(stream, output, timeout, ends)  # type: ignore[arg-type]
     return ends.get(timeout=1)
 
 

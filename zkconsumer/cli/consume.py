@@ -340,11 +340,7 @@ def _write_stream(
     """A stream's thread. Its end, for whatever reason, ends the command."""
     while True:
         try:
-            if isinstance(output, Printer):
-                for message in stream:
-                    if not output.write(stream, message):
-                        break
-            else:
+            if isinstance(output, FileSink):
                 for batch in stream.arrow_batches(_LOOK_S):
                     if not output.add(batch):
                         break
@@ -352,6 +348,10 @@ def _write_stream(
                         raise ConsumerTimeoutError(
                             f"no message within consumer.timeout.ms = {round(timeout * 1000)}"
                         )
+            else:
+                for message in stream:
+                    if not output.write(stream, message):
+                        break
             ends.put(None)
         except ConsumerTimeoutError as error:
             if time.monotonic() - output.last < timeout:

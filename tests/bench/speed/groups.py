@@ -248,14 +248,3 @@ class Groups:
                 yield f"{case}, 1,000 partitions", "ours", "requests", found["requests"]
         finally:
             pack.kill()
-        config = self._jvm_config(False)
-        jvm = JvmMembers()
-        try:
-            member = JvmMember(jvm, config | {"consumer.id": "one"}, {topic: 1})
-            member.wait_joined(TIMEOUT)
-            begun = time.perf_counter()
-            member.commit(TIMEOUT)
-            seconds = time.perf_counter() - begun
-        finally:
-            jvm.kill()
-        yield "first commit, 1,000 partitions", "JVM legacy 1.1.1", "s", seconds

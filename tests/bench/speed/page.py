@@ -121,5 +121,7 @@ def write(run: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if not RECORDED.exists():
+        sys.exit(f"error: {RECORDED.relative_to(ROOT)} is missing: make bench ARGS=--record")
     write(json.loads(RECORDED.read_text()))
     sys.stdout.write(f"{PAGE.relative_to(ROOT)} and {CHART.relative_to(ROOT)} are written\n")
