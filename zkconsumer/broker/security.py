@@ -33,7 +33,7 @@ SASL_AUTHENTICATE: Final = 36
 _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
-_LOGGERS: Final = ("kafka.net.connection", "kafka.protocol.parser")
+_LOGGERS: Final = ("kafka.net.connection", "kafka.protocol.parser", "kafka.net.selector")
 _MAX_ROUNDS: Final = 8
 _UNSECURED_SECONDS: Final = 3600
 _MAX_TOKEN: Final = 1024 * 1024
@@ -190,16 +190,20 @@ class KafkaSecurity:
 
 
 class _HideSasl(logging.Filter):
-    """Takes what logs in out of kafka-python's records of requests."""
+    """Takes what logs in out of kafka-python's records: requests of SASL, and bytes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record."""
         if isinstance(record.args, tuple):
-            record.args = tuple(
-                f"{type(one).__name__}({HIDDEN})" if type(one).__name__.startswith("Sasl") else one
-                for one in record.args
-            )
+            record.args = tuple(map(_without_sasl, record.args))
         return True
+
+
+def _without_sasl(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    kind = type(value).__name__
+    return f"{kind}({HIDDEN})" if kind.startswith("Sasl") else value
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
