@@ -38,7 +38,7 @@ class ZkSecurity:
         self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
         """The TLS context; None without TLS."""
         if keys.zookeeper_login is not None and find_spec("puresasl") is None:
-            raise ConfigError([f"{_SASL_KEY} needs a library: run pip install 'zkconsumer[sasl]'"])
+            raise ConfigError([f"{_SASL_KEY} needs a library: run pip install pure-sasl"])
 
     def __repr__(self) -> str:
         return f"ZkSecurity({self.identity})"
