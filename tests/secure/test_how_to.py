@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.secure.stage import TOPIC, Stage
+from tests.secure.stage import EVERYTHING, TOPIC, Stage
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError
 from zkconsumer.tls import for_brokers
@@ -62,8 +62,10 @@ def test_the_page_s_commands_work(stage: Stage, tmp_path: Path) -> None:
     assert "JoinGroup" in printed
 
 
-@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
-@pytest.mark.parametrize("store", ["truststore", "keystore"])
+STORES = [(kind, store) for kind in ("JKS", "PKCS12") for store in ("truststore", "keystore")]
+
+
+@pytest.mark.parametrize(("kind", "store"), STORES if EVERYTHING else STORES[1:3])
 def test_the_command_that_converts_a_store_works(
     stage: Stage, tmp_path: Path, kind: str, store: str
 ) -> None:
