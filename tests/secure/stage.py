@@ -99,8 +99,9 @@ def make_trees(cluster: SecuredCluster) -> None:
             number: client.get(f"/brokers/topics/{TOPIC}/partitions/{number}/state")[0]
             for number in range(PARTITIONS)
         }
-        for name, port in cluster.ports.items():
-            only = broker | {"endpoints": [f"{name}://127.0.0.1:{port}"]}
+        for name, listener in [*((one, one) for one in cluster.ports), ("how-to", "SASL_SSL")]:
+            endpoint = f"{listener}://127.0.0.1:{cluster.ports[listener]}"
+            only = broker | {"endpoints": [endpoint]}
             client.create(f"/{name}/brokers/ids/0", json.dumps(only).encode(), makepath=True)
             client.create(f"/{name}/brokers/topics/{TOPIC}", topic, makepath=True)
             client.ensure_path(f"/{name}/consumers")

@@ -27,8 +27,8 @@ from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import (
     AuthenticationError,
     ConnectorFailedError,
-    RebalanceFailedError,
     ZkConsumerError,
+    ZooKeeperError,
 )
 from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.secured import USER
@@ -159,7 +159,7 @@ def test_a_wrong_identity_is_refused(
 ) -> None:
     """Within 5 s, with the key to correct."""
     found = way_of(stage, way)
-    errors = (AuthenticationError, ConnectorFailedError, RebalanceFailedError, RefusedError)
+    errors = (AuthenticationError, ConnectorFailedError, ZooKeeperError, RefusedError)
     with Timer() as timer, pytest.raises(errors) as caught:
         TOOLS[tool](found, found.wrong, group, tmp_path)
     printed = capfd.readouterr()

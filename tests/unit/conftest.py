@@ -81,7 +81,6 @@ class SimulatedDriver:
         on_session: Callable[[SessionEvent, int], object],
         on_watch: Callable[[str], object],
         on_fault: Callable[[BaseException], object],
-        security: object = None,
     ) -> None:
         self._switch = switch
         self.session_timeout = session_timeout
@@ -204,7 +203,7 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Switch:
     """Simulated servers for the connectors made in the test."""
     switch = Switch()
     monkeypatch.setattr(
-        "zkconsumer.connector.ZkDriver", lambda *given: SimulatedDriver(switch, *given)
+        "zkconsumer.connector.ZkDriver", lambda *given, **_: SimulatedDriver(switch, *given)
     )
     monkeypatch.setattr(
         "zkconsumer.coordinator.GroupClient", lambda *_, **__: SimulatedClient(switch)

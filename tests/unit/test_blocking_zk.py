@@ -25,7 +25,7 @@ class LosingDriver:
 
     session_id = 1
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, *args: object, security: object) -> None:
         self._on_session = args[3]
         self.answers = 0
         self.requests = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import ssl
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
+from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
@@ -31,6 +33,7 @@ SASL_AUTHENTICATE: Final = 36
 _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
+_LOGGERS: Final = ("kafka.net.connection", "kafka.protocol.parser", "kafka.net.selector")
 _MAX_ROUNDS: Final = 8
 _UNSECURED_SECONDS: Final = 3600
 _MAX_TOKEN: Final = 1024 * 1024
@@ -163,7 +166,14 @@ class KafkaSecurity:
         return kind(sasl_mechanism=name, sasl_plain_username=user, sasl_plain_password=self._secret)
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Return the arguments that a client of kafka-python takes."""
+        """Return the arguments that a client of kafka-python takes.
+
+        From then on kafka-python's log shows nothing of SASL: at DEBUG it would print the password.
+        """
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            if not any(isinstance(one, _HideSasl) for one in logger.filters):
+                logger.addFilter(_HideSasl())
         arguments: dict[str, Any] = {"security_protocol": self.protocol}
         if self._context is not None:
             arguments["ssl_context"] = self._context
@@ -177,6 +187,23 @@ class KafkaSecurity:
                     "sasl_plain_password": self._secret,
                 }
         return arguments
+
+
+class _HideSasl(logging.Filter):
+    """Takes what logs in out of kafka-python's records: requests of SASL, and bytes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_without_sasl, record.args))
+        return True
+
+
+def _without_sasl(value: object) -> object:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    kind = type(value).__name__
+    return f"{kind}({HIDDEN})" if kind.startswith("Sasl") else value
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types

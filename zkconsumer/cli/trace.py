@@ -101,7 +101,7 @@ def trace(
         else:
             raise RebalanceFailedError(
                 f"--bootstrap-server {bootstrap_server}: this member had not joined group {group} "
-                "when it was ended: check that the brokers answer there without TLS and SASL"
+                "when it was ended: check the address, and security.protocol in --command-config"
             )
     if diagram:
         click.echo(drawn.text(), nl=False)

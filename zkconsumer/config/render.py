@@ -13,8 +13,9 @@ from zkconsumer.config.coordinator import (
     RULES as COORDINATOR_RULES,
     VALUES,
 )
-from zkconsumer.config.keys import KEYS
+from zkconsumer.config.keys import KEYS, SECURITY
 from zkconsumer.config.rules import RULES, Rule
+from zkconsumer.config.security import RULES as SECURITY_RULES
 from zkconsumer.config.table import REQUIRED, Row
 
 _INTRODUCTION = """\
@@ -35,6 +36,12 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 Names and defaults are those of Kafka 1.1.1. Stricter than there: `group.id` must not be empty,
 `consumer.id` must fit into a path, and integers have a smallest value; each such value makes the
 JVM consumer fail later or never do its work.
+"""
+
+
+_SECURITY = """\
+These keys also make up the file of `--command-config`. Passwords print as `[hidden]`. See
+[How to reach secured servers](../how-to/secure.md).
 """
 
 
@@ -60,11 +67,15 @@ def rows(keys: Iterable[Row] = KEYS) -> list[dict[str, object]]:
 
 def markdown() -> str:
     """Return the reference page."""
-    legacy = [row for row in KEYS if not row.name.startswith("zkconsumer.")]
-    own = [row for row in KEYS if row.name.startswith("zkconsumer.")]
+    other = [row for row in KEYS if row.name not in SECURITY]
+    secure = [row for row in KEYS if row.name in SECURITY]
+    legacy = [row for row in other if not row.name.startswith("zkconsumer.")]
+    own = [row for row in other if row.name.startswith("zkconsumer.")]
     parts = [_INTRODUCTION, "## Overview\n", _overview(KEYS)]
     parts += ["## Keys of the legacy consumer\n", *map(_section, legacy)]
-    parts += ["## Keys of zkconsumer\n", *map(_section, own), _checks(RULES)]
+    parts += ["## Keys of zkconsumer\n", *map(_section, own)]
+    parts += ["## Keys of security\n", _SECURITY, *map(_section, secure)]
+    parts += [_checks(RULES + SECURITY_RULES)]
     return "\n".join(parts)
 
 

@@ -332,7 +332,7 @@ class SecurityKeys:
         "password",
         None,
         "User and password for SASL DIGEST-MD5 with ZooKeeper: the line of the JVM's `Client` "
-        "section. Needs `pip install 'zkconsumer[sasl]'`",
+        "section. Needs the library pure-sasl: `pip install pure-sasl`",
         check=_jaas_fault(DIGEST),
         since="zkconsumer",
     )

@@ -11,7 +11,7 @@ import ssl
 from importlib.util import find_spec
 from typing import Any, Final
 
-from kazoo.protocol.serialization import SASL, Auth
+from kazoo.protocol.serialization import SASL, Auth, Connect
 from kazoo.security import ACL, make_acl, make_digest_acl_credential
 
 from zkconsumer.config.password import HIDDEN
@@ -38,7 +38,7 @@ class ZkSecurity:
         self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
         """The TLS context; None without TLS."""
         if keys.zookeeper_login is not None and find_spec("puresasl") is None:
-            raise ConfigError([f"{_SASL_KEY} needs a library: run pip install 'zkconsumer[sasl]'"])
+            raise ConfigError([f"{_SASL_KEY} needs a library: run pip install pure-sasl"])
 
     def __repr__(self) -> str:
         return f"ZkSecurity({self.identity})"
@@ -132,4 +132,6 @@ class HideSecrets(logging.Filter):
 def _hidden(value: Any) -> Any:
     if isinstance(value, Auth):
         return f"Auth(scheme={value.scheme!r}, auth={HIDDEN})"
+    if isinstance(value, Connect):
+        return repr(value._replace(passwd=HIDDEN))
     return f"SASL({HIDDEN})" if isinstance(value, SASL) else value
