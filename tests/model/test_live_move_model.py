@@ -462,8 +462,7 @@ def test_members_keep_the_rules_of_the_model() -> None:
         assert mode.value == NAMES[seen]
         m = Member(seen=seen, place=place)
         s = start(Bounds())._replace(owner=owner, assigned=assigned, members=(m,))
-        # Outside of the coordinator's group there is no assignment.
-        joined, mine, has = offers[place], owner == 0, assigned == 0 and place != OUT
+        joined, mine, has = offers[place], owner == 0, assigned == 0
         assert delivers(s, 0, OURS) == modes.may_deliver(mode, joined, has, mine)
         assert may_claim(s, 0, OURS) == modes.may_claim(mode, joined, has)
         assert may_give_back(s, 0, OURS) == modes.may_give_back(mode, joined, mine)

@@ -144,6 +144,14 @@ def test_a_new_session_reads_the_mode_first() -> None:
     ]
 
 
+def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:
+    """Its znode went with the session, even if the answer arrives later."""
+    machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, NONE), SessionLost())
+    machine.on(Acknowledged(2))
+    assert machine.acknowledged is None
+    assert Acknowledge(2) in machine.on(ModeRead(Mode.KAFKA, 2))
+
+
 def test_an_older_mode_is_dropped() -> None:
     """A server that lags behind may show the mode of before."""
     machine = member(*IN_OPEN)

@@ -211,9 +211,8 @@ class LiveMachine:
         if self.joined is not rule.offer and self._asked is not rule.offer:
             self._asked = rule.offer
             self._commands.append(Join(rule.offer))
-        settled = self.joined is rule.offer and (not follows or self.held <= self.assigned)
-        known = self.version in (self.acknowledged, self._acknowledging)
-        if settled and not known and not self._giving_up:
+        settled = self.joined is rule.offer and not self._giving_up
+        if settled and self.version not in (self.acknowledged, self._acknowledging):
             self._acknowledging = self.version
             self._commands.append(Acknowledge(self.version))
 
