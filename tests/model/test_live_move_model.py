@@ -32,7 +32,8 @@ from typing import NamedTuple
 
 import pytest
 
-from zkconsumer.core.migration import modes
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration import gates, modes
 
 ZOOKEEPER, LOCKED, KAFKA, OPEN = range(4)
 NAMES = ("zookeeper", "locked", "kafka", "open")
@@ -467,3 +468,36 @@ def test_members_keep_the_rules_of_the_model() -> None:
         assert may_claim(s, 0, OURS) == modes.may_claim(mode, joined, has)
         assert may_give_back(s, 0, OURS) == modes.may_give_back(mode, joined, mine)
         assert modes.RULES[mode].offer is (modes.Offer.USUAL if seen == OPEN else modes.Offer.OWN)
+
+
+def test_the_tool_keeps_the_gates_of_the_model() -> None:
+    """In every case the next mode is written exactly where the explored operator may write it."""
+    tp, passed = TopicPartition("t", 0), 0
+    for mode, acl, acked, legacy, plain, in_zk, in_kafka in product(
+        range(4), (False, True), (0, 1), (0, 1), (0, 2), (0, 1), (ABSENT, 0, 1)
+    ):
+        s = start(Bounds())._replace(
+            mode=mode,
+            version=1,
+            acl=acl,
+            legacy=legacy,
+            plain=plain,
+            in_zk=in_zk,
+            in_kafka=in_kafka,
+            members=(Member(acked=acked),),
+        )
+        facts = gates.Facts(
+            modes.Mode(NAMES[mode]),
+            1,
+            frozenset({"mine", "old"} if legacy else {"mine"}),
+            {"mine": acked},
+            acl,
+            frozenset({"java"} if plain else ()),
+            {tp: in_zk},
+            {} if in_kafka == ABSENT else {tp: in_kafka},
+        )
+        allowed = {name for name, _ in operator(s, OURS, Bounds()) if name.startswith("check ")}
+        for target in modes.Mode:
+            assert (gates.obstacles(facts, target) == ()) == (f"check {target.value}" in allowed)
+        passed += len(allowed)
+    assert passed > 100
