@@ -424,7 +424,7 @@ HAPPENS = {
         pytest.param(ALONE_BACK, 10_000, HAPPENS["faults"], id="back with a fault"),
         pytest.param(
             Bounds(changes=6),
-            300_000,
+            900_000,
             "|".join(HAPPENS.values()),
             marks=[WHOLE, pytest.mark.timeout(3600)],
             id="there and back",
