@@ -1,0 +1,503 @@
+"""Bounded model of a live move: one running group goes from ZooKeeper to the coordinator, and back.
+
+One partition, a log of a few messages, and everyone who may touch them: migratable members, a
+legacy consumer that somebody may start at any time, a plain Kafka consumer that is started while it
+is allowed and may join much later, and an operator. The group's mode znode says what holds:
+
+    mode       who decides    legacy consumers    plain consumers      a migratable member delivers
+    zookeeper  ZooKeeper      may register        are refused (*)      with the owner znode
+    locked     ZooKeeper      cannot register     are refused          ... and while it refuses them
+    kafka      coordinator    cannot register     are refused          ... and with its assignment
+    open       coordinator    cannot register     may join             ... and with its assignment
+
+Plain consumers are refused by the coordinator itself: a migratable member that has not seen
+``open`` offers one strategy, which they do not know. (*) As long as one migratable member is in the
+group.
+
+Anything may be late: a member sees a mode long after it was written, the operator writes long after
+the check. A session of ZooKeeper may expire, the coordinator may expel a member; both are noticed
+later. The operator's tool may stop after any step, since no step has to be taken. Leases are
+assumed: a member without a session, or expelled, delivers nothing.
+
+Out of the model: a legacy or plain consumer that delivers without a session, more than one
+partition, lost answers to claims and commits (``test_fencing_model`` has those).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration import gates, modes
+
+ZOOKEEPER, LOCKED, KAFKA, OPEN = range(4)
+NAMES = ("zookeeper", "locked", "kafka", "open")
+NOBODY, LEGACY, PLAIN = -1, -2, -3
+"""Owners that are no migratable member; a member is its index."""
+ABSENT = -1
+"""An offset that is not stored."""
+
+EXPELLED, OUT, CLOSED, WIDE = -1, 0, 1, 2
+"""A member's place on the coordinator: expelled without knowing, outside, a member that offers its
+own strategy only, a member that offers the usual strategies."""
+
+
+class Member(NamedTuple):
+    """``session``: it has one, and so is registered. ``seen``, ``version``: the mode it acts on.
+    ``acked``: the version it has acknowledged. ``position``: the next message.
+    """
+
+    session: bool = True
+    seen: int = ZOOKEEPER
+    version: int = 0
+    acked: int = 0
+    place: int = CLOSED
+    position: int = 0
+
+
+class State(NamedTuple):
+    """``checked``: the mode that the operator is about to write, and the version it looked at.
+    ``owner``: of the owner znode; ``assigned``: by the coordinator. ``in_zk``, ``in_kafka``:
+    committed offsets. ``told``: messages below it were delivered. ``legacy``: 0 not registered, 1
+    registered. ``plain``: 0 not started, 1 started, 2 member. ``their``: positions of both.
+    """
+
+    mode: int
+    version: int
+    acl: bool
+    checked: tuple[int, int] | None
+    owner: int
+    assigned: int
+    in_zk: int
+    in_kafka: int
+    told: int
+    faults: int
+    legacy: int
+    plain: int
+    their: tuple[int, int]
+    members: tuple[Member, ...]
+
+
+class Design(NamedTuple):
+    """The protocol. The defaults are ours; a weaker variant lacks one part."""
+
+    ids_lock: bool = True  # the access list keeps legacy consumers out before it is looked for them
+    barrier: bool = True  # every registered member has acknowledged the present mode
+    dual: bool = True  # who follows the coordinator needs the owner znode as well
+    door: bool = True  # only members that have seen ``open`` offer strategies of plain consumers
+    stay: bool = True  # while locked, a member delivers only while it refuses plain consumers
+    fresh: bool = True  # a new session registers under the present mode
+    cas: bool = True  # the mode is written only if it is still the one that was looked at
+    drop: bool = True  # an expelled member gives up its owner znode before it joins again
+    offsets_open: bool = True  # before ``open`` the offset in Kafka is as far
+    offsets_back: bool = True  # before ``zookeeper`` the offset in ZooKeeper is as far
+    furthest: bool = True  # a claim begins at the higher of both offsets
+
+
+OURS = Design()
+
+
+class Bounds(NamedTuple):
+    """How far to look."""
+
+    members: int = 2
+    messages: int = 1
+    changes: int = 6
+    faults: int = 1
+    legacy: bool = True
+    first: int = ZOOKEEPER
+
+
+Step = tuple[str, State]
+
+
+def refuses(m: Member, d: Design) -> bool:
+    """Whether the coordinator refuses plain consumers because of this member."""
+    return m.place == (CLOSED if d.door else WIDE) or not d.stay
+
+
+def delivers(s: State, i: int, d: Design) -> bool:
+    """Whether member ``i`` may deliver."""
+    m = s.members[i]
+    if not m.session:
+        return False
+    if m.seen == ZOOKEEPER:
+        return s.owner == i
+    if m.seen == LOCKED:
+        return s.owner == i and refuses(m, d)
+    return s.assigned == i and m.place > OUT and (s.owner == i or not d.dual)
+
+
+def may_claim(s: State, i: int, d: Design) -> bool:
+    """Whether member ``i`` may claim the owner znode, if it is free."""
+    m = s.members[i]
+    if m.seen == ZOOKEEPER:
+        return True
+    return refuses(m, d) if m.seen == LOCKED else s.assigned == i and m.place > OUT
+
+
+def may_give_back(s: State, i: int, d: Design) -> bool:
+    """Whether member ``i`` may let the coordinator take its assignment back."""
+    m = s.members[i]
+    return s.owner != i or (m.seen < KAFKA and m.place == (CLOSED if d.door else WIDE))
+
+
+def deliverers(s: State, d: Design) -> list[int]:
+    """Everyone who may deliver now."""
+    found = [i for i in range(len(s.members)) if delivers(s, i, d)]
+    if s.owner == LEGACY:
+        found.append(LEGACY)
+    if s.assigned == PLAIN:
+        found.append(PLAIN)
+    return found
+
+
+def put(s: State, i: int, m: Member, **others: object) -> State:
+    """Replace member ``i``."""
+    members = (*s.members[:i], m, *s.members[i + 1 :])
+    return s._replace(members=members, **others)  # type: ignore[arg-type]
+
+
+def stored(s: State, m: Member) -> bool:
+    """Whether a member may release: its position is where it has to be."""
+    return s.in_zk == m.position and (m.seen == ZOOKEEPER or s.in_kafka == m.position)
+
+
+def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
+    """Everything that can happen next."""
+    yield from operator(s, d, b)
+    yield from others(s, d, b)
+    for i, m in enumerate(s.members):
+        yield from member(s, i, m, d, b)
+
+
+def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
+    """The tool checks a gate, and some time later writes the mode that it has checked for."""
+    if s.mode == ZOOKEEPER and not s.acl and d.ids_lock:
+        yield "lock ids", s._replace(acl=True)
+    if s.mode == ZOOKEEPER and s.acl and s.checked is None:
+        yield "unlock ids", s._replace(acl=False)
+    if s.checked is not None:
+        mode, version = s.checked
+        after = s._replace(checked=None)
+        yield "give up", after
+        if (s.version == version or not d.cas) and s.version < b.changes:
+            yield f"write {NAMES[mode]}", after._replace(mode=mode, version=s.version + 1)
+    everyone = all(m.acked == s.version or not d.barrier for m in s.members if m.session)
+    if s.version >= b.changes or not everyone:
+        return
+    for mode in (s.mode - 1, s.mode + 1):
+        look = s
+        if mode == LOCKED and s.mode == ZOOKEEPER:
+            passes = (s.acl or not d.ids_lock) and not s.legacy
+        elif mode == OPEN:
+            passes = s.in_kafka >= s.in_zk or not d.offsets_open
+        elif mode == ZOOKEEPER:
+            passes = s.plain != 2 and (s.in_zk >= s.in_kafka or not d.offsets_back)
+            look = s._replace(plain=0)  # from here on the operator starts no plain consumer
+        else:
+            passes = mode in (LOCKED, KAFKA)
+        if passes and 0 <= mode <= OPEN:
+            if s.checked is None:
+                yield f"check {NAMES[mode]}", look._replace(checked=(mode, s.version))
+            else:  # another operator, while the first has not written yet
+                other = look._replace(mode=mode, version=s.version + 1)
+                yield f"other writes {NAMES[mode]}", other
+
+
+def others(s: State, d: Design, b: Bounds) -> Iterator[Step]:
+    """The legacy consumer and the plain one: each stops only after a commit."""
+    old, new = s.their
+    if b.legacy and not s.legacy and not s.acl:
+        yield "legacy registers", s._replace(legacy=1)
+    if s.legacy:
+        if s.owner != LEGACY:
+            yield "legacy leaves", s._replace(legacy=0)
+            if s.owner == NOBODY:
+                at = max(s.in_zk, 0)
+                yield "legacy claims", s._replace(owner=LEGACY, their=(at, new))
+        else:
+            if old < b.messages:
+                told = max(s.told, old + 1)
+                yield f"deliver legacy {old}", s._replace(their=(old + 1, new), told=told)
+            if s.in_zk != old:
+                yield "legacy commits", s._replace(in_zk=old)
+            else:
+                yield "legacy releases", s._replace(owner=NOBODY, their=(0, new))
+    if s.mode == OPEN and not s.plain:
+        yield "start plain", s._replace(plain=1)
+    if s.plain == 1:
+        yield "plain is not started", s._replace(plain=0)
+        if not any(m.place == CLOSED for m in s.members) or not d.door:
+            yield "plain joins", s._replace(plain=2)
+    if s.plain == 2:
+        if s.assigned != PLAIN:
+            yield "plain leaves", s._replace(plain=0)
+            if s.assigned == NOBODY:
+                yield "assign plain", s._replace(assigned=PLAIN, their=(old, s.in_kafka))
+        else:
+            if new < b.messages:
+                at = max(new, 0)
+                told = max(s.told, at + 1)
+                yield f"deliver plain {new}", s._replace(their=(old, at + 1), told=told)
+            if new != ABSENT and s.in_kafka != new:
+                yield "plain commits", s._replace(in_kafka=new)
+            elif s.in_kafka == new:
+                yield "plain gives up", s._replace(assigned=NOBODY, their=(old, 0))
+
+
+def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
+    """What a migratable member does, and what happens to it."""
+    mine = s.owner == i
+    if s.faults < b.faults:
+        if m.session:
+            owner = NOBODY if mine else s.owner
+            gone = m._replace(session=False, acked=-1, position=0)
+            yield f"expire {i}", put(s, i, gone, owner=owner, faults=s.faults + 1)
+        if m.place > OUT:
+            assigned = NOBODY if s.assigned == i else s.assigned
+            out = m._replace(place=EXPELLED)
+            yield f"expel {i}", put(s, i, out, assigned=assigned, faults=s.faults + 1)
+        if m.session and m.place > OUT:
+            owner = NOBODY if mine else s.owner
+            assigned = NOBODY if s.assigned == i else s.assigned
+            dead = m._replace(session=False, acked=-1, position=0, place=OUT)
+            faults = s.faults + 1
+            yield f"crash {i}", put(s, i, dead, owner=owner, assigned=assigned, faults=faults)
+    if m.place == EXPELLED:
+        owner = NOBODY if mine and m.seen != ZOOKEEPER and d.drop else s.owner
+        kept = m.position if owner == i else 0
+        yield f"notice expulsion {i}", put(s, i, m._replace(place=OUT, position=kept), owner=owner)
+    # A member that may not offer the strategies of plain consumers cannot join beside one.
+    place = WIDE if m.seen == OPEN or not d.door else CLOSED
+    if m.place >= OUT and m.place != place and (place == WIDE or s.plain != 2):
+        yield f"join {i}", put(s, i, m._replace(place=place))
+    if s.assigned == NOBODY and m.place > OUT:
+        yield f"assign {i}", s._replace(assigned=i)
+    if s.assigned == i and m.place > OUT and may_give_back(s, i, d) and d.dual:
+        yield f"revoke {i}", s._replace(assigned=NOBODY)
+    if s.assigned == i and m.place > OUT and not d.dual and stored(s, m):
+        yield f"revoke {i}", s._replace(assigned=NOBODY)
+    if not m.session:
+        new = m._replace(session=True)
+        if d.fresh:
+            new = new._replace(seen=s.mode, version=s.version)
+        yield f"register {i}", put(s, i, new)
+        return
+    if m.version != s.version:
+        yield f"see {i} {NAMES[s.mode]}", put(s, i, m._replace(seen=s.mode, version=s.version))
+    follows = m.seen < KAFKA or not mine or s.assigned == i
+    if m.acked != m.version and follows and m.place in (place, WIDE if m.seen == OPEN else CLOSED):
+        yield f"acknowledge {i}", put(s, i, m._replace(acked=m.version))
+    if s.owner == NOBODY and may_claim(s, i, d):
+        at = max(s.in_zk, s.in_kafka if d.furthest else 0, 0)
+        yield f"claim {i}", put(s, i, m._replace(position=at), owner=i)
+    if delivers(s, i, d) and m.position < b.messages:
+        told, after = max(s.told, m.position + 1), m._replace(position=m.position + 1)
+        yield f"deliver {i} {m.position}", put(s, i, after, told=told)
+    if mine:
+        # First in Kafka, then in ZooKeeper: a plain consumer must not find the older one.
+        also = m.seen != ZOOKEEPER and m.place > OUT
+        if also and s.in_kafka != m.position:
+            yield f"commit kafka {i}", s._replace(in_kafka=m.position)
+        elif s.in_zk != m.position:
+            yield f"commit zookeeper {i}", s._replace(in_zk=m.position)
+        if stored(s, m):
+            yield f"release {i}", put(s, i, m._replace(position=0), owner=NOBODY)
+
+
+def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
+    """What is wrong with going from ``s`` to ``t`` by the step ``name``."""
+    if len(deliverers(t, d)) > 1:
+        yield "two deliver"
+    verb, _, rest = name.partition(" ")
+    if verb == "deliver":
+        at = int(rest.split()[1])
+        if at == ABSENT:
+            yield "began without an offset"
+        if at > s.told:
+            yield "message skipped"
+        if at < s.told and not s.faults:
+            yield "repeated without a fault"
+    if t.in_zk < s.in_zk or t.in_kafka < s.in_kafka:
+        yield "committed offset went back"
+    if max(t.in_zk, t.in_kafka) > t.told:
+        yield "committed what was not delivered"
+
+
+class Result(NamedTuple):
+    """``states`` visited, a shortest trace to each violation, and the names of all steps taken."""
+
+    states: int
+    found: dict[str, list[str]]
+    taken: set[str]
+
+
+def start(b: Bounds) -> State:
+    """A group whose members are all migratable and have acknowledged the first mode.
+
+    In ZooKeeper nothing is stored in Kafka.
+    """
+    first, moved = b.first, b.first != ZOOKEEPER
+    place = WIDE if first == OPEN else CLOSED
+    members = (Member(seen=first, place=place),) * b.members
+    in_kafka = 0 if moved else ABSENT
+    return State(first, 0, moved, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
+
+
+def explore(d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000) -> Result:
+    """Visit every reachable state; with ``wanted``, only until that violation is found.
+
+    At most about ``most`` states: the nearest ones.
+    """
+    first = start(b)
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    queue, found, taken = [first], dict[str, list[str]](), set[str]()
+    while queue and len(came_from) < most:
+        following: list[State] = []
+        for s in queue:
+            for name, t in steps(s, d, b):
+                taken.add(name)
+                for wrong in violations(s, name, t, d):
+                    if wrong not in found:
+                        found[wrong] = [*_trace(came_from, s), name]
+                        if wrong == wanted:
+                            return Result(len(came_from), found, taken)
+                if t not in came_from:
+                    came_from[t] = (s, name)
+                    following.append(t)
+        queue = following
+    return Result(len(came_from), found, taken)
+
+
+def _trace(came_from: dict[State, tuple[State, str] | None], s: State) -> list[str]:
+    names: list[str] = []
+    link = came_from[s]
+    while link is not None:
+        s, name = link
+        names.append(name)
+        link = came_from[s]
+    return names[::-1]
+
+
+WHOLE = pytest.mark.skipif(
+    os.environ.get("ZKC_MODELS") != "all", reason="takes minutes: ZKC_MODELS=all"
+)
+FORTH = Bounds(changes=3, faults=0)
+BACK = Bounds(changes=3, faults=0, first=OPEN)
+ONE_FORTH = Bounds(members=1, changes=3, faults=0)
+ONE_BACK = Bounds(members=1, changes=3, faults=0, first=OPEN)
+ALONE_FORTH = Bounds(members=1, changes=3)
+ALONE_BACK = Bounds(members=1, changes=3, first=OPEN)
+NEEDED = [
+    ("ids_lock", ONE_FORTH, "repeated without a fault"),
+    ("barrier", ONE_FORTH, "repeated without a fault"),
+    ("dual", FORTH, "two deliver"),
+    ("door", BACK, "two deliver"),
+    ("stay", ALONE_BACK, "two deliver"),
+    ("fresh", ALONE_FORTH, "committed offset went back"),
+    ("cas", ONE_BACK, "repeated without a fault"),
+    ("drop", ALONE_BACK, "committed offset went back"),
+    ("offsets_open", ONE_FORTH, "began without an offset"),
+    ("offsets_back", ONE_BACK, "repeated without a fault"),
+    ("furthest", ONE_BACK, "repeated without a fault"),
+]
+"""What is left out, where that shows, and the promise that it breaks."""
+HAPPENS = {
+    "forth": "lock ids|see 0 open|start plain|plain joins|deliver plain 0|commit kafka 0",
+    "back": "plain gives up|see 0 locked|see 0 zookeeper|legacy claims|deliver legacy 0",
+    "faults": "expire 0|expel 0|notice expulsion 0|crash 0|register 0|join 0|deliver 0 0",
+}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "at_least", "must_happen"),
+    [
+        pytest.param(FORTH, 5_000, HAPPENS["forth"], id="forth"),
+        pytest.param(BACK, 5_000, HAPPENS["back"], id="back"),
+        pytest.param(ALONE_FORTH, 10_000, HAPPENS["faults"], id="forth with a fault"),
+        pytest.param(ALONE_BACK, 10_000, HAPPENS["faults"], id="back with a fault"),
+        pytest.param(
+            Bounds(changes=6),
+            900_000,
+            "|".join(HAPPENS.values()),
+            marks=[WHOLE, pytest.mark.timeout(3600)],
+            id="there and back",
+        ),
+    ],
+)
+def test_a_live_move_keeps_its_promises(bounds: Bounds, at_least: int, must_happen: str) -> None:
+    """Never do two deliver, is a message skipped, or does a committed offset go back.
+
+    Without faults no message is repeated either. The search must have met the dangerous steps, so
+    the empty result is not an empty search.
+    """
+    result = explore(OURS, bounds)
+    assert result.found == {}
+    assert result.states >= at_least
+    assert set(must_happen.split("|")) <= result.taken
+
+
+@pytest.mark.parametrize(
+    ("without", "bounds", "found"),
+    NEEDED,
+    ids=[case[0] for case in NEEDED],
+)
+def test_every_part_of_a_live_move_is_needed(without: str, bounds: Bounds, found: str) -> None:
+    """The protocol less one of its parts breaks a promise: none of them can be left out."""
+    assert found in explore(OURS._replace(**{without: False}), bounds, found).found
+    assert {case[0] for case in NEEDED} == set(Design._fields)
+
+
+def test_members_keep_the_rules_of_the_model() -> None:
+    """In every case the rules that members act on are those that were explored."""
+    offers = {OUT: None, CLOSED: modes.Offer.OWN, WIDE: modes.Offer.USUAL}
+    for (seen, mode), place, owner, assigned in product(
+        enumerate(modes.Mode), offers, (0, NOBODY, LEGACY, PLAIN), (0, NOBODY, PLAIN)
+    ):
+        assert mode.value == NAMES[seen]
+        m = Member(seen=seen, place=place)
+        s = start(Bounds())._replace(owner=owner, assigned=assigned, members=(m,))
+        joined, mine, has = offers[place], owner == 0, assigned == 0
+        assert delivers(s, 0, OURS) == modes.may_deliver(mode, joined, has, mine)
+        assert may_claim(s, 0, OURS) == modes.may_claim(mode, joined, has)
+        assert may_give_back(s, 0, OURS) == modes.may_give_back(mode, joined, mine)
+        assert modes.RULES[mode].offer is (modes.Offer.USUAL if seen == OPEN else modes.Offer.OWN)
+
+
+def test_the_tool_keeps_the_gates_of_the_model() -> None:
+    """In every case the next mode is written exactly where the explored operator may write it."""
+    tp, passed = TopicPartition("t", 0), 0
+    for mode, acl, acked, legacy, plain, in_zk, in_kafka in product(
+        range(4), (False, True), (0, 1), (0, 1), (0, 2), (0, 1), (ABSENT, 0, 1)
+    ):
+        s = start(Bounds())._replace(
+            mode=mode,
+            version=1,
+            acl=acl,
+            legacy=legacy,
+            plain=plain,
+            in_zk=in_zk,
+            in_kafka=in_kafka,
+            members=(Member(acked=acked),),
+        )
+        facts = gates.Facts(
+            modes.Mode(NAMES[mode]),
+            1,
+            frozenset({"mine", "old"} if legacy else {"mine"}),
+            {"mine": acked},
+            acl,
+            frozenset({"java"} if plain else ()),
+            {tp: in_zk},
+            {} if in_kafka == ABSENT else {tp: in_kafka},
+        )
+        allowed = {name for name, _ in operator(s, OURS, Bounds()) if name.startswith("check ")}
+        for target in modes.Mode:
+            assert (gates.obstacles(facts, target) == ()) == (f"check {target.value}" in allowed)
+        passed += len(allowed)
+    assert passed > 100

@@ -1,0 +1,96 @@
+"""What keeps an operator's tool from writing the next mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.gates import Facts, obstacles
+from zkconsumer.core.migration.modes import Mode
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+READY = Facts(
+    Mode.ZOOKEEPER,
+    3,
+    frozenset({"g_a", "g_b"}),
+    {"g_a": 3, "g_b": 3},
+    True,
+    frozenset(),
+    {P0: 5, P1: 0},
+    {P0: 5, P1: 0},
+)
+WAYS = [
+    (Mode.ZOOKEEPER, Mode.LOCKED),
+    (Mode.LOCKED, Mode.KAFKA),
+    (Mode.KAFKA, Mode.OPEN),
+    (Mode.OPEN, Mode.KAFKA),
+    (Mode.KAFKA, Mode.LOCKED),
+    (Mode.LOCKED, Mode.ZOOKEEPER),
+]
+
+
+@pytest.mark.parametrize(("mode", "target"), WAYS)
+def test_a_group_that_is_ready_may_go_on(mode: Mode, target: Mode) -> None:
+    """Nothing is in the way, nor for a group whose members have all left."""
+    assert obstacles(replace(READY, mode=mode), target) == ()
+    assert obstacles(replace(READY, mode=mode, registered=frozenset(), members={}), target) == ()
+
+
+@pytest.mark.parametrize(("mode", "target"), WAYS)
+@pytest.mark.parametrize("number", [None, 2])
+def test_every_member_has_to_acknowledge_the_present_mode(
+    mode: Mode, target: Mode, number: int | None
+) -> None:
+    """An acknowledgement of an earlier mode does not count."""
+    facts = replace(READY, mode=mode, members={"g_a": 3, "g_b": number})
+    (found,) = obstacles(facts, target)
+    assert f"mode {mode.value} is not acknowledged by g_b:" in found
+
+
+def test_a_group_without_a_mode_has_nothing_to_acknowledge() -> None:
+    """The first mode is written where there was no znode."""
+    facts = replace(READY, version=-1, members={"g_a": None, "g_b": None})
+    assert obstacles(facts, Mode.LOCKED) == ()
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("target", Mode)
+def test_no_mode_is_left_out(mode: Mode, target: Mode) -> None:
+    """Only neighbours may be written; the answer says which."""
+    allowed = (mode, target) in WAYS
+    found = obstacles(replace(READY, mode=mode), target)
+    assert (found == ()) == allowed
+    if not allowed:
+        assert f"in mode {mode.value}" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("way", "changes", "said"),
+    [
+        (0, {"ids_locked": False}, "lock the group's ids first"),
+        (0, {"registered": frozenset({"g_a", "g_b", "g_old"})}, "not migratable: g_old:"),
+        (2, {"in_kafka": {P0: 4, P1: 0}}, "lower in Kafka than in ZooKeeper: t-0:"),
+        (2, {"in_kafka": {P0: 5}}, "lower in Kafka than in ZooKeeper: t-1:"),
+        (5, {"in_zookeeper": {P0: 4, P1: 0}}, "lower in ZooKeeper than in Kafka: t-0:"),
+        (5, {"plain": frozenset({"java-1 at /10.0.0.1"})}, "coordinator: java-1 at /10.0.0.1:"),
+    ],
+)
+def test_each_gate_names_what_is_in_the_way(way: int, changes: dict[str, Any], said: str) -> None:
+    """That matters for one gate, and the others do not look at it."""
+    for number, (mode, target) in enumerate(WAYS):
+        found = obstacles(replace(READY, mode=mode, **changes), target)
+        if number == way:
+            assert len(found) == 1
+            assert said in found[0]
+        else:
+            assert found == ()
+
+
+def test_many_members_are_counted() -> None:
+    """The first five are named."""
+    legacy = frozenset(f"g_old{n}" for n in range(9))
+    (found,) = obstacles(replace(READY, registered=legacy), Mode.LOCKED)
+    assert "g_old0, g_old1, g_old2, g_old3, g_old4 and 4 more: restart these" in found

@@ -1,0 +1,235 @@
+"""What a migratable member does in each mode, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration import znodes
+from zkconsumer.core.migration.machine import (
+    Acknowledge,
+    Acknowledged,
+    Deliver,
+    Event,
+    Follow,
+    GiveUp,
+    Held,
+    Join,
+    Joined,
+    Left,
+    LiveMachine,
+    ModeRead,
+    SessionLost,
+)
+from zkconsumer.core.migration.modes import Follows, Mode, Offer, neighbours
+from zkconsumer.errors import ConfigError, ZnodeFormatError
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ONE, TWO, BOTH, NONE = (
+    frozenset({P0}),
+    frozenset({P1}),
+    frozenset({P0, P1}),
+    frozenset[TopicPartition](),
+)
+
+
+def member(*happened: Event) -> LiveMachine:
+    """A member to which this has happened."""
+    machine = LiveMachine()
+    for event in happened:
+        machine.on(event)
+    return machine
+
+
+IN_ZOOKEEPER = (ModeRead(Mode.ZOOKEEPER, 0), Joined(Offer.OWN, NONE), Held(BOTH), Acknowledged(0))
+IN_KAFKA = (ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, BOTH), Held(BOTH), Acknowledged(2))
+IN_OPEN = (ModeRead(Mode.OPEN, 3), Joined(Offer.USUAL, BOTH), Held(BOTH), Acknowledged(3))
+
+
+def test_nothing_is_claimed_before_the_mode_is_known() -> None:
+    """A member that has not read the mode neither claims nor delivers."""
+    machine = LiveMachine()
+    assert machine.on(Held(BOTH)) == []
+    assert machine.on(Joined(Offer.OWN, BOTH)) == []
+    assert not machine.may_claim(P0)
+
+
+def test_a_member_in_zookeeper_keeps_plain_consumers_out() -> None:
+    """It follows ZooKeeper and joins the coordinator with an offer that no other client knows."""
+    machine = LiveMachine()
+    assert machine.on(ModeRead(Mode.ZOOKEEPER, 0)) == [
+        Follow(Follows.ZOOKEEPER, NONE),
+        Join(Offer.OWN),
+    ]
+    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+    assert machine.on(Joined(Offer.OWN, BOTH)) == [Acknowledge(0)]
+    assert machine.on(Acknowledged(0)) == []
+    assert machine.may_claim(P1)
+
+
+def test_to_kafka_only_what_moves_is_given_up() -> None:
+    """What the coordinator assigns to the owner is delivered on; the rest is committed, released.
+
+    The mode is acknowledged when that is done.
+    """
+    machine = member(*IN_ZOOKEEPER, ModeRead(Mode.LOCKED, 1), Joined(Offer.OWN, ONE))
+    assert machine.delivered == BOTH
+    machine.on(Acknowledged(1))
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [
+        Deliver(ONE),
+        GiveUp(TWO, commit=True),
+        Follow(Follows.COORDINATOR, ONE),
+    ]
+    assert machine.on(Held(ONE)) == [Acknowledge(2)]
+
+
+def test_in_kafka_both_locks_are_needed() -> None:
+    """A partition is delivered with the coordinator's assignment and the owner znode."""
+    machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, ONE))
+    assert machine.delivered == NONE
+    assert machine.may_claim(P0)
+    assert not machine.may_claim(P1)
+    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+
+
+def test_open_lets_plain_consumers_join() -> None:
+    """The member joins again with its usual strategies, and acknowledges when it has."""
+    machine = member(*IN_KAFKA)
+    assert machine.on(ModeRead(Mode.OPEN, 3)) == [Join(Offer.USUAL)]
+    assert machine.on(Joined(Offer.USUAL, BOTH)) == [Acknowledge(3)]
+
+
+def test_a_member_that_does_not_refuse_plain_consumers_does_not_deliver_in_locked() -> None:
+    """Somebody else may deliver what the coordinator assigns to them."""
+    machine = member(*IN_OPEN)
+    assert machine.on(ModeRead(Mode.LOCKED, 5)) == [
+        Deliver(NONE),
+        Follow(Follows.ZOOKEEPER, NONE),
+        Join(Offer.OWN),
+    ]
+    assert not machine.may_claim(P0)
+    assert machine.on(Joined(Offer.OWN, NONE)) == [Deliver(BOTH), Acknowledge(5)]
+
+
+@pytest.mark.parametrize("before", [IN_KAFKA, IN_OPEN], ids=["kafka", "open"])
+def test_an_expelled_member_gives_everything_up_without_a_commit(
+    before: tuple[Event, ...],
+) -> None:
+    """Others may have delivered it already; it is delivered again after a new claim only."""
+    machine = member(*before)
+    offer = machine.joined
+    assert offer is not None
+    found = machine.on(Left(expelled=True))
+    assert found[:2] == [Deliver(NONE), GiveUp(BOTH, commit=False)]
+    assert machine.on(Joined(offer, BOTH)) == [Follow(Follows.COORDINATOR, BOTH)]
+    assert machine.on(Held(NONE)) == []
+    assert machine.on(Held(ONE)) == [Deliver(ONE)]
+
+
+def test_in_zookeeper_the_coordinator_does_not_matter() -> None:
+    """A member that is expelled there delivers on, and joins again."""
+    machine = member(*IN_ZOOKEEPER)
+    assert machine.on(Left(expelled=True)) == [Join(Offer.OWN)]
+    assert machine.delivered == BOTH
+
+
+def test_a_new_session_reads_the_mode_first() -> None:
+    """With the session the owner znodes, the mode and the acknowledgement are gone."""
+    machine = member(*IN_KAFKA)
+    assert machine.on(SessionLost()) == [Deliver(NONE)]
+    assert not machine.may_claim(P0)
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == [
+        Follow(Follows.COORDINATOR, BOTH),
+        Acknowledge(2),
+    ]
+
+
+def test_an_acknowledgement_of_a_lost_session_does_not_count() -> None:
+    """Its znode went with the session, even if the answer arrives later."""
+    machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, NONE), SessionLost())
+    machine.on(Acknowledged(2))
+    assert machine.acknowledged is None
+    assert Acknowledge(2) in machine.on(ModeRead(Mode.KAFKA, 2))
+
+
+def test_an_older_mode_is_dropped() -> None:
+    """A server that lags behind may show the mode of before."""
+    machine = member(*IN_OPEN)
+    assert machine.on(ModeRead(Mode.KAFKA, 2)) == []
+    assert (machine.mode, machine.stale_modes) == (Mode.OPEN, 1)
+
+
+def test_a_late_answer_does_not_acknowledge_a_newer_mode() -> None:
+    """The acknowledgement names the mode that it is for."""
+    machine = member(ModeRead(Mode.KAFKA, 2), Joined(Offer.OWN, BOTH))
+    assert Acknowledge(3) in [
+        *machine.on(ModeRead(Mode.OPEN, 3)),
+        *machine.on(Joined(Offer.USUAL, BOTH)),
+    ]
+    machine.on(Acknowledged(2))
+    assert machine.acknowledged is None
+    machine.on(Acknowledged(3))
+    assert machine.acknowledged == 3
+
+
+def test_modes_change_one_at_a_time() -> None:
+    """From each mode the next and the one before can be reached."""
+    assert {mode: neighbours(mode) for mode in Mode} == {
+        Mode.ZOOKEEPER: (Mode.LOCKED,),
+        Mode.LOCKED: (Mode.ZOOKEEPER, Mode.KAFKA),
+        Mode.KAFKA: (Mode.LOCKED, Mode.OPEN),
+        Mode.OPEN: (Mode.KAFKA,),
+    }
+
+
+# --- znodes ---------------------------------------------------------------------------------------
+
+
+def test_paths_and_texts() -> None:
+    """What is written is what is read."""
+    paths = znodes.LivePaths.of("g")
+    assert paths.mode == "/consumers/g/live/mode"
+    assert paths.member("g_c1") == "/consumers/g/live/members/g_c1"
+    for mode in Mode:
+        assert znodes.decode_mode(paths.mode, znodes.encode_mode(mode)) is mode
+    for number in (None, 0, 2**31 - 1):
+        text = znodes.encode_member(number)
+        assert znodes.decode_member(paths.member("g_c1"), text) == number
+    assert znodes.encode_mode(Mode.LOCKED) == b'{"version":1,"mode":"locked"}'
+    assert znodes.encode_member(7) == b'{"version":1,"acknowledged":7}'
+    with pytest.raises(ConfigError, match="cannot be part of a ZooKeeper path"):
+        znodes.LivePaths.of("a/b")
+    with pytest.raises(ZnodeFormatError, match="member name"):
+        paths.member("a/b")
+    with pytest.raises(ValueError, match="-1"):
+        znodes.encode_member(-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 5000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"mode":"locked"}', "with a version"),
+        (b'{"version":true,"mode":"locked"}', "with a version"),
+        (b'{"version":2,"mode":"locked"}', "format 2"),
+        (b'{"version":1}', "no mode"),
+        (b'{"version":1,"mode":"LOCKED"}', "no mode"),
+        (b'{"version":1,"mode":[]}', "no mode"),
+        (b" " * (znodes.MAX_BYTES + 1), "more than"),
+    ],
+)
+def test_a_mode_that_cannot_be_read_is_refused(text: bytes, reason: str) -> None:
+    """No member may guess the mode; the error names the znode."""
+    with pytest.raises(ZnodeFormatError, match=reason) as caught:
+        znodes.decode_mode("/consumers/g/live/mode", text)
+    assert "/consumers/g/live/mode" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [b"-1", b"true", b'"1"', b"1.5", b"2147483648", b"NaN"])
+def test_an_acknowledgement_that_cannot_be_read_is_refused(number: bytes) -> None:
+    """What is no version of a znode acknowledges nothing."""
+    with pytest.raises(ZnodeFormatError, match="acknowledged"):
+        znodes.decode_member("/m", b'{"version":1,"acknowledged":' + number + b"}")

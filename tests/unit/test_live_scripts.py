@@ -1,0 +1,112 @@
+"""Reading and writing a group's mode, with other operators and lost answers in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
+from zkconsumer.core.migration.znodes import LivePaths, encode_member, encode_mode
+from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Reply, SetData, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
+from zkconsumer.errors import ZnodeFormatError
+
+PATHS = LivePaths.of("g")
+
+
+def put(path: str, data: bytes) -> Script[None]:
+    """Create a znode."""
+    yield from ensure_path(set(), path.rpartition("/")[0])
+    yield from attempt(Create(path, data))
+
+
+def test_a_group_without_a_mode_is_in_zookeeper() -> None:
+    """The first write creates the znode; each further one needs the version before."""
+    zk = ToolZk()
+    assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, -1)
+    assert zk.run(write_mode(PATHS, Mode.LOCKED, -1)) is True
+    assert zk.run(read_mode(PATHS)) == (Mode.LOCKED, 0)
+    assert zk.run(write_mode(PATHS, Mode.KAFKA, 0)) is True
+    assert zk.run(read_mode(PATHS)) == (Mode.KAFKA, 1)
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+def test_a_mode_that_was_changed_since_is_not_overwritten(version: int) -> None:
+    """Another operator was faster."""
+    zk = ToolZk()
+    zk.run(write_mode(PATHS, Mode.LOCKED, -1))
+    zk.run(write_mode(PATHS, Mode.ZOOKEEPER, 0))
+    assert zk.run(write_mode(PATHS, Mode.KAFKA, version)) is False
+    assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, 1)
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_answer_is_looked_up(version: int, applied: bool) -> None:
+    """The mode is written once, whether the request or its answer was lost."""
+    zk = ToolZk()
+    if version == 0:
+        zk.run(write_mode(PATHS, Mode.LOCKED, -1))
+    lost: list[ZkOp] = []
+    real = zk._send
+
+    def send(op: ZkOp) -> Reply:
+        if lost or not isinstance(op, Create | SetData) or op.path != PATHS.mode:
+            return real(op)
+        lost.append(op)
+        if applied:
+            real(op)
+        return Failed(Code.CONNECTION_LOSS)
+
+    zk._send = send  # type: ignore[method-assign]
+    assert zk.run(write_mode(PATHS, Mode.KAFKA, version)) is True
+    assert lost
+    assert zk.run(read_mode(PATHS)) == (Mode.KAFKA, version + 1)
+
+
+def test_a_lost_answer_and_another_operator() -> None:
+    """Where somebody else has written meanwhile, ours is not repeated."""
+    zk = ToolZk()
+    zk.run(write_mode(PATHS, Mode.LOCKED, -1))
+    real = zk._send
+
+    def send(op: ZkOp) -> Reply:
+        if isinstance(op, SetData) and op.data == encode_mode(Mode.KAFKA):
+            real(SetData(PATHS.mode, encode_mode(Mode.ZOOKEEPER), 0))
+            return Failed(Code.CONNECTION_LOSS)
+        return real(op)
+
+    zk._send = send  # type: ignore[method-assign]
+    assert zk.run(write_mode(PATHS, Mode.KAFKA, 0)) is False
+    assert zk.run(read_mode(PATHS)) == (Mode.ZOOKEEPER, 1)
+
+
+def test_a_mode_that_cannot_be_read_is_an_error() -> None:
+    """It names the znode."""
+    zk = ToolZk()
+    zk.run(put(PATHS.mode, b"moved"))
+    with pytest.raises(ZnodeFormatError, match="/consumers/g/live/mode"):
+        zk.run(read_mode(PATHS))
+
+
+def test_members_and_what_they_have_acknowledged() -> None:
+    """A member that leaves while they are read is left out; an unreadable one is an error."""
+    zk = ToolZk()
+    assert zk.run(read_members(PATHS)) == {}
+    for name, number in (("g_a", 3), ("g_b", None), ("g_c", 4)):
+        zk.run(put(PATHS.member(name), encode_member(number)))
+    assert zk.run(read_members(PATHS)) == {"g_a": 3, "g_b": None, "g_c": 4}
+    seen: list[ZkOp] = []
+    gone = PATHS.member("g_c")
+
+    def before(op: ZkOp) -> None:
+        seen.append(op)
+        if len(seen) == 2:  # between the list and the contents
+            zk._send(Delete(gone))
+
+    zk.before = before
+    assert zk.run(read_members(PATHS)) == {"g_a": 3, "g_b": None}
+    zk.run(put(gone, b"{}"))
+    with pytest.raises(ZnodeFormatError, match="members/g_c"):
+        zk.run(read_members(PATHS))

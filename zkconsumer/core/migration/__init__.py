@@ -1,0 +1,1 @@
+"""What a member does while its group moves between ZooKeeper and the coordinator. Pure."""

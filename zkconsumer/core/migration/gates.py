@@ -1,0 +1,95 @@
+"""The gate before each mode: what must hold before an operator's tool may write it. Pure.
+
+The tool reads the ``Facts``, asks ``obstacles``, and writes the mode only if its znode still has
+the version of these facts. Whatever the tool does not know is an obstacle, not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.modes import Mode, neighbours
+
+_NAMED: Final = 5
+"""How many members or partitions an obstacle names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tool has read of a group.
+
+    Args:
+        mode: the group's mode.
+        version: of its znode; -1 while there is none.
+        registered: consumer ids below ``ids``, of legacy members as well.
+        members: each migratable member with the mode that it has acknowledged, if any.
+        ids_locked: whether legacy consumers are kept from registering.
+        plain: members of the coordinator's group that are not migratable.
+        in_zookeeper: committed offsets in ZooKeeper.
+        in_kafka: committed offsets in Kafka.
+    """
+
+    mode: Mode
+    version: int
+    registered: frozenset[str]
+    members: Mapping[str, int | None]
+    ids_locked: bool
+    plain: frozenset[str]
+    in_zookeeper: Mapping[TopicPartition, int]
+    in_kafka: Mapping[TopicPartition, int]
+
+
+def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
+    """Return what is in the way of writing ``target``, a sentence each; empty: it may be written.
+
+    A group without members is no obstacle: there is none that could hold a partition.
+    """
+    if target not in neighbours(facts.mode):
+        names = " or ".join(mode.value for mode in neighbours(facts.mode))
+        return (f"the group is in mode {facts.mode.value}: the next one is {names}",)
+    found = []
+    late = {name for name, number in facts.members.items() if number != facts.version}
+    # In a group that was never prepared there is no mode to acknowledge.
+    if late and facts.version >= 0:
+        found.append(
+            f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait, or look at "
+            "the health of these members"
+        )
+    if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
+        legacy = facts.registered - facts.members.keys()
+        if not facts.ids_locked:
+            found.append("legacy consumers can still register: lock the group's ids first")
+        if legacy:
+            found.append(
+                f"members that are not migratable: {_named(legacy)}: restart these as such"
+            )
+    elif target is Mode.OPEN:
+        behind = _behind(facts.in_kafka, facts.in_zookeeper)
+        if behind:
+            found.append(f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: wait")
+    elif target is Mode.ZOOKEEPER:
+        if facts.plain:
+            found.append(
+                f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
+            )
+        behind = _behind(facts.in_zookeeper, facts.in_kafka)
+        if behind:
+            found.append(f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: wait")
+    return tuple(found)
+
+
+def _behind(
+    these: Mapping[TopicPartition, int], those: Mapping[TopicPartition, int]
+) -> frozenset[str]:
+    """Partitions for which ``those`` have an offset, and ``these`` have none or a lower one."""
+    return frozenset(str(tp) for tp, offset in those.items() if these.get(tp, -1) < offset)
+
+
+def _named(names: set[str] | frozenset[str]) -> str:
+    """Name the first ones, and how many there are besides."""
+    first = sorted(names)[:_NAMED]
+    more = len(names) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")

@@ -1,0 +1,99 @@
+"""The modes of a group that can be moved while it runs, and what each allows: data and predicates.
+
+A group goes through the modes one at a time, in either direction. The mode znode holds the present
+one. ``tests/model/test_live_move_model.py`` checks the protocol, and that its rules are these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Mode(Enum):
+    """The mode of a group. The value is what the mode znode holds."""
+
+    ZOOKEEPER = "zookeeper"
+    """ZooKeeper's assignment counts; legacy consumers may be members."""
+    LOCKED = "locked"
+    """ZooKeeper's assignment counts; neither legacy nor plain Kafka consumers can join."""
+    KAFKA = "kafka"
+    """The coordinator's assignment counts; neither legacy nor plain Kafka consumers can join."""
+    OPEN = "open"
+    """The coordinator's assignment counts; plain Kafka consumers may be members."""
+
+
+class Follows(Enum):
+    """Whose assignment a migratable member follows."""
+
+    ZOOKEEPER = "zookeeper"
+    COORDINATOR = "coordinator"
+
+
+class Offer(Enum):
+    """Which assignment strategies a migratable member offers to the coordinator."""
+
+    OWN = "own"
+    """Only one that no other client knows, so that the coordinator refuses plain consumers."""
+    USUAL = "usual"
+    """Those of its configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds in a mode. ``legacy``: whether legacy consumers can register.
+
+    ``refusing``: whether only a member whose offer keeps plain consumers out may claim and deliver.
+    """
+
+    follows: Follows
+    offer: Offer
+    legacy: bool
+    refusing: bool
+
+
+RULES: Final[Mapping[Mode, Rule]] = {
+    Mode.ZOOKEEPER: Rule(Follows.ZOOKEEPER, Offer.OWN, legacy=True, refusing=False),
+    Mode.LOCKED: Rule(Follows.ZOOKEEPER, Offer.OWN, legacy=False, refusing=True),
+    Mode.KAFKA: Rule(Follows.COORDINATOR, Offer.OWN, legacy=False, refusing=False),
+    Mode.OPEN: Rule(Follows.COORDINATOR, Offer.USUAL, legacy=False, refusing=False),
+}
+_ORDER: Final = tuple(Mode)
+
+
+def neighbours(mode: Mode) -> tuple[Mode, ...]:
+    """The modes that may be written next."""
+    at = _ORDER.index(mode)
+    return _ORDER[max(at - 1, 0) : at] + _ORDER[at + 1 : at + 2]
+
+
+def may_claim(mode: Mode, joined: Offer | None, assigned: bool) -> bool:
+    """Whether a member may claim the owner znode of a partition.
+
+    Args:
+        mode: what the member has read.
+        joined: what it offers as a member of the coordinator's group; ``None``: it is not one.
+        assigned: whether the coordinator assigns the partition to it.
+    """
+    rule = RULES[mode]
+    if rule.follows is Follows.COORDINATOR:
+        return joined is not None and assigned
+    return joined is Offer.OWN or not rule.refusing
+
+
+def may_deliver(mode: Mode, joined: Offer | None, assigned: bool, owner: bool) -> bool:
+    """Whether a member with a live session may deliver a partition. ``owner``: of its znode."""
+    return owner and may_claim(mode, joined, assigned)
+
+
+def may_give_back(mode: Mode, joined: Offer | None, owner: bool) -> bool:
+    """Whether a member may let the coordinator assign the partition to another member.
+
+    A plain consumer would deliver it at once, so the owner znode is released before. While the
+    member follows ZooKeeper and keeps plain consumers out, the coordinator's assignment counts for
+    nobody.
+    """
+    rule = RULES[mode]
+    return not owner or (rule.follows is Follows.ZOOKEEPER and joined is Offer.OWN)

@@ -1,0 +1,69 @@
+"""Scripts that read and write a group's mode. Any thread may carry them out."""
+
+from __future__ import annotations
+
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode, encode_mode
+from zkconsumer.core.zookeeper.ops import Code, Create, Failed, GetChildren, Ok, SetData
+from zkconsumer.core.zookeeper.scripts.common import (
+    Script,
+    attempt,
+    ensure_path,
+    read,
+    read_many,
+)
+
+
+def read_mode(paths: LivePaths) -> Script[tuple[Mode, int]]:
+    """Return the mode and its version: ``ZOOKEEPER`` and -1 in a group that has no mode znode.
+
+    Raises ZnodeFormatError.
+    """
+    (node,) = yield from read_many([paths.mode])
+    if node is None:
+        return Mode.ZOOKEEPER, -1
+    return decode_mode(paths.mode, node.data), node.stat.version
+
+
+def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
+    """Write the mode if its version is still ``version`` (-1: there is no znode).
+
+    Return whether it is written; if not, somebody else has written one since. After a lost answer
+    the znode decides. Another operator who writes the same mode at the same moment cannot be told
+    apart, and need not be. Raises ZnodeFormatError, Refused.
+    """
+    data = encode_mode(target)
+    while True:
+        if version < 0:
+            yield from ensure_path(set(), paths.mode.rpartition("/")[0])
+            reply = yield from attempt(Create(paths.mode, data))
+        else:
+            reply = yield from attempt(SetData(paths.mode, data, version))
+        if isinstance(reply, Ok):
+            return True
+        if reply.code is not Code.CONNECTION_LOSS:
+            return False
+        found = yield from read_mode(paths)
+        if found == (target, version + 1):
+            return True
+        if found[1] != version:
+            return False
+
+
+def read_members(paths: LivePaths) -> Script[dict[str, int | None]]:
+    """Return each migratable member with the version of the mode that it has acknowledged.
+
+    Raises ZnodeFormatError: a member whose znode cannot be read may hold anything.
+    """
+    reply = yield from read(GetChildren(paths.members))
+    if isinstance(reply, Failed):
+        return {}
+    assert isinstance(reply.value, tuple)
+    names = sorted(map(str, reply.value))
+    found = [f"{paths.members}/{name}" for name in names]
+    nodes = yield from read_many(found)
+    return {
+        name: decode_member(path, node.data)
+        for name, path, node in zip(names, found, nodes, strict=True)
+        if node is not None
+    }

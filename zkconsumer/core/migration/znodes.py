@@ -1,0 +1,92 @@
+"""Znodes of a group that can be moved while it runs: paths and texts, byte by byte. Pure.
+
+``/consumers/GROUP/live/mode``: the group's mode, persistent. It is written only if its version is
+the one that was looked at; its version numbers the mode. A group without it is in ZooKeeper.
+``/consumers/GROUP/live/members/MEMBER``: a migratable member, ephemeral, with the number of the
+mode that it has acknowledged. Legacy consumers look at neither.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ZnodeFormatError
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 64 * 1024
+_INT32: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LivePaths:
+    """The paths of one group. ``of`` raises ConfigError for a name that cannot be in a path."""
+
+    group: GroupPaths
+    mode: str
+    members: str
+
+    @staticmethod
+    def of(group: str) -> LivePaths:
+        """Return the paths of a group."""
+        paths = GroupPaths(group)
+        return LivePaths(paths, f"{paths.root}/live/mode", f"{paths.root}/live/members")
+
+    def member(self, consumer_id: str) -> str:
+        """Return a member's path. Raises ZnodeFormatError."""
+        name = self.group.member(consumer_id).rpartition("/")[2]
+        return f"{self.members}/{name}"
+
+
+def encode_mode(mode: Mode) -> bytes:
+    """Return the content of the mode znode."""
+    return _text({"version": FORMAT, "mode": mode.value})
+
+
+def decode_mode(path: str, data: bytes) -> Mode:
+    """Return the mode. Raises ZnodeFormatError; nobody may guess a group's mode."""
+    name = _object(path, data).get("mode")
+    try:
+        return Mode(name)
+    except ValueError:
+        _refuse(path, "names no mode that this version knows")
+
+
+def encode_member(acknowledged: int | None) -> bytes:
+    """Return a member's content. ``acknowledged``: the number of a mode, if any."""
+    if acknowledged is not None and not 0 <= acknowledged <= _INT32:
+        raise ValueError(f"{acknowledged} is not a version of a znode")
+    return _text({"version": FORMAT, "acknowledged": acknowledged})
+
+
+def decode_member(path: str, data: bytes) -> int | None:
+    """Return the number of the mode that a member has acknowledged. Raises ZnodeFormatError."""
+    number = _object(path, data).get("acknowledged")
+    if number is not None and (type(number) is not int or not 0 <= number <= _INT32):
+        _refuse(path, "field 'acknowledged' is not the version of a znode")
+    return number
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _object(path: str, data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        _refuse(path, f"holds {len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        found = json.loads(data.decode())
+    except (ValueError, RecursionError):
+        _refuse(path, "is not JSON")
+    if not isinstance(found, dict) or type(found.get("version")) is not int:
+        _refuse(path, "is not a JSON object with a version")
+    if found["version"] != FORMAT:
+        _refuse(path, f"has format {found['version']}, and this version knows {FORMAT}")
+    return found
+
+
+def _refuse(path: str, reason: str) -> NoReturn:
+    raise ZnodeFormatError(path, reason)
