@@ -6,7 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 # Members of the legacy protocol, and tools, on servers and connections that fail.
-FAULTS := $(filter-out tests/faults/test_coordinator%,$(wildcard tests/faults/test_*.py))
+FAULTS := $(filter-out tests/faults/test_coordinator%,$(wildcard tests/faults/test_*.py)) \
+    tests/integration/test_kazoo_patch.py
+
+# Messages in files and in data frames.
+FILES := tests/integration/test_consume_files.py tests/integration/test_arrow_how_to.py
 
 # Real servers and long simulations that `make test` leaves to a target of their own.
 COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
@@ -22,7 +26,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft test-secure
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft test-secure
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,10 +50,13 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
 	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
-	    --ignore=tests/kraft --ignore=tests/secure $(COORDINATOR:%=--ignore=%)
+	    --ignore=tests/kraft --ignore=tests/secure $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
+
+test-files: setup ## messages written to files, and read into data frames
+	$(BIN)/pytest $(BY_FILE) $(FILES)
 
 test-coordinator: setup ## the tests on the broker's group coordinator, and of herds
 	$(BIN)/pytest $(BY_FILE) $(COORDINATOR)
