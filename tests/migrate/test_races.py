@@ -277,8 +277,10 @@ def test_a_change_between_a_kill_and_the_next_run(
 def test_a_commit_without_membership_in_between_is_given_back(
     filled: Bench, group: str, topic: str
 ) -> None:
-    """A client that uses assign() commits to Kafka right before the migrator does. Its offset is
-    not lost: it is restored, and the group is refused by the partition's name, now and later."""
+    """A client that uses assign() and has committed to Kafka before does so again right before the
+    migrator does. Its offset is not lost: it is restored, and the group is refused by the
+    partition's name, now and later."""
+    filled.set_kafka(group, topic, {1: 4})
     plan, journal = filled.plan([group])
     (result,) = filled.apply(
         plan, journal, at("before kafka", lambda: filled.set_kafka(group, topic, {0: 7}))

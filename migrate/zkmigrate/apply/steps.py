@@ -92,7 +92,7 @@ class Steps:
         # What was begun and then taken back partly may be anywhere between the two ends.
         resumed = bool(mine) or (undo and records[-1]["step"] != "done")
         self.wait_for_earlier_runs(names_in(records), change.group)
-        self.checks.as_expected(change, resumed)
+        at_first = self.checks.as_expected(change, resumed)
         before = self._stores.zk.run(guard.look(change.group))
         if not before.may_register(self._stores.zk.identities):
             raise refused(
@@ -127,7 +127,7 @@ class Steps:
                 self._run_guard(guard.unlock(change.group))
             zk.run(ownership.counted(ownership.take(hold, partitions, accept), self._effect))
             end: int | None = None
-            if change.target is Store.KAFKA:
+            if change.target is Store.KAFKA and any(at_first.values()):  # someone commits there
                 end = self._stores.commits_end(change.kafka_group)
             held = self.checks.as_expected(change, resumed, claimed=True)
             journal.write(group=change.group, step=f"{prefix}write")
