@@ -42,7 +42,7 @@ from zkmigrate.model import Store
 from zkmigrate.stores import migration_marker
 
 from zkconsumer.admin import offset_files, topics, verify
-from zkconsumer.broker import api_versions, codecs, columns, offset_times
+from zkconsumer.broker import api_versions, codecs, columns, offset_times, security
 from zkconsumer.broker.cluster import read_cluster
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.coordinator_calls import fetch_offsets
@@ -72,6 +72,8 @@ from zkconsumer.core.common.types import (
 from zkconsumer.core.coordinator import commands, strategies, wire
 from zkconsumer.core.coordinator.events import GroupMember
 from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.migration import znodes as live_znodes
+from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper import events as zk_events, znodes
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.ops import Node, Stat
@@ -660,6 +662,18 @@ TARGETS: Final[dict[str, Target]] = {
         ZNODE_S,
         (migration_marker.encode(Store.KAFKA, 1, {_TP: 17}), b""),
     ),
+    "live-mode": Target(
+        lambda data: live_znodes.decode_mode("/z", data),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (live_znodes.encode_mode(Mode.LOCKED), live_znodes.encode_mode(Mode.KAFKA)),
+    ),
+    "live-member": Target(
+        lambda data: live_znodes.decode_member("/z", data),
+        (ZnodeFormatError,),
+        ZNODE_S,
+        (live_znodes.encode_member(None), live_znodes.encode_member(7)),
+    ),
     "filter": Target(
         _regex,
         (ZnodeFormatError,),
@@ -675,6 +689,18 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     # answers of brokers
     "api-versions": Target(_open, (BrokerError,), ANSWER_S, (_versions(3),)),
+    "sasl-handshake": Target(
+        _asked(lambda to: (to.open(), security.enabled_mechanisms(to)), 1),
+        (BrokerError,),
+        ANSWER_S,
+        (b"\0\x21\0\0\0\2\0\5PLAIN\0\7SCRAM-X",),
+    ),
+    "sasl-answer": Target(
+        lambda data: security.authenticated(_BROKER_1, data, 1),
+        (BrokerError,),
+        ANSWER_S,
+        (b"\0\0\xff\xff\0\0\0\3abc" + bytes(8), b"\0\x3a\0\2no\0\0\0\0" + bytes(8)),
+    ),
     **{
         f"fetch-{version}": Target(
             _asked(_fetch, version),
@@ -947,6 +973,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/offset_times.py": ("commit-times",),
     "zkconsumer/broker/columns.py": ("columns",),
     "zkconsumer/broker/records.py": ("records", "records-sealed"),
+    "zkconsumer/broker/security.py": ("sasl-handshake", "sasl-answer"),
     "zkconsumer/cli/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
     "zkconsumer/core/coordinator/sticky.py": (
@@ -956,6 +983,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     ),
     "zkconsumer/core/coordinator/strategies.py": ("assign-legacy-range", "streams"),
     "zkconsumer/core/coordinator/wire.py": ("subscription", "assignment"),
+    "zkconsumer/core/migration/znodes.py": ("live-mode", "live-member"),
     "zkconsumer/core/zookeeper/znodes.py": ("registration", "broker-znode", "topic-znode"),
     "zkconsumer/journal/files.py": ("journal", "replay"),
     "zkconsumer/runtime/messages.py": "a decoder for applications, which raises to them",

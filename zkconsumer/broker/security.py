@@ -12,9 +12,10 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from struct import Struct
+from struct import Struct, error as StructError
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from zkconsumer.broker.messages import AbstractTokenProvider, get_sasl_mechanism
@@ -22,7 +23,12 @@ from zkconsumer.config.password import HIDDEN
 from zkconsumer.config.security import NO_SECURITY, SecurityKeys
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import AuthenticationError, ConfigError, UnsupportedBrokerError
+from zkconsumer.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    UnsupportedBrokerError,
+)
 from zkconsumer.tls import certificate_fault, for_brokers
 
 if TYPE_CHECKING:
@@ -126,12 +132,12 @@ class KafkaSecurity:
             token = mechanism.auth_bytes()
             body = _INT.pack(len(token)) + token
             answer = connection.exchange_opened(SASL_AUTHENTICATE, version, body)
-            code, message, reply, lifetime = _authenticated(bytes(answer), version)
+            code, message, reply, lifetime = authenticated(endpoint, bytes(answer), version)
             if code:
                 self._denied(endpoint, message)
             try:
                 mechanism.receive(reply)
-            except (ValueError, KeyError, IndexError):
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError):
                 self.refuse(
                     endpoint,
                     f"it does not know the password of {self._user} itself: it may be another "
@@ -290,23 +296,42 @@ def _handshake(connection: BrokerConnection, name: str) -> tuple[tuple[str, ...]
     """What the listener offers, and its error code (SaslHandshake version 1)."""
     data = name.encode()
     answer = bytes(connection.exchange_opened(SASL_HANDSHAKE, 1, _SHORT.pack(len(data)) + data))
-    (code,) = _SHORT.unpack_from(answer)
-    (count,) = _INT.unpack_from(answer, 2)
-    at, found = 6, []
-    for _ in range(min(max(count, 0), 64)):
-        (size,) = _SHORT.unpack_from(answer, at)
-        found.append(ascii(answer[at + 2 : at + 2 + max(size, 0)].decode("utf-8", "replace"))[1:-1])
-        at += 2 + max(size, 0)
+    with _readable(connection.endpoint):
+        (code,) = _SHORT.unpack_from(answer)
+        (count,) = _INT.unpack_from(answer, 2)
+        at, found = 6, []
+        for _ in range(min(max(count, 0), 64)):
+            (size,) = _SHORT.unpack_from(answer, at)
+            text = answer[at + 2 : at + 2 + max(size, 0)].decode("utf-8", "replace")
+            found.append(ascii(text)[1:-1])
+            at += 2 + max(size, 0)
     return tuple(found), code
 
 
-def _authenticated(answer: bytes, version: int) -> tuple[int, str, bytes, int]:
-    """Code, message, the server's bytes and the session's life in ms (SaslAuthenticate)."""
-    (code,) = _SHORT.unpack_from(answer)
-    (size,) = _SHORT.unpack_from(answer, 2)
-    at = 4 + max(size, 0)
-    message = answer[4:at].decode("utf-8", "replace")
-    (size,) = _INT.unpack_from(answer, at)
-    reply = answer[at + 4 : at + 4 + max(size, 0)]
-    at += 4 + max(size, 0)
-    return code, message, reply, _LONG.unpack_from(answer, at)[0] if version else 0
+def authenticated(
+    endpoint: BrokerEndpoint, answer: bytes, version: int
+) -> tuple[int, str, bytes, int]:
+    """Code, message, the server's bytes and the session's life in ms (SaslAuthenticate).
+
+    Raises BrokerError for an answer that cannot be read.
+    """
+    with _readable(endpoint):
+        (code,) = _SHORT.unpack_from(answer)
+        (size,) = _SHORT.unpack_from(answer, 2)
+        at = 4 + max(size, 0)
+        message = answer[4:at].decode("utf-8", "replace")
+        (size,) = _INT.unpack_from(answer, at)
+        reply = answer[at + 4 : at + 4 + max(size, 0)]
+        at += 4 + max(size, 0)
+        lifetime = _LONG.unpack_from(answer, at)[0] if version else 0
+    return code, message, reply, lifetime
+
+
+@contextmanager
+def _readable(endpoint: BrokerEndpoint) -> Iterator[None]:
+    try:
+        yield
+    except StructError:
+        raise BrokerError(
+            f"broker at {endpoint.host}:{endpoint.port}: its answer to SASL cannot be read"
+        ) from None
