@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
 
-from tests.secure.stage import MESSAGES, PARTITIONS, TOPIC, VERSIONS, Stage, make_trees
+from tests.secure.stage import MESSAGES, PARTITIONS, TOPIC, Stage, make_trees
 from zkconsumer.testing.secured import Authority, SecuredCluster
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
-def stage(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    """One cluster for all tests of a version."""
-    stranger = Authority(tmp_path_factory.mktemp("stranger"), "stranger")
-    with SecuredCluster(request.param) as cluster:
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A cluster in ZooKeeper mode, for all tests."""
+    with _stage("3.9", tmp_path_factory.mktemp("stranger")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def kraft_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A cluster of Kafka 4, with a ZooKeeper for groups."""
+    with _stage("4", tmp_path_factory.mktemp("stranger")) as found:
+        yield found
+
+
+@contextmanager
+def _stage(kafka: str, folder: Path) -> Iterator[Stage]:
+    stranger = Authority(folder, "stranger")
+    with SecuredCluster(kafka) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         producer = KafkaProducer(bootstrap_servers=cluster.at("PLAINTEXT"))
         for number in range(MESSAGES):

@@ -11,24 +11,37 @@ from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.errors import AuthenticationError, ConnectorFailedError
 
-CELLS = [(way, tool) for way in WAYS for tool in TOOLS]
+STAGES = ("stage", "kraft_stage")
+CELLS = [(stage, way, tool) for stage in STAGES for way in WAYS for tool in TOOLS]
 SAMPLE = [
-    (way, tool) for way, tool in CELLS if tool == "coordinator" or way in ("mTLS", "SCRAM-512")
+    (stage, way, tool)
+    for stage, way, tool in CELLS
+    if way == "SCRAM-512" or (stage == "stage" and (tool == "coordinator" or way == "mTLS"))
 ]
+
+
+@pytest.fixture
+def chosen(request: pytest.FixtureRequest, name: str) -> Stage:
+    """The cluster of one cell."""
+    found: Stage = request.getfixturevalue(name)
+    return found
+
+
 WRONG_SECONDS = 5.0
 
 
-@pytest.mark.parametrize(("way", "tool"), CELLS if EVERYTHING else SAMPLE)
-def test_the_right_secret_is_let_in(stage: Stage, way: str, tool: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "way", "tool"), CELLS if EVERYTHING else SAMPLE)
+def test_the_right_secret_is_let_in(chosen: Stage, way: str, tool: str, tmp_path: Path) -> None:
     """Every tool does its whole work over every protocol and mechanism."""
-    TOOLS[tool](stage, way, stage.properties(way), tmp_path)
+    TOOLS[tool](chosen, way, chosen.properties(way), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("way", "tool"), [cell for cell in (CELLS if EVERYTHING else SAMPLE) if cell[0] != "PLAINTEXT"]
+    ("name", "way", "tool"),
+    [cell for cell in (CELLS if EVERYTHING else SAMPLE) if cell[1] != "PLAINTEXT"],
 )
 def test_a_wrong_secret_is_refused_once(
-    stage: Stage,
+    chosen: Stage,
     way: str,
     tool: str,
     tmp_path: Path,
@@ -36,7 +49,7 @@ def test_a_wrong_secret_is_refused_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Within 5 s, with the key to correct, after one attempt to log in, and never without one."""
-    properties, key = stage.wrong(way, tmp_path)
+    properties, key = chosen.wrong(way, tmp_path)
     attempts: list[str] = []
     log_in = KafkaSecurity.log_in
 
@@ -49,7 +62,7 @@ def test_a_wrong_secret_is_refused_once(
         Timer() as timer,
         pytest.raises((AuthenticationError, ConnectorFailedError, RefusedError)) as caught,
     ):
-        TOOLS[tool](stage, way, properties, tmp_path)
+        TOOLS[tool](chosen, way, properties, tmp_path)
     printed = capfd.readouterr()
     told = f"{caught.value} {printed.err}"
     assert key in told

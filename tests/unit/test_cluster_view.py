@@ -30,6 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.znodes import decode_broker, decode_topic
+from zkconsumer.testing.kraft import new_cluster_id
 
 PART = PartitionView(1, 7, (1, 2), (1,))
 VIEW = ClusterView(
@@ -123,3 +124,8 @@ def test_watches_are_left_where_they_are_asked_for() -> None:
     assert watched_by(GetChildren("/brokers/ids", True)) == ("/brokers/ids",)
     assert watched_by(GetMany(("/a", "/b"), watch=True)) == ("/a", "/b")
     assert watched_by(GetData("/a")) == ()
+
+
+def test_no_cluster_id_looks_like_an_option() -> None:
+    """Kafka's tool would refuse it: one in 64 of all ids begins with a hyphen."""
+    assert not any(new_cluster_id().startswith("-") for _ in range(2000))

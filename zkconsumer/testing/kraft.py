@@ -40,8 +40,14 @@ class Voter:
 
 
 def new_cluster_id() -> str:
-    """Return a cluster id as Kafka writes it: 16 bytes in URL-safe base 64 without padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Return a cluster id as Kafka writes it: 16 bytes in URL-safe base 64 without padding.
+
+    None begins with ``-``, which Kafka's tool takes for an option (as in Kafka's ``Uuid``).
+    """
+    while True:
+        found = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not found.startswith("-"):
+            return found
 
 
 def quorum_settings(quorum: Sequence[Voter]) -> dict[str, object]:
@@ -131,18 +137,24 @@ def controller_spec(
 
 
 def format_storage(
-    supervisor: Supervisor, kafka: str, root: Path, names: Sequence[str], cluster_id: str
+    supervisor: Supervisor,
+    kafka: str,
+    root: Path,
+    names: Sequence[str],
+    cluster_id: str,
+    *more: str,
 ) -> None:
     """Format the directories of these servers, all at once, unless they are formatted already.
 
-    ``names`` are those of the servers' properties files. Raises ``ClusterError``.
+    ``names`` are those of the servers' properties files; ``more`` are arguments of Kafka's tool.
+    Raises ``ClusterError``.
     """
     log = made(root / "logs") / "format.log"
     tool = "kafka.tools.StorageTool"
     runs = [f"format-{name}" for name in names]
     for name, run in zip(names, runs, strict=True):
         config = str(root / "conf" / f"{name}.properties")
-        arguments = ("format", "-t", cluster_id, "-c", config, "--ignore-formatted")
+        arguments = ("format", "-t", cluster_id, "-c", config, "--ignore-formatted", *more)
         supervisor.start(run, main_argv(kafka, ("-Xmx256m",), tool, *arguments), log)
     done: Callable[[], bool] = lambda: all(supervisor.poll(run) is not None for run in runs)  # noqa: E731
     wait_until(done, READY_SECONDS, "the servers' storage is formatted")

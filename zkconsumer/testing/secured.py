@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from zkconsumer.testing.cluster import LocalCluster
+from zkconsumer.testing.kraft import Voter, format_storage, kraft_spec, new_cluster_id
 from zkconsumer.testing.servers import STOP_SECONDS, Server, ServerSpec, broker_spec, zookeeper_spec
 from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port
@@ -100,6 +101,8 @@ class Authority:
 class SecuredCluster(LocalCluster):
     """One ZooKeeper and one broker, which offer every protocol.
 
+    With Kafka 4 the two know nothing of each other: ZooKeeper is for groups.
+
     ``port`` of the broker and of ZooKeeper are those without security, for tests that prepare
     something. ZooKeeper's ``secure_port`` speaks TLS and wants a client certificate. ``client``
     makes the configuration of a client.
@@ -109,6 +112,7 @@ class SecuredCluster(LocalCluster):
 
     def __init__(self, kafka: str = "3.9", dir: str | Path | None = None) -> None:
         super().__init__(kafka, 1, dir)
+        self._zookeepers = 1
         self.password: Final = secrets.token_hex(12)
         """Of the user ``alice``, everywhere."""
         self._inner = secrets.token_hex(12)
@@ -154,7 +158,7 @@ class SecuredCluster(LocalCluster):
         self.authority = Authority(self.certificates, "zkconsumer test authority")
         self.authority.issue("server", (_HOST,))
         self.authority.issue("client")
-        spec = zookeeper_spec(self.kafka, root)
+        spec = zookeeper_spec("3.9" if self.kraft else self.kafka, root)
         jaas = root / "conf" / "zookeeper.jaas"
         jaas.write_text(
             f'Server {{ {_DIGEST} required user_{USER}="{self.password}" '
@@ -180,6 +184,24 @@ class SecuredCluster(LocalCluster):
         flags = (f"-Djava.security.auth.login.config={jaas}",)
         self._servers = [Server(supervisor, _with_flags(spec, flags))]
         self._servers[0].start()
+
+    def _launch_kraft(self, supervisor: Supervisor, root: Path) -> None:
+        self._start_zookeepers(supervisor, root)
+        quorum = [Voter(0, free_port())]
+        given = dict(self._listeners())
+        given["advertised.listeners"] = given["listeners"]
+        given["listeners"] += f",CONTROLLER://{_HOST}:{quorum[0].port}"
+        given["listener.security.protocol.map"] += ",CONTROLLER:PLAINTEXT"
+        port = self.ports["PLAINTEXT"]
+        spec = kraft_spec(self.kafka, root, 0, 1, port, quorum, given)
+        self._servers.append(Server(supervisor, spec))
+        users: list[str] = []
+        for name in self.MECHANISMS[1:3]:
+            users += "--add-scram", f"{name}=[name={USER},password={self.password}]"
+        format_storage(supervisor, self.kafka, root, [spec.name], new_cluster_id(), *users)
+        self._servers[-1].start()
+        for server in self._servers:
+            server.wait_ready()
 
     def _broker(self, supervisor: Supervisor, root: Path, broker_id: int) -> Server:
         self._servers[0].wait_ready()
