@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from kafka import KafkaConsumer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+from pyarrow import parquet
 
 from tests.secure.stage import (
     EVERYTHING,
@@ -172,6 +175,27 @@ def test_a_command_line_shows_no_secret(stage: Stage, canaries: Canaries, tmp_pa
             process.wait(30)
     assert "Sending request" in err.read_text()
     assert seen(canaries.secrets, out.read_text(), err.read_text(), *shown) == []
+
+
+def test_an_audit_with_spark_shows_no_secret(
+    stage: Stage, canaries: Canaries, tmp_path: Path
+) -> None:
+    """``zkaudit run`` reads offsets in Kafka over SASL_SSL; neither what it prints nor what it
+    writes, the page and Spark's own messages included, holds a secret."""
+    group = stage.group()
+    asked = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
+    asked.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
+    asked.close()
+    file = write_properties(tmp_path / "command.properties", canaries.properties)
+    out = tmp_path / "audit"
+    command = [str(Path(sys.executable).with_name("zkaudit")), "run", "--out", str(out)]
+    command += ["--zookeeper-logs", str(stage.cluster.zookeeper_data), "--master", "local[1]"]
+    command += ["--bootstrap-server", stage.cluster.at("SASL_SSL"), "--command-config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    commits = parquet.read_table(out / "tables" / "commits").to_pylist()
+    assert any((row["group"], row["offset"]) == (group, 5) for row in commits)
+    assert seen(canaries.secrets, done.stdout, done.stderr, *written(tmp_path)) == []
 
 
 def test_a_secret_on_the_command_line_is_refused(capfd: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,8 @@ class SecuredCluster(LocalCluster):
         """Port of each of the broker's listeners."""
         self.secure_port: Final = free_port()
         """ZooKeeper's port with TLS."""
+        self.zookeeper_data: Path
+        """The directory of ZooKeeper's transaction logs and snapshots."""
         self.certificates: Path
         self.authority: Authority
 
@@ -157,6 +159,7 @@ class SecuredCluster(LocalCluster):
         self.certificates = root / "certificates"
         self.authority = Authority(self.certificates, "zkconsumer test authority")
         self.authority.issue("server", (_HOST,))
+        self.zookeeper_data = root / "data" / "zookeeper"
         self.authority.issue("client")
         spec = zookeeper_spec("3.9" if self.kraft else self.kafka, root)
         jaas = root / "conf" / "zookeeper.jaas"
