@@ -36,6 +36,9 @@ class ToolZk:
     returns the one that the script gets.
     """
 
+    identities = (("world", "anyone"),)
+    """As ``BlockingZk``: it logs in as nobody."""
+
     def __init__(self) -> None:
         self.zk = FakeZk(Kernel(1))
         self._acls: dict[str, Acl] = {}
