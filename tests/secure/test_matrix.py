@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 
 from tests.secure.stage import EVERYTHING, TOOLS, WAYS, RefusedError, Stage, Timer
+from zkconsumer import CoordinatorConsumerConnector, ZookeeperConsumerConnector
 from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.errors import AuthenticationError, ConnectorFailedError
@@ -69,3 +72,46 @@ def test_a_wrong_secret_is_refused_once(
     assert "not-the-password" not in told + printed.out
     assert len(attempts) == (1 if properties["security.protocol"].startswith("SASL") else 0)
     assert timer.seconds < WRONG_SECONDS
+
+
+@pytest.mark.parametrize("tool", ["zookeeper", "coordinator"])
+def test_a_session_with_a_limit_is_renewed(
+    stage: Stage, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member logs in again before the broker ends its connection (KIP-368), and reads on: nothing
+    is lost or read twice."""
+    renewed: list[float | None] = []
+    log_in = KafkaSecurity.log_in
+
+    def counted(self: KafkaSecurity, connection: BrokerConnection) -> float | None:
+        renewed.append(log_in(self, connection))
+        return renewed[-1]
+
+    monkeypatch.setattr(KafkaSecurity, "log_in", counted)
+    config = stage.cluster.client("SASL_PLAINTEXT", "PLAIN") | {
+        "group.id": stage.group(),
+        "consumer.timeout.ms": "20000",
+    }
+    if tool == "zookeeper":
+        config |= {"zookeeper.connect": stage.cluster.zookeeper}
+        member = ZookeeperConsumerConnector(config | {"auto.offset.reset": "smallest"})
+    else:
+        config |= {"bootstrap.servers": stage.cluster.at("SASL_PLAINTEXT")}
+        member = CoordinatorConsumerConnector(config | {"auto.offset.reset": "earliest"})
+    producer = KafkaProducer(bootstrap_servers=stage.cluster.at("PLAINTEXT"))
+    topic = f"renewed-{tool}"
+    stage.cluster.create_topic(topic, 1)
+    until, sent, seen = time.monotonic() + 60, 0, []
+    with member:
+        (stream,) = member.create_message_streams({topic: 1})[topic]
+        while len(renewed) < 9 and time.monotonic() < until:
+            producer.send(topic, b"%d" % sent).get(10)
+            for message in stream:
+                seen.append(int(message.value))
+                if seen[-1] == sent:
+                    break
+            sent += 1
+    producer.close()
+    assert len(renewed) >= 9
+    assert all(at is not None for at in renewed)
+    assert seen == list(range(sent))

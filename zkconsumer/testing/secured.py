@@ -22,6 +22,8 @@ from zkconsumer.testing.supervisor import Supervisor
 from zkconsumer.testing.waiting import free_port
 
 USER: Final = "alice"
+REAUTH_MS: Final = 2000
+"""How long a connection with SASL_PLAINTEXT and PLAIN may last after a log-in."""
 _HOST: Final = "127.0.0.1"
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -245,6 +247,8 @@ class SecuredCluster(LocalCluster):
                 f'{_OAUTH} required unsecuredValidatorAllowableClockSkewMs="3000" '
                 'unsecuredLoginStringClaim_sub="broker";'
             )
+        # Whoever comes this way has to log in again and again.
+        found["listener.name.sasl_plaintext.plain.connections.max.reauth.ms"] = str(REAUTH_MS)
         return found
 
     def _add_users(self, zookeeper: int) -> None:
