@@ -61,8 +61,8 @@ FINDINGS = frozenset(
         "member without its share",
     }
 )
-"""Kinds of zkaudit's findings that no member of ours may cause. ``two deliverers`` has the time that
-the lease leaves; to zkaudit that is an "overlapping delivery"."""
+"""Kinds of zkaudit's findings that no member of ours may cause. ``two deliverers`` has the time
+that the lease leaves; to zkaudit that is an "overlapping delivery"."""
 
 
 @dataclass(frozen=True, slots=True)
