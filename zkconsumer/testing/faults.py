@@ -12,7 +12,6 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -23,6 +22,7 @@ Direction = Literal["requests", "answers"]
 
 _HOST: Final = "127.0.0.1"
 _CLOSE_SESSION: Final = -11
+_WATCH_EVENT: Final = struct.pack(">i", -1)  # where an answer has its request's number
 _ABORT: Final = struct.pack("ii", 1, 0)  # linger on, for 0 s: close sends a reset
 
 
@@ -76,7 +76,7 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._stalled: set[Direction] = set()  # guarded by _changed, like those below
         self._delays: dict[Direction, float] = {}
-        self._drops: dict[Direction, int] = {}
+        self._drops: Counter[Direction] = Counter()
         self.held: Counter[Direction] = Counter()
         """How many pieces of data a stall has held back so far."""
         self._sockets: set[socket.socket] = set()
@@ -143,9 +143,10 @@ class TcpProxy:
                 self._delays[direction] = seconds
 
     def drop(self, direction: Direction, count: int = 1) -> None:
-        """Lose the next ``count`` frames, of any connection; the connection stays open.
+        """Lose the next ``count`` requests or answers of any connection, which stays open.
 
-        A frame is a length in four bytes and as many bytes, as ZooKeeper and Kafka send them.
+        ZooKeeper's watch events answer no request and are never lost: a client could not notice
+        it, and no network loses one and keeps the connection.
         """
         with self._changed:
             self._drops[direction] = count
@@ -154,7 +155,7 @@ class TcpProxy:
     def dropping(self) -> bool:
         """Whether frames are still to be lost."""
         with self._changed:
-            return any(self._drops.values())
+            return self._drops.total() > 0
 
     def resume(self) -> None:
         """End stalls and delays; everything that was held back continues."""
@@ -196,7 +197,7 @@ class TcpProxy:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         """Copy one direction until either end closes; then close both."""
-        frames = _Frames()
+        frames = _Frames(self._drops, direction)
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 until = time.monotonic()
@@ -213,7 +214,7 @@ class TcpProxy:
                             break
                     if source not in self._sockets:
                         break
-                    data = frames.pass_on(data, lambda: self._lose(direction))
+                    data = frames.pass_on(data)
                 sink.sendall(data)
         with self._changed:
             self._sockets -= {source, sink}
@@ -223,37 +224,38 @@ class TcpProxy:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def _lose(self, direction: Direction) -> bool:
-        """Whether the frame that begins is to be lost. The caller holds ``_changed``."""
-        left = self._drops.get(direction, 0)
-        self._drops[direction] = max(0, left - 1)
-        return left > 0
-
 
 class _Frames:
-    """Finds the frames in what one connection sends in one direction."""
+    """Finds the frames in what one connection sends in one direction.
 
-    def __init__(self) -> None:
+    A frame is a length in four bytes and as many bytes, as ZooKeeper and Kafka send them. The first
+    four of these are the number of the request that it is or answers.
+    """
+
+    def __init__(self, drops: Counter[Direction], direction: Direction) -> None:
+        self._drops = drops
+        self._direction = direction
         self._head = b""
         self._left = 0
         self._lost = False
 
-    def pass_on(self, data: bytes, lose: Callable[[], bool]) -> bytes:
-        """``data`` without the frames for which ``lose`` answered yes when they began."""
+    def pass_on(self, data: bytes) -> bytes:
+        """``data`` without the frames that are lost. ``drops`` counts these down."""
         kept = bytearray()
+        data, self._head = self._head + data, b""
         while data:
             if self._left == 0:
-                missing = 4 - len(self._head)
-                self._head, data = self._head + data[:missing], data[missing:]
-                if len(self._head) < 4:
+                needed = 8 if self._drops[self._direction] else 4
+                if len(data) < needed:
+                    self._head = data
                     break
-                (self._left,) = struct.unpack(">i", self._head)
-                self._lost = lose()
-                if not self._lost:
-                    kept += self._head
-                self._head = b""
-            part, data = data[: max(self._left, 0)], data[max(self._left, 0) :]
-            self._left = max(self._left - len(part), 0)
+                (length,) = struct.unpack_from(">i", data)
+                self._left = 4 + max(length, 0)
+                self._lost = needed == 8 and data[4:8] != _WATCH_EVENT
+                if self._lost:
+                    self._drops[self._direction] -= 1
+            part, data = data[: self._left], data[self._left :]
+            self._left -= len(part)
             if not self._lost:
                 kept += part
         return bytes(kept)

@@ -1,0 +1,56 @@
+"""What the proxy that disturbs connections loses, and what it lets through."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.testing.faults import TcpProxy
+
+
+def frame(number: int, body: bytes = b"body") -> bytes:
+    """A frame of ZooKeeper or Kafka: the length, the request's number, the rest."""
+    return struct.pack(">ii", 4 + len(body), number) + body
+
+
+@contextlib.contextmanager
+def both_ends() -> Iterator[tuple[TcpProxy, socket.socket, socket.socket]]:
+    """A proxy with one connection through it: the server's end and the client's end."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        proxy = stack.enter_context(TcpProxy(listener.getsockname()[1]))
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", proxy.port), 10))
+        server = stack.enter_context(listener.accept()[0])
+        yield proxy, server, client
+
+
+def received(client: socket.socket, expected: bytes) -> bytes:
+    """As many bytes as expected."""
+    found = b""
+    while len(found) < len(expected) and (data := client.recv(len(expected) - len(found))):
+        found += data
+    return found
+
+
+@pytest.mark.parametrize("pieces", ["whole", "by byte"])
+def test_an_answer_is_lost_and_a_watch_event_is_not(pieces: str) -> None:
+    """ZooKeeper's client cannot notice a lost event, and no network loses it alone."""
+    event, lost, kept = frame(-1, b"changed"), frame(7), frame(8)
+    with both_ends() as (proxy, server, client):
+        proxy.drop("answers")
+        sent = event + lost + kept
+        for piece in [sent] if pieces == "whole" else [bytes([one]) for one in sent]:
+            server.sendall(piece)
+        assert received(client, event + kept) == event + kept
+        assert not proxy.dropping
+
+
+def test_what_has_no_length_passes_while_nothing_is_to_be_lost() -> None:
+    """ZooKeeper's four-letter words are shorter than a frame's head."""
+    with both_ends() as (_, server, client):
+        server.sendall(b"imok")
+        assert received(client, b"imok") == b"imok"
