@@ -26,7 +26,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     both = ("--groups-regex", f"{unique[-8:]}-.")
     plan = str(tmp_path / "plan")
     status, rows = shell.rows("assess", *both)
-    assert (status, [row["verdict"] for row in rows]) == (1, ["needs a decision", "ready"])
+    assert (status, [row["verdict"] for row in rows]) == (3, ["needs a decision", "ready"])
     advised = re.findall(r"--skip (\S+)", rows[0]["fix"])
     assert advised == [f"{bad}:{topic}:9"]
     left = [{"topic": topic, "partition": 9, "offset": 5, "why": "skipped"}]
@@ -74,7 +74,7 @@ def test_many_deleted_topics_need_one_more_run(
     for name in gone:
         filled.set_zk(group, name, {0: 3})
     status, (row,) = shell.rows("assess", "--group", group)
-    assert (status, row["kind"]) == (1, "topic-missing")
+    assert (status, row["kind"]) == (3, "topic-missing")
     assert all(f"{name}-0" in row["what"] and f":{name}" in row["fix"] for name in gone)
     _, out, _ = shell("assess", "--group", group)
     assert f"{gone[2]}-0 and 3 more" in out

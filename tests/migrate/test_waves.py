@@ -158,7 +158,7 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
 
     plan = str(tmp_path / "plan")
     status, rows = shell.rows("plan", "--groups-regex", f"{name}-.*", "--out", plan)
-    assert status == 1
+    assert status == 3
     found = {row["group"]: row for row in rows if row["kind"]}
     assert {one.removeprefix(f"{name}-"): row["kind"] for one, row in found.items()} == broken
     assert all(row["what"] and row["fix"] for row in found.values())
@@ -196,7 +196,7 @@ def test_decisions_of_single_groups_and_topics(
     bench.set_zk(f"{name}-d", other, {0: 99})
     chosen = ("--groups-regex", f"{name}-.*")
     file = tmp_path / "decisions.toml"
-    assert shell("assess", *chosen, "--decisions-out", str(file))[0] == 1
+    assert shell("assess", *chosen, "--decisions-out", str(file))[0] == 3
     text = file.read_text()
     for group, question in (
         ("a", 'on_conflict = "refuse"  # or zookeeper, kafka, newest, min, max'),
@@ -258,7 +258,7 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
     status, rows = shell.rows(
         "assess", "--group", group, "--recreated-topics", "skip", "--without-offset", "refuse"
     )
-    assert (status, rows[0]["kind"]) == (1, "no-offset")
+    assert (status, rows[0]["kind"]) == (3, "no-offset")
     assert f"{topic}-1" in rows[0]["what"]
     assert rows[0]["stays_behind"] == [
         {"topic": topic, "partition": 0, "offset": 3, "why": "topic-recreated"}
@@ -352,7 +352,7 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     live = {group: member(group) for group in five[:2]}
     chosen = [word for group in five for word in ("--group", group)]
     plan = str(tmp_path / "plan")
-    assert shell("plan", *chosen, "--out", str(tmp_path / "now"))[0] == 1
+    assert shell("plan", *chosen, "--out", str(tmp_path / "now"))[0] == 3
     assert shell("assess", *chosen, "--running")[0] == 0
     status, rows = shell.rows("plan", *chosen, "--at-apply", "--out", plan)
     assert status == 0
@@ -461,7 +461,7 @@ def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
         at += 1
     assert at >= 20
     assert {(True, Outcome.DONE, (9,)), (False, Outcome.DONE, (3,))} <= outcomes
-    assert (True, Outcome.FAILED, (3,)) in outcomes
+    assert (True, Outcome.REFUSED, (3,)) in outcomes
 
 
 def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topic: str) -> None:
@@ -509,7 +509,7 @@ def test_waiting_for_members_ends_at_ctrl_c(
         assert "run the same command again" in process.stderr.read()
     assert moved(bench, five, topic) == ["1"]
     status, rows = shell.rows("apply", plan, "--execute")
-    assert (status, [row["outcome"] for row in rows]) == (1, ["failed", "was done before"])
+    assert (status, [row["outcome"] for row in rows]) == (3, ["refused", "was done before"])
     assert f"{five[0]}_x" in rows[0]["why"]
     bench.client.delete(member)
     assert shell("apply", plan, "--execute", "--wait", "5")[0] == 0

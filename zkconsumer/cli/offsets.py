@@ -1,10 +1,18 @@
-"""``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format."""
+"""``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format.
+
+``offsets reset`` is the command ``zkmigrate reset`` by another name: there is one implementation,
+which holds the group as a move does. It is named here and loaded when it is used, since the library
+does not import the migrator.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -22,10 +30,26 @@ from zkconsumer.cli.tables import (
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError, OffsetsFileError
 
+_RESET: Final = ("zkmigrate.commands.reset", "reset")
 
-@click.group()
+
+class _WithReset(click.Group):
+    """Adds the migrator's command, where the migrator is installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = super().list_commands(ctx)
+        return sorted([*names, _RESET[1]]) if find_spec(_RESET[0].partition(".")[0]) else names
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == _RESET[1] and cmd_name in self.list_commands(ctx):
+            command: click.Command = getattr(import_module(_RESET[0]), _RESET[1])
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_WithReset)
 def offsets() -> None:
-    """Export and import the offsets of groups that live in ZooKeeper."""
+    """Export and import offsets in ZooKeeper; reset offsets in ZooKeeper or Kafka."""
 
 
 @offsets.command("export")

@@ -19,6 +19,7 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
+from zkmigrate.errors import REFUSED
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
@@ -157,9 +158,11 @@ class Summary:
 
     @property
     def status(self) -> int:
-        """The exit status."""
+        """The exit status: 1 when something could not be read, ``REFUSED`` when it was refused."""
         good = {Verdict.READY, Verdict.MOVED}
-        return 1 if self.unlisted or set(self.verdicts) - good else 0
+        if self.unlisted or Kind.COORDINATOR_AWAY in self.kinds:
+            return 1
+        return REFUSED if set(self.verdicts) - good else 0
 
 
 def _short(note: str) -> str:
