@@ -159,7 +159,7 @@ def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     assert path in row["what"]
     for words in ((), ("--execute",)):
         status, (row,) = shell.rows("apply", plan, *words)
-        assert (status, row["outcome"]) == (1, "failed")
+        assert (status, row["outcome"]) == (3, "refused")
         assert f"{path}: the access list does not let zkmigrate register" in row["why"]
     found, data = access(filled, group)  # without permission the digest is not shown
     assert ([entry.perms for entry in found], data) == ([1, 31], b"")

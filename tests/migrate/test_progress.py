@@ -146,6 +146,6 @@ def test_only_problems_are_listed_and_counted(
         assert "groups by problem: 1 " in printed.err
         assert "1 live-member" in printed.err
         assert "1 out-of-range" in printed.err
-    assert run(["apply", plan, "--execute", "--only-problems", "--json", *server]) == 1
+    assert run(["apply", plan, "--execute", "--only-problems", "--json", *server]) == 3
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["group"], row["outcome"]) == (groups[2], "skipped")

@@ -31,7 +31,7 @@ def test_a_report_names_what_was_moved_decided_and_refused(
     from zkmigrate.cli import run
 
     page, table = tmp_path / "report.html", tmp_path / "report.csv"
-    assert run(["report", plan, "--out", str(page), "--csv", str(table)]) == 1
+    assert run(["report", plan, "--out", str(page), "--csv", str(table)]) == 3
     text = page.read_text()
     assert "<script>alert" not in text
     for part in (

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 import click
 
 from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import Change, GroupTools
+from zkconsumer.cli.lazy import LazyGroup
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -30,24 +28,8 @@ from zkconsumer.cli.tables import (
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError, OffsetsFileError
 
-_RESET: Final = ("zkmigrate.commands.reset", "reset")
 
-
-class _WithReset(click.Group):
-    """Adds the migrator's command, where the migrator is installed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        names = super().list_commands(ctx)
-        return sorted([*names, _RESET[1]]) if find_spec(_RESET[0].partition(".")[0]) else names
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == _RESET[1] and cmd_name in self.list_commands(ctx):
-            command: click.Command = getattr(import_module(_RESET[0]), _RESET[1])
-            return command
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=_WithReset)
+@click.group(cls=LazyGroup, lazy={"reset": "zkmigrate.commands.reset:reset"})
 def offsets() -> None:
     """Export and import offsets in ZooKeeper; reset offsets in ZooKeeper or Kafka."""
 
@@ -122,13 +104,15 @@ def import_(
         if not execute:
             click.echo("dry run: nothing was changed; give --execute to write", err=True)
             return
-        from rich.console import Console  # loaded only when there is something to write
-        from rich.progress import Progress
+        if not sys.stderr.isatty():
+            tools.carry_out(plan, force, lambda _count: None)
+        else:
+            from rich.console import Console  # loading it takes a third of a large import's time
+            from rich.progress import Progress
 
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("writing", total=len(plan.changes))
-            tools.carry_out(plan, force, lambda count: bar.advance(task, count))
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task("writing", total=len(plan.changes))
+                tools.carry_out(plan, force, lambda count: bar.advance(task, count))
     click.echo(f"{len(plan.changes)} offsets written and read back", err=True)
 
 

@@ -25,7 +25,7 @@ from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options, Skip, covers
 from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Problem, Verdict
-from zkmigrate.text import Note, shown
+from zkmigrate.text import Note, unlisted_note
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -167,8 +167,3 @@ class Summary:
 
 def _short(note: str) -> str:
     return note.short if isinstance(note, Note) else note
-
-
-def unlisted_note(partitions: Sequence[str]) -> str:
-    """Return what to print when Kafka could not list all groups."""
-    return f"groups may be missing, since a leader is missing of {shown(partitions)}"
