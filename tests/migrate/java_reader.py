@@ -15,14 +15,15 @@ import java.time.Duration;
 import java.util.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 public class Continue {
     public static void main(String[] args) throws Exception {
         Properties config = new Properties();
         config.load(new FileInputStream(args[0]));
         int wanted = Integer.parseInt(args[2]);
-        System.out.println("version " + AppInfoParser.getVersion());
+        Properties about = new Properties();
+        about.load(KafkaConsumer.class.getResourceAsStream("/kafka/kafka-version.properties"));
+        System.out.println("version " + about.getProperty("version"));
         try (var consumer = new KafkaConsumer<>(
                 config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             consumer.subscribe(List.of(args[1]));

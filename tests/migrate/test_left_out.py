@@ -86,3 +86,20 @@ def test_many_deleted_topics_need_one_more_run(
     assert (status, "6 offsets stay behind" in err) == (0, True), err
     assert shell("verify", plan)[0] == 0
     assert len(filled.committed(group, {topic: 2})) == 2
+
+
+def test_a_decision_leaves_out_no_more_than_what_was_asked(
+    bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
+) -> None:
+    """One offset cannot be read. The rule that assess writes is about that partition, so that
+    answering ``skip = true`` moves all others."""
+    bench.topic(topic, 3)
+    bench.set_zk(group, topic, {0: b"rubbish", 1: 3, 2: 4})
+    file, plan = tmp_path / "decisions.toml", str(tmp_path / "plan")
+    assert shell("assess", "--group", group, "--decisions-out", str(file))[0] == 3
+    file.write_text(file.read_text().replace("skip = false", "skip = true"))
+    words = ("plan", "--group", group, "--decisions", str(file), "--at-apply", "--out", plan)
+    assert shell(*words)[0] == 0, file.read_text()
+    assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
+    held = {tp.partition: one.offset for tp, one in bench.committed(group, {topic: 3}).items()}
+    assert held == {1: 3, 2: 4}

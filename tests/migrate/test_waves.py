@@ -275,6 +275,8 @@ def test_rules_decide_in_their_order() -> None:
             Rule("a1", max_idle_days=3, on_conflict=OnConflict.MAX),
             Rule("*", recreated_topics=Recreated.SKIP, on_conflict=OnConflict.ZOOKEEPER),
             Rule("b", "t*", skip=True),
+            Rule("c", "t", 0, skip=True),
+            Rule("d", max_idle_days=0),
         ),
     )
 
@@ -288,6 +290,7 @@ def test_rules_decide_in_their_order() -> None:
     assert options.of_group("a2").max_idle_days == Options().max_idle_days
     assert options.of_group("a1").of_topic("x").recreated_topics is Recreated.SKIP
     assert [skip.topic for skip in options.of_group("b").skips] == ["t*"]
+    assert [skip.pattern for skip in options.of_group("c").skips] == ["t:0"]
     assert Options(OnConflict.MIN).of_group("a").of_topic("t").on_conflict is OnConflict.MIN
     restored = decisions_file.from_json(
         "x", json.loads(json.dumps(decisions_file.to_json(options)))
@@ -303,6 +306,8 @@ def test_rules_decide_in_their_order() -> None:
         ("[[rule]]\ngruop = 'a'\nskip = true", ["rule 1", "gruop", "group"]),
         ("[[rule]]\nmax_idle_days = '3'", ["max_idle_days"]),
         ("[[rule]]\ntopic = 't'\nmax_idle_days = 3", ["max_idle_days", "leave topic out"]),
+        ("[[rule]]\npartition = 1\non_conflict = 'max'", ["rule 1", "partition goes with skip"]),
+        ("[[rule]]\npartition = -1\nskip = true", ["rule 1", "partition"]),
         ("[rules]\na = 1", ["rules", "[[rule]]"]),
         ("[[rule]\n", ["TOML"]),
         ("rule = 3", ["rule", "[[rule]]"]),
@@ -360,7 +365,7 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     bench.set_zk(five[4], topic, {0: 7})  # no plan goes stale because of one more commit
     status, rows = shell.rows("apply", plan, "--execute")
     assert status == 3
-    assert {row["group"] for row in rows if row["outcome"] == "failed"} == set(five[:2])
+    assert {row["group"] for row in rows if row["outcome"] == "refused"} == set(five[:2])
     assert moved(bench, five, topic) == ["2", "3", "4"]
     stopped: dict[str, float] = {}
     seen: dict[str, float] = {}
