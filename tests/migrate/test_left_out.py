@@ -92,14 +92,27 @@ def test_a_decision_leaves_out_no_more_than_what_was_asked(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
     """One offset cannot be read. The rule that assess writes is about that partition, so that
-    answering ``skip = true`` moves all others."""
+    answering ``skip = true`` moves all others. What was left out is no change of ZooKeeper for
+    status, until it changes."""
     bench.topic(topic, 3)
+    gone = f"{topic}-gone"
+    bench.set_zk(group, gone, {0: 5})
     bench.set_zk(group, topic, {0: b"rubbish", 1: 3, 2: 4})
     file, plan = tmp_path / "decisions.toml", str(tmp_path / "plan")
     assert shell("assess", "--group", group, "--decisions-out", str(file))[0] == 3
-    file.write_text(file.read_text().replace("skip = false", "skip = true"))
+    text = file.read_text().replace("skip = false", "skip = true")
+    file.write_text(text.replace('missing_topics = "refuse"', 'missing_topics = "skip"'))
     words = ("plan", "--group", group, "--decisions", str(file), "--at-apply", "--out", plan)
     assert shell(*words)[0] == 0, file.read_text()
     assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
     held = {tp.partition: one.offset for tp, one in bench.committed(group, {topic: 3}).items()}
     assert held == {1: 3, 2: 4}
+    status, rows = shell.rows("verify", plan)
+    assert (status, {row["kind"] for row in rows}) == (0, {"stays-behind"})
+    assert [row["what"].endswith("cannot be read") for row in rows] == [
+        row["topic"] == topic for row in rows
+    ]
+    status, (row,) = shell.rows("status", "--group", group)
+    assert (status, row["changed"], row["attention"]) == (0, 0, "")
+    bench.set_zk(group, gone, {0: 6})
+    assert shell("status", "--group", group)[0] == 8

@@ -511,7 +511,9 @@ def test_waiting_for_members_ends_at_ctrl_c(
         assert f"the members of 1 groups to stop: {five[0]}" in line
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert "run the same command again" in process.stderr.read()
+        said = process.stderr.read()
+        assert "moving: 1 of 2 groups were worked on" in said
+        assert "run the same command again" in said
     assert moved(bench, five, topic) == ["1"]
     status, rows = shell.rows("apply", plan, "--execute")
     assert (status, [row["outcome"] for row in rows]) == (3, ["refused", "was done before"])

@@ -75,7 +75,10 @@ def apply(
     where = journal_path(plan, journal)
     loaded, passed = load(plan, which, limit, where)
     verb = "moving" if execute else "checking"
-    with Progress(verb, len(loaded.groups)) as progress, open_stores(servers, progress) as stores:
+    with (
+        Progress(verb, len(loaded.groups), changes=execute) as progress,
+        open_stores(servers, progress) as stores,
+    ):
         check_cluster(loaded, stores)
         migrator = open_migrator(stores, parallel, lock=guard)
         if execute:
