@@ -2,9 +2,9 @@
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the offsets that
 the source store held then, those that the plan left out, and the group's name in Kafka if it
-differs. A later plan compares the moved offsets with what the store holds now. After a rollback of the
-first move the znode is empty: its own time is the moment when offsets were restored, which gave
-them new times.
+differs. A later plan compares the moved offsets with what the store holds now. After a rollback of
+the first move the znode is empty: its own time is the moment when offsets were restored, which
+gave them new times.
 """
 
 from __future__ import annotations
