@@ -38,13 +38,15 @@ def test_14_one_znode_without_permission(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One offset that may not be read is a problem of its group, which names the znode; assess,
-    plan, verify and export do the others, and the status says that one is missing."""
-    bench.topic(topic, 1)
+    """One offset that may not be read is a problem of its group, which names this znode of all that
+    are read together; assess, plan, verify and export do the others, and the status says that one
+    is missing."""
+    bench.topic(topic, 4)
     bad, *good = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c"))
     for group in (bad, *good):
         bench.set_zk(group, topic, {0: 3})
-    path = f"/consumers/{bad}/offsets/{topic}/0"
+    bench.set_zk(bad, topic, {1: 3, 2: 3, 3: 3})
+    path = f"/consumers/{bad}/offsets/{topic}/2"
     server = ("--zookeeper", bench.cluster.zookeeper)
     chosen = ("--groups-regex", f"{unique[-8:]}-.", *server)
     before, after = str(tmp_path / "before"), str(tmp_path / "after")
@@ -66,7 +68,7 @@ def test_14_one_znode_without_permission(
     (row,) = json.loads(out)
     assert (status, row["group"]) == (1, bad)
     assert path in row["what"]
-    assert "2 partitions of 2 groups compared: 1 unreadable" in err
+    assert "8 partitions of 2 groups compared: 1 unreadable" in err
     without = (*chosen, "--exclude", bad)
     assert printed_by(capsys, "assess", *without)[0] == 0
     assert printed_by(capsys, "export", *without)[0] == 0
