@@ -26,7 +26,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-tools test-kraft test-secure
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -145,6 +145,9 @@ bench: setup ## us beside the JVM's consumers and other clients, 5 rounds (ARGS=
 
 bench-page: $(STAMP) ## the recorded figures into docs/explanation/speed.md
 	$(BIN)/python -m tests.bench.speed.page
+
+bench-migrate: setup ## zkmigrate next to the JVM's export and import (the ratios), then a move of 1,000 groups (ARGS=0: ratios only)
+	$(BIN)/python -m tests.migrate.bench_migrate $(ARGS)
 
 bench-tools: setup ## what the other targets of speed came to: audit, decoding of logs, administration
 	$(BIN)/python -m tests.bench.run

@@ -59,8 +59,9 @@ def migrate_cli_page() -> str:
     head = [
         "# Command line of zkmigrate\n",
         NOTE,
-        "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 a failure or a",
-        "group left to do, 2 wrong options or files, 130 Ctrl-C, 141 a reader that went away.\n",
+        "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 a failure, 2",
+        "wrong options or files, 3 a group that is refused or needs a decision, 130 Ctrl-C, 141 a",
+        "reader that went away. `status` and `verify` have numbers of their own, see there.\n",
     ]
     return _commands(head, migrate_cli, "zkmigrate")
 

@@ -80,7 +80,7 @@ class _Demo:
         for group in GROUPS:
             self.read_modern(group, THIRD)
         _say("A rollback would lose what they did, so it refuses")
-        self.command(1, "rollback", self.file("forth"), "--execute")
+        self.command(3, "rollback", self.file("forth"), "--execute")
         _say("The way back is a move of its own, from what Kafka holds now")
         back = ("--direction", "kafka-to-zk")
         self.command(0, "plan", "--groups-regex", "|".join(GROUPS), *back, "--out",

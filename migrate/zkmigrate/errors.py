@@ -12,10 +12,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from zkconsumer.admin.text import printable
 from zkconsumer.errors import ZkConsumerError
+
+REFUSED: Final = 3
+"""Exit status when no error happened, but a group is refused or needs a decision."""
 
 
 class MigrationError(ZkConsumerError):
@@ -35,7 +38,13 @@ class JournalError(MigrationError):
 
 
 class GroupRefusedError(MigrationError):
-    """One group cannot be moved now; the others are not affected."""
+    """One group cannot be moved now; the others are not affected.
+
+    Something has to be done first, such as stopping a consumer: the same command alone would not
+    succeed later.
+    """
+
+    exit_code: ClassVar[int] = REFUSED
 
 
 class GroupInUseError(GroupRefusedError):

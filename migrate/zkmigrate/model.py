@@ -103,6 +103,7 @@ class MigrationMarker:
 
     ``values``: the offsets that the source store held then. ``moved_to`` is ``None`` after
     a rollback, which ended ``at_ms``. ``kafka_group``: the group's name in Kafka, if it differs.
+    ``left``: offsets of the source store that the plan left out.
     """
 
     moved_to: Store | None
@@ -110,6 +111,7 @@ class MigrationMarker:
     values: Mapping[TopicPartition, int]
     data: bytes
     kafka_group: str = ""
+    left: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Self
 
@@ -38,3 +38,8 @@ def day(at_ms: int) -> str:
 def show(offset: int | None) -> str:
     """Return an offset for a message."""
     return "none" if offset is None else str(offset)
+
+
+def unlisted_note(partitions: Sequence[str]) -> str:
+    """Return what to print when Kafka could not list all groups."""
+    return f"groups may be missing, since a leader is missing of {shown(partitions)}"

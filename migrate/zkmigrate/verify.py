@@ -92,11 +92,15 @@ def compare(
 
 
 def stays_behind(plan: GroupPlan, direction: Direction, held: HeldNow) -> Iterator[Difference]:
-    """Yield every offset that the plan leaves out and that is now in the source store only."""
+    """Yield every offset that the plan leaves out and that is now in the source store only.
+
+    One that cannot be read counts as such an offset.
+    """
     source, target = held[direction.source], held[direction.target]
     for tp, offset in sorted(source.items()):
-        if offset is not None and offset != target.get(tp) and covers(plan.skipped, tp):
+        if (offset is None or offset != target.get(tp)) and covers(plan.skipped, tp):
             what = f"stays behind in {direction.source.value}: skipped"
+            what += ", cannot be read" if offset is None else ""
             yield Difference(plan.group, *tp, None, offset, STAYS, what)
 
 

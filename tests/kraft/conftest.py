@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
 from zkconsumer.broker.cluster import ClusterReader
@@ -74,6 +76,13 @@ class LeftBehind:
         for partition, offset in offsets.items():
             path = f"/consumers/{group}/offsets/{topic}/{partition}"
             self.client.create(path, b"%d" % offset, makepath=True)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Where each partition's log ends."""
+        with closing(KafkaConsumer(bootstrap_servers=self.kraft.bootstrap)) as asked:
+            numbers = asked.partitions_for_topic(topic)
+            ends = asked.end_offsets([TopicPartition(topic, number) for number in numbers])
+        return {tp.partition: end for tp, end in ends.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """What the coordinator holds."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from zkmigrate.cli import run
 
+from tests.migrate.java_reader import read_java
 from zkconsumer.cli.main import run as zkconsumer
 
 OTHER = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -58,6 +59,29 @@ def test_groups_left_behind_are_moved_checked_and_rolled_back(
     assert left.committed("g", topic) == {}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_java_consumer_of_kafka_4_continues(
+    left: Any, tool: Tool, topic: str, tmp_path: Path, protocol: str
+) -> None:
+    """With either protocol of groups it reads exactly what the old consumers had not read, and the
+    offsets that it commits are the group's progress for ``verify``."""
+    left.topic(topic)
+    ends = left.ends(topic)
+    left.remember(topic)
+    read = {0: 3, 1: 0, 2: ends[2]}
+    left.set_zk("g", topic, read)
+    plan = str(tmp_path / "plan")
+    assert tool("plan", "--all", "--out", plan)[0] == 0
+    assert tool("apply", plan, "--execute")[0] == 0
+    rest = {(p, offset): 1 for p in read for offset in range(read[p], ends[p])}
+    servers = left.kraft.bootstrap
+    seen = read_java("4", servers, "g", topic, len(rest), tmp_path, group_protocol=protocol)
+    assert seen == rest
+    assert left.committed("g", topic) == ends
+    status, rows = tool.rows("verify", plan)
+    assert (status, {row["kind"] for row in rows}) == (0, {"ahead"})
+
+
 @pytest.mark.parametrize(
     ("decision", "expected"), [("trust", {0: 3, 1: 5}), ("earliest", {0: 0, 1: 0}), ("skip", {})]
 )
@@ -71,7 +95,7 @@ def test_a_topic_without_an_id_needs_a_decision(
     left.set_zk("g", topic, {0: 3, 1: 5})
     asked = tmp_path / "asked.toml"
     status, rows = tool.rows("assess", "--all", "--decisions-out", str(asked))
-    assert (status, rows[0]["kind"]) == (1, "topic-unproven")
+    assert (status, rows[0]["kind"]) == (3, "topic-unproven")
     assert "--unproven-topics trust" in rows[0]["fix"]
     text = asked.read_text()
     assert 'unproven_topics = "refuse"' in text
@@ -89,7 +113,7 @@ def test_a_topic_with_another_id_is_recreated(left: Any, tool: Tool, topic: str)
     left.remember(topic, OTHER)
     left.set_zk("g", topic, {0: 3})
     status, rows = tool.rows("assess", "--all")
-    assert (status, rows[0]["kind"]) == (1, "topic-recreated")
+    assert (status, rows[0]["kind"]) == (3, "topic-recreated")
     assert tool("assess", "--all", "--recreated-topics", "earliest")[0] == 0
 
 
@@ -99,7 +123,7 @@ def test_an_offset_beyond_the_log_is_a_decision(left: Any, tool: Tool, topic: st
     left.remember(topic)
     left.set_zk("g", topic, {0: 3000})
     status, rows = tool.rows("assess", "--all")
-    assert (status, rows[0]["kind"]) == (1, "out-of-range")
+    assert (status, rows[0]["kind"]) == (3, "out-of-range")
 
 
 def test_brokers_of_another_cluster_are_refused(left: Any, tool: Tool) -> None:
@@ -159,7 +183,7 @@ def test_the_gate_tells_what_would_be_lost(
     left.set_zk("stays", topic, {0: 1})
     left.client.create("/consumers/stays/offsets/gone-topic/0", b"4", makepath=True)
     plan = str(tmp_path / "plan")
-    assert tool("plan", "--group", "moved", "--group", "stays", "--out", plan)[0] == 1
+    assert tool("plan", "--group", "moved", "--group", "stays", "--out", plan)[0] == 3
     assert tool("plan", "--group", "moved", "--out", plan + "2")[0] == 0
     assert tool("apply", plan + "2", "--execute")[0] == 0
     member = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'

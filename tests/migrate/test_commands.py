@@ -8,21 +8,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 from kafka import KafkaConsumer
+from kazoo.security import make_acl
 from zkmigrate.apply.journal import Journal
 from zkmigrate.cli import run
 from zkmigrate.formats import plan_file
 from zkmigrate.formats.config_map import CLIENTS
 
+from zkconsumer.broker.connection import BrokerConnection
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import fetch_jars, java
 
 if TYPE_CHECKING:
-    from conftest import Bench  # type: ignore[import-not-found]
+    from conftest import Bench, Shell  # type: ignore[import-not-found]
 
 LEGACY = """
 zookeeper.connect=zk:2181/kafka
@@ -285,3 +287,60 @@ def test_no_command_loads_what_it_does_not_need() -> None:
     code = "import sys; import zkmigrate.commands.root; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"kafka", "jinja2", "zkconsumer.testing"} & set(done.stdout.split())
+
+
+def test_a_refusal_and_a_failure_have_different_statuses(
+    bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
+) -> None:
+    """Status 3: nothing failed, but a group needs a decision, has members or was used since. Status
+    1: the servers refused something. A failure counts more than a refusal."""
+    bench.topic(topic, 1)
+    clash, live, ready = (f"{unique[-8:]}-{tail}" for tail in ("clash", "live", "ready"))
+    for group in (clash, live, ready):
+        bench.set_zk(group, topic, {0: 3})
+    bench.set_kafka(clash, topic, {0: 9})
+    chosen = ("--groups-regex", f"{unique[-8:]}-.*")
+    assert shell("assess", *chosen)[0] == 3
+    plan = str(tmp_path / "plan")
+    assert shell("plan", *chosen, "--out", plan)[0] == 3
+    registration = f"/consumers/{live}/ids/x"
+    bench.client.create(registration, b"{}", ephemeral=True, makepath=True)
+    status, rows = shell.rows("apply", plan, "--execute", "--no-guard")
+    outcomes = {row["group"]: row["outcome"] for row in rows}
+    assert (status, outcomes) == (3, {clash: "skipped", live: "refused", ready: "done"})
+    assert run(["report", plan, "--csv", str(tmp_path / "csv")]) == 3
+    bench.client.delete(registration)
+    bench.set_kafka(ready, topic, {0: 5})
+    status, rows = shell.rows("rollback", plan, "--execute", "--group", ready)
+    assert (status, rows[0]["outcome"]) == (3, "refused")
+    owners = f"/consumers/{live}/owners"
+    bench.client.ensure_path(owners)
+    bench.client.set_acls(owners, [make_acl("world", "anyone", read=True, admin=True)])
+    status, rows = shell.rows("apply", plan, "--execute", "--no-guard")
+    outcomes = {row["group"]: row["outcome"] for row in rows}
+    assert (status, outcomes[live], outcomes[clash]) == (1, "failed", "skipped")
+
+
+def test_the_time_limit_is_that_of_every_broker(
+    bench: Bench, shell: Shell, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--timeout`` counts for each connection to a broker, and for a coordinator's no longer than
+    ``--coordinator-timeout``."""
+    bench.topic(topic, 1)
+    bench.set_zk(group, topic, {0: 3})
+    bench.set_kafka(group, topic, {0: 5})
+    asked: set[float] = set()
+    original = BrokerConnection.__init__
+
+    def connect(self: Any, endpoint: Any, client: str, timeout: float, *others: Any) -> None:
+        asked.add(timeout)
+        original(self, endpoint, client, timeout, *others)
+
+    monkeypatch.setattr(BrokerConnection, "__init__", connect)
+    where = ("--bootstrap-server", bench.cluster.bootstrap, "--on-conflict", "newest")
+    words = ("assess", "--group", group, *where, "--timeout", "45")
+    assert shell(*words)[0] == 0
+    assert asked == {45.0}
+    asked.clear()
+    assert shell(*words, "--coordinator-timeout", "7")[0] == 0
+    assert asked == {45.0, 7.0}

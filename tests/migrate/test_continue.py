@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +14,8 @@ from kafka import KafkaConsumer
 from zkmigrate.apply.outcome import Outcome
 from zkmigrate.model import Direction
 
-from zkconsumer.testing import fetch_jars, java, wait_until
+from tests.migrate.java_reader import read_java
+from zkconsumer.testing import wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 
 if TYPE_CHECKING:
@@ -24,37 +23,6 @@ if TYPE_CHECKING:
 
 EACH = 20
 PARTITIONS = 3
-
-JAVA_CONSUMER = """
-import java.time.Duration;
-import java.util.*;
-import org.apache.kafka.clients.consumer.*;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-
-public class Continue {
-    public static void main(String[] args) {
-        Properties config = new Properties();
-        config.put("bootstrap.servers", args[0]);
-        config.put("group.id", args[1]);
-        config.put("auto.offset.reset", "none");
-        config.put("enable.auto.commit", "false");
-        config.put("max.poll.records", args[3]);
-        int wanted = Integer.parseInt(args[3]);
-        try (var consumer = new KafkaConsumer<>(
-                config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            consumer.subscribe(List.of(args[2]));
-            int seen = 0;
-            while (seen < wanted) {
-                for (var record : consumer.poll(Duration.ofSeconds(1))) {
-                    System.out.println(record.partition() + " " + record.offset());
-                    seen++;
-                }
-                consumer.commitSync();
-            }
-        }
-    }
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -124,19 +92,7 @@ def read_librdkafka(bench: Bench, group: str, topic: str, count: int) -> Counter
     return seen
 
 
-def read_java(bench: Bench, group: str, topic: str, count: int, folder: Path) -> Counter:
-    """What the Java consumer of Kafka 3.9 gets; without an offset it fails."""
-    source = folder / "Continue.java"
-    source.write_text(JAVA_CONSUMER)
-    words = [java(), "-cp", os.path.join(fetch_jars("3.9"), "*"), str(source)]
-    words += [bench.cluster.bootstrap, group, topic, str(count)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    pairs = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]
-    return Counter((int(partition), int(offset)) for partition, offset in pairs)
-
-
-@pytest.mark.parametrize("modern", ["kafka-python", "librdkafka", "java"])
+@pytest.mark.parametrize("modern", ["kafka-python", "librdkafka", "java 3.9", "java 4"])
 def test_original_then_coordinator_then_original(
     bench: Bench, jvm: JvmMembers, tmp_path: Path, group: str, topic: str, modern: str
 ) -> None:
@@ -149,8 +105,10 @@ def test_original_then_coordinator_then_original(
         bench.produce(topic, partition, EACH)
     plan, journal = bench.plan([group])
     assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
-    if modern == "java":
-        seen += read_java(bench, group, topic, EACH * PARTITIONS, tmp_path)
+    client, _, line = modern.partition(" ")
+    if client == "java":
+        address = bench.cluster.bootstrap
+        seen += read_java(line, address, group, topic, EACH * PARTITIONS, tmp_path)
     elif modern == "librdkafka":
         seen += read_librdkafka(bench, group, topic, EACH * PARTITIONS)
     else:

@@ -76,7 +76,7 @@ def test_a_plan_that_lacks_a_group_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("tombstone", "\u0100"), ("tombstone", "\ud800"), ("tombstone", 1), ("skipped", None),
+        ("marker", "\u0100"), ("marker", "\ud800"), ("marker", 1), ("skipped", None),
         ("skipped", "more"), ("skipped", [1]), ("skipped", ["t"]), ("topics", []), ("notes", 0),
         ("stays_behind", None), ("stays_behind", [{"topic": "t", "partition": 1, "why": ""}]),
     ],

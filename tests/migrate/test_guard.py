@@ -90,7 +90,7 @@ def test_the_original_consumer_cannot_start_until_the_group_is_released(
     assert access(filled, group) == (OPEN, b"")
     member = joined(jvm, shell.zookeeper, group, topic, "older")
     status, (row,) = shell.rows("guard", *chosen, "--execute")
-    assert (status, row["outcome"]) == (1, "failed")
+    assert (status, row["outcome"]) == (3, "refused")
     assert f"{group}_older registered" in row["why"]
     member.leave()
 
@@ -114,7 +114,7 @@ def test_a_guard_can_be_left_out_and_set_later(
     assert shell("guard", *both, "--execute")[0] == 0
     assert access(filled, group)[0] == LOCKED
     status, rows = shell.rows("guard", "--group", other, "--execute")
-    assert (status, rows[0]["why"]) == (1, "was not moved to Kafka")
+    assert (status, rows[0]["why"]) == (3, "was not moved to Kafka")
     assert f"/consumers/{other}/ids" not in filled.znodes(other)
 
 
@@ -155,11 +155,11 @@ def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     assert shell("plan", "--group", group, "--out", plan)[0] == 0
     filled.client.set_acls(path, only_read)
     status, (row,) = shell.rows("assess", "--group", group)
-    assert (status, row["verdict"], row["kind"]) == (1, "refused", "closed")
+    assert (status, row["verdict"], row["kind"]) == (3, "refused", "closed")
     assert path in row["what"]
     for words in ((), ("--execute",)):
         status, (row,) = shell.rows("apply", plan, *words)
-        assert (status, row["outcome"]) == (1, "failed")
+        assert (status, row["outcome"]) == (3, "refused")
         assert f"{path}: the access list does not let zkmigrate register" in row["why"]
     found, data = access(filled, group)  # without permission the digest is not shown
     assert ([entry.perms for entry in found], data) == ([1, 31], b"")
@@ -179,7 +179,7 @@ def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> N
             filled.set_kafka(group, topic, {0: 8})
 
     (failed,) = filled.apply(back, its_journal, disturb)
-    assert failed.outcome is Outcome.FAILED
+    assert failed.outcome is Outcome.REFUSED
     assert access(filled, group)[0] == LOCKED
     filled.set_kafka(group, topic, {0: 7})
     assert filled.apply(back, its_journal)[0].outcome is Outcome.DONE

@@ -26,7 +26,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     both = ("--groups-regex", f"{unique[-8:]}-.")
     plan = str(tmp_path / "plan")
     status, rows = shell.rows("assess", *both)
-    assert (status, [row["verdict"] for row in rows]) == (1, ["needs a decision", "ready"])
+    assert (status, [row["verdict"] for row in rows]) == (3, ["needs a decision", "ready"])
     advised = re.findall(r"--skip (\S+)", rows[0]["fix"])
     assert advised == [f"{bad}:{topic}:9"]
     left = [{"topic": topic, "partition": 9, "offset": 5, "why": "skipped"}]
@@ -74,7 +74,7 @@ def test_many_deleted_topics_need_one_more_run(
     for name in gone:
         filled.set_zk(group, name, {0: 3})
     status, (row,) = shell.rows("assess", "--group", group)
-    assert (status, row["kind"]) == (1, "topic-missing")
+    assert (status, row["kind"]) == (3, "topic-missing")
     assert all(f"{name}-0" in row["what"] and f":{name}" in row["fix"] for name in gone)
     _, out, _ = shell("assess", "--group", group)
     assert f"{gone[2]}-0 and 3 more" in out
@@ -86,3 +86,33 @@ def test_many_deleted_topics_need_one_more_run(
     assert (status, "6 offsets stay behind" in err) == (0, True), err
     assert shell("verify", plan)[0] == 0
     assert len(filled.committed(group, {topic: 2})) == 2
+
+
+def test_a_decision_leaves_out_no_more_than_what_was_asked(
+    bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
+) -> None:
+    """One offset cannot be read. The rule that assess writes is about that partition, so that
+    answering ``skip = true`` moves all others. What was left out is no change of ZooKeeper for
+    status, until it changes."""
+    bench.topic(topic, 3)
+    gone = f"{topic}-gone"
+    bench.set_zk(group, gone, {0: 5})
+    bench.set_zk(group, topic, {0: b"rubbish", 1: 3, 2: 4})
+    file, plan = tmp_path / "decisions.toml", str(tmp_path / "plan")
+    assert shell("assess", "--group", group, "--decisions-out", str(file))[0] == 3
+    text = file.read_text().replace("skip = false", "skip = true")
+    file.write_text(text.replace('missing_topics = "refuse"', 'missing_topics = "skip"'))
+    words = ("plan", "--group", group, "--decisions", str(file), "--at-apply", "--out", plan)
+    assert shell(*words)[0] == 0, file.read_text()
+    assert shell("apply", plan, "--execute", "--no-guard")[0] == 0
+    held = {tp.partition: one.offset for tp, one in bench.committed(group, {topic: 3}).items()}
+    assert held == {1: 3, 2: 4}
+    status, rows = shell.rows("verify", plan)
+    assert (status, {row["kind"] for row in rows}) == (0, {"stays-behind"})
+    assert [row["what"].endswith("cannot be read") for row in rows] == [
+        row["topic"] == topic for row in rows
+    ]
+    status, (row,) = shell.rows("status", "--group", group)
+    assert (status, row["changed"], row["attention"]) == (0, 0, "")
+    bench.set_zk(group, gone, {0: 6})
+    assert shell("status", "--group", group)[0] == 8

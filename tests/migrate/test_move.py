@@ -111,7 +111,7 @@ def test_rollback_refuses_offsets_committed_since(bench: Bench, group: str, topi
     bench.apply(plan, journal)
     bench.set_kafka(group, topic, {0: 4})
     (refused,) = bench.rollback(plan, journal)
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
     assert "it was changed since" in refused.why
     assert bench.committed(group, {topic: 1}) == {TopicPartition(topic, 0): StoredOffset(4)}
     assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
@@ -155,7 +155,7 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
         if what == "after journal claim":
             bench.client.create(f"/consumers/{group}/ids/late", b"{}", makepath=True)
 
-    assert bench.apply(plan, journal, register)[0].outcome is Outcome.FAILED
+    assert bench.apply(plan, journal, register)[0].outcome is Outcome.REFUSED
     bench.client.delete(f"/consumers/{group}/ids/late")
     bench.set_zk(group, topic, {0: 5})
     bench.set_kafka(group, topic, {0: 9})
@@ -200,7 +200,7 @@ def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, t
         bench.set_kafka(group, topic, {1: 1})
     before = bench.znodes(group)
     (refused,) = bench.apply(plan, journal)
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
     assert "plan again" in refused.why
     assert bench.znodes(group) == before
 
@@ -215,7 +215,7 @@ def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> No
     any_bench.cluster.add_partitions(topic, 2)
     any_bench.set_kafka(group, topic, {1: 7})
     (refused,) = any_bench.apply(plan, journal)
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
     assert f"{topic}-1: kafka holds 7, which is not in the plan" in refused.why
 
 
@@ -228,7 +228,7 @@ def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: s
     plan, journal = bench.plan(groups)
     bench.set_zk(groups[1], topic, {0: 5})
     outcomes = [result.outcome for result in bench.apply(plan, journal)]
-    assert outcomes == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+    assert outcomes == [Outcome.DONE, Outcome.REFUSED, Outcome.DONE]
 
 
 def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic: str) -> None:

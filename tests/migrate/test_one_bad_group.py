@@ -38,13 +38,15 @@ def test_14_one_znode_without_permission(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One offset that may not be read is a problem of its group, which names the znode; assess,
-    plan, verify and export do the others, and the status says that one is missing."""
-    bench.topic(topic, 1)
+    """One offset that may not be read is a problem of its group, which names this znode of all that
+    are read together; assess, plan, verify and export do the others, and the status says that one
+    is missing."""
+    bench.topic(topic, 4)
     bad, *good = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c"))
     for group in (bad, *good):
         bench.set_zk(group, topic, {0: 3})
-    path = f"/consumers/{bad}/offsets/{topic}/0"
+    bench.set_zk(bad, topic, {1: 3, 2: 3, 3: 3})
+    path = f"/consumers/{bad}/offsets/{topic}/2"
     server = ("--zookeeper", bench.cluster.zookeeper)
     chosen = ("--groups-regex", f"{unique[-8:]}-.", *server)
     before, after = str(tmp_path / "before"), str(tmp_path / "after")
@@ -54,19 +56,19 @@ def test_14_one_znode_without_permission(
     expected = {bad: "unreadable", good[0]: "", good[1]: ""}
     for words in (("assess",), ("plan", "--out", after)):
         status, out, err = printed_by(capsys, *words, *chosen, "--json")
-        assert (status, kinds(out)) == (1, expected), err
+        assert (status, kinds(out)) == (3, expected), err
         (row,) = [row for row in json.loads(out) if row["kind"]]
         assert path in row["what"]
         assert f"--exclude {bad}" in row["fix"]
     status, out, err = printed_by(capsys, "export", *chosen)
     assert (status, out.splitlines()) == (1, [f"{group},{topic},0,3" for group in good])
     assert path in err
-    assert printed_by(capsys, "apply", after, "--execute", *server)[0] == 1
+    assert printed_by(capsys, "apply", after, "--execute", *server)[0] == 3
     status, out, err = printed_by(capsys, "verify", before, "--json", *server)
     (row,) = json.loads(out)
     assert (status, row["group"]) == (1, bad)
     assert path in row["what"]
-    assert "2 partitions of 2 groups compared: 1 unreadable" in err
+    assert "8 partitions of 2 groups compared: 1 unreadable" in err
     without = (*chosen, "--exclude", bad)
     assert printed_by(capsys, "assess", *without)[0] == 0
     assert printed_by(capsys, "export", *without)[0] == 0

@@ -50,7 +50,7 @@ def test_a_member_between_the_look_and_the_claim(filled: Bench, group: str, topi
         filled.client.create(path, b"{}", ephemeral=True, makepath=True)
 
     (result,) = filled.apply(plan, journal, at("before journal claim", register))
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert "late registered" in result.why
     assert filled.committed(group, {topic: 2}) == {}
     assert filled.client.get_children(f"/consumers/{group}/ids") == ["late"]
@@ -67,7 +67,7 @@ def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topi
         filled.client.create(path, b"another-0", ephemeral=True, makepath=True)
 
     (result,) = filled.apply(plan, journal, at("before zookeeper create", own))
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert "owned by another-0" in result.why
     assert filled.client.get_children(f"/consumers/{group}/owners/{topic}") == ["1"]
 
@@ -108,7 +108,7 @@ def test_a_claim_leaves_no_trace_in_the_offset(filled: Bench, group: str, topic:
         filled.apply(plan, journal, at("after zookeeper multi", kill))
     assert [filled.client.exists(path) for path in paths] == before
     (failed,) = filled.apply(plan, journal, at("before zookeeper create", fail))
-    assert failed.outcome is Outcome.FAILED
+    assert failed.outcome is Outcome.REFUSED
     filled.client.delete(f"/consumers/{group}/ids/late")
     assert [filled.client.exists(path) for path in paths] == before
     assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
@@ -129,7 +129,7 @@ def test_a_member_that_registers_during_the_move_is_not_forgotten(
     (first,) = filled.apply(plan, journal, at("before kafka commit", register))
     assert "late registered in ZooKeeper meanwhile" in first.why
     (second,) = filled.apply(plan, journal)
-    assert second.outcome is Outcome.FAILED
+    assert second.outcome is Outcome.REFUSED
     assert "late registered in ZooKeeper" in second.why
     filled.client.delete(path)
     assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
@@ -144,7 +144,7 @@ def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, to
         filled.set_kafka(group, topic, {1: 5})
 
     (result,) = filled.apply(plan, journal, at("after kafka commit", change))
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert "another client writes" in result.why
     assert f"/consumers/{group}/migration" not in filled.znodes(group)
     (again,) = filled.apply(plan, journal)
@@ -161,7 +161,7 @@ def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) 
         bench.set_kafka(group, topic, {0: 6})
 
     (result,) = bench.apply(plan, journal, at("before journal write", change))
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert "kafka holds 6, not 3" in result.why
 
 
@@ -202,7 +202,7 @@ def test_an_offset_that_comes_after_the_plan(
 
     plan, journal = bench.plan([group], way, options)
     (result,) = bench.apply(plan, journal, at("before zookeeper multi", come))
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert f"{late}: {way.source.value} holds 7, which is not in the plan" in result.why
     assert stored(plan)[way.target] == {TopicPartition(left, 0): 1}
     before = bench.znodes(group)
@@ -242,7 +242,7 @@ def test_an_offset_that_comes_after_the_move(
     assert bench.apply(plan, journal)[0].outcome is Outcome.DONE
     target(group, other, {0: 7})
     (refused,) = bench.rollback(plan, journal)
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
     assert f"{other}-0: {way.target.value} holds 7, which is not in the plan" in refused.why
     assert bench.rollback(plan, journal, force=True)[0].outcome is Outcome.DONE
 
@@ -265,12 +265,12 @@ def test_a_change_between_a_kill_and_the_next_run(
         filled.set_kafka(group, topic, {1: 8})
     before = filled.znodes(group)
     (result,) = filled.apply(plan, journal)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert f"{TopicPartition(topic, 1)}: {where} holds 8" in result.why
     assert filled.znodes(group) == before
     (undone,) = filled.rollback(plan, journal)
     claimed = word == "after zookeeper multi"
-    assert undone.outcome is (Outcome.NOTHING if claimed else Outcome.FAILED)
+    assert undone.outcome is (Outcome.NOTHING if claimed else Outcome.REFUSED)
     assert filled.znodes(group) == before
 
 
@@ -285,7 +285,7 @@ def test_a_commit_without_membership_in_between_is_given_back(
     (result,) = filled.apply(
         plan, journal, at("before kafka", lambda: filled.set_kafka(group, topic, {0: 7}))
     )
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert f"{topic}-0: a client that is no member committed 7" in result.why
     assert filled.committed(group, {topic: 2})[TopicPartition(topic, 0)] == StoredOffset(7)
     (again,) = filled.apply(plan, journal)

@@ -111,7 +111,7 @@ def test_01_live_members(filled: Bench, group: str, legacy: Any) -> None:
     before = filled.znodes(group)
     assert kinds(filled, group) == [Kind.LIVE_MEMBER]
     (refused,) = filled.apply(plan, journal)
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
     assert name in refused.why
     assert filled.znodes(group) == before
 
@@ -145,9 +145,9 @@ def test_04_a_failure_is_a_failure(
     assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
     filled.client.create(f"/consumers/{group}/ids/late", b"{}", ephemeral=True, makepath=True)
     status, out, _ = said(capsys, "apply", plan, "--execute", "--json", *zookeeper)
-    assert status == 1
+    assert status == 3
     (row,) = json.loads(out)
-    assert row["outcome"] == "failed"
+    assert row["outcome"] == "refused"
     assert "late registered in ZooKeeper" in row["why"]
     assert said(capsys, "verify", plan, *zookeeper)[0] == 1
     filled.client.delete(f"/consumers/{group}/ids/late")
@@ -170,7 +170,7 @@ def test_10_an_offset_that_is_refused_inside_a_good_answer(
             filled.cluster.delete_topic(other)
 
     (result,) = filled.apply(plan, journal, effect)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert f"the coordinator refused 1 of 3 offsets, such as {other}-0" in result.why
     assert filled.znodes(group) == before
     assert len(filled.committed(group, {topic: 2, other: 1})) == 2
@@ -221,7 +221,7 @@ def test_05_verify_compares_every_value(
     filled.set_kafka(group, topic, {1: 4})
     assert verified()[:2] == (8, [(0, 3, 6, "source-moved-on")])
     (again,) = json.loads(said(capsys, "apply", plan, "--execute", "--json", *zookeeper)[1])
-    assert again["outcome"] == "failed"
+    assert again["outcome"] == "refused"
     assert f"{topic}-0: zookeeper holds 6, not 3, since the group was moved" in again["why"]
 
 
@@ -299,7 +299,7 @@ def test_08_offsets_that_leave_the_log_after_the_plan(
     for more in ((), ("--execute",)):
         arguments = ("apply", str(file), *more, "--json", "--zookeeper", filled.cluster.zookeeper)
         status, out, _ = said(capsys, *arguments)
-        assert status == 1
+        assert status == 3
         assert f"{topic}-1: the log is 5-20 now, which does not hold 4" in json.loads(out)[0]["why"]
     clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
     filled.cluster.delete_topic(topic)
@@ -421,12 +421,12 @@ def test_12_names_that_zookeeper_cannot_hold(
     arguments = ("--groups-regex", regex, "--direction", "kafka-to-zk")
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
     status, out, err = said(capsys, "plan", *arguments, "--out", plan, "--csv", *zookeeper)
-    assert status == 1
+    assert status == 3
     assert out.count("bad-name") == len(names)
     assert all(character.isprintable() or character == "\n" for character in out + err)
     assert (out + err).isascii()
     status, out, err = said(capsys, "apply", plan, "--execute", *zookeeper)
-    assert status == 1
+    assert status == 3
     assert all(character.isprintable() or character == "\n" for character in out + err)
     assert bench.znodes(tail)[f"/consumers/{tail}/offsets/{topic}/0"] == b"3"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan", "plan.journal"]
@@ -551,7 +551,7 @@ def test_16_consumers_at_the_coordinator(
     assert kinds(filled, group) == [Kind.COORDINATOR_MEMBER]
     (refused,) = filled.apply(plan, journal)
     assert "modern" in refused.why
-    assert refused.outcome is Outcome.FAILED
+    assert refused.outcome is Outcome.REFUSED
 
 
 def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> None:
@@ -598,7 +598,7 @@ def test_a_member_that_starts_during_the_move_is_held_off(
     (result,) = filled.apply(plan, journal, effect)
     threads[0].join()
     assert all("_zkmigrate-" in owner for owner in seen)
-    assert result.outcome is Outcome.FAILED
+    assert result.outcome is Outcome.REFUSED
     assert f"{group}_live registered in ZooKeeper meanwhile" in result.why
 
 
@@ -611,7 +611,7 @@ def test_every_verdict_is_told_for_all_groups(
     filled.client.create(f"/consumers/{group}-c/ids/x", b"{}", ephemeral=True, makepath=True)
     arguments = ("--groups-regex", f"{group}.*", "--zookeeper", filled.cluster.zookeeper)
     status, out, _ = said(capsys, "assess", *arguments, "--json")
-    assert status == 1
+    assert status == 3
     verdicts = {row["group"]: row["verdict"] for row in json.loads(out)}
     assert verdicts == {
         group: Verdict.READY.value,

@@ -41,10 +41,10 @@ def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
         runs: "done",
         conflict: "done",
         locked: "done",
-        closed: "failed",
+        closed: "refused",
     }, rows
     assert [row["why"] for row in rows][:3] == ["", "", ""]
     assert "does not let zkmigrate register" in rows[3]["why"]
-    assert status == 1
+    assert status == 3
     assert [bench.znodes(group) for group in every] == before
     assert [bench.committed(group, {topic: 2}) for group in every] == kafka

@@ -25,13 +25,13 @@ def test_a_report_names_what_was_moved_decided_and_refused(
     plan = str(tmp_path / "plan")
     chosen = [word for group in (plain, conflict, bad, back) for word in ("--group", group)]
     rules = ("--on-conflict", "kafka", "--missing-topics", "skip", "--rename", f"{plain}=new")
-    assert shell("plan", *chosen, *rules, "--out", plan)[0] == 1
-    assert shell("apply", plan, "--execute")[0] == 1
+    assert shell("plan", *chosen, *rules, "--out", plan)[0] == 3
+    assert shell("apply", plan, "--execute")[0] == 3
     assert shell("rollback", plan, "--group", back, "--execute")[0] == 0
     from zkmigrate.cli import run
 
     page, table = tmp_path / "report.html", tmp_path / "report.csv"
-    assert run(["report", plan, "--out", str(page), "--csv", str(table)]) == 1
+    assert run(["report", plan, "--out", str(page), "--csv", str(table)]) == 3
     text = page.read_text()
     assert "<script>alert" not in text
     for part in (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import zkmigrate.cli
 
+from zkconsumer.cli.main import run as zkconsumer_run
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.testing import fetch_jars, java
 
@@ -106,14 +110,14 @@ def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, top
     bench.client.create(f"/consumers/{group}/ids/x", b"{}", ephemeral=True, makepath=True)
     chosen = ("reset", "--group", group, "--to-latest", "--execute")
     status, _, err = shell(*chosen, *ALL)
-    assert (status, "x registered in ZooKeeper: stop these" in err) == (1, True)
+    assert (status, "x registered in ZooKeeper: stop these" in err) == (3, True)
     bench.client.delete(f"/consumers/{group}/ids/x")
     status, _, err = shell(*chosen, "--topic", f"{topic}:5")
-    assert (status, f"{topic}-5: there is no such partition" in err) == (1, True)
+    assert (status, f"{topic}-5: there is no such partition" in err) == (3, True)
     other = bench.set_kafka if store == "zookeeper" else bench.set_zk
     other(group, topic, {0: 3})
     status, _, err = shell(*chosen, *ALL)
-    assert (status, "say which count with --store" in err) == (1, True)
+    assert (status, "say which count with --store" in err) == (3, True)
     status, _, err = shell(*chosen)
     assert (status, "--topic or with --all-topics" in err) == (2, True)
     status, _, err = shell(*chosen, *ALL, "--shift-by", "1")
@@ -160,3 +164,39 @@ def test_as_the_original_tool(bench: Bench, shell: Shell, group: str, topic: str
         _, rows = shell.rows("reset", *chosen, *words)
         ours = {(row["topic"], str(row["partition"]), str(row["after"])) for row in rows}
         assert {tuple(cell.strip('"') for cell in row) for row in theirs} == ours, (words, done)
+
+
+def test_the_same_command_of_zkconsumer(
+    bench: Bench, store: str, group: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``zkconsumer offsets reset`` is ``zkmigrate reset``: a dry run first, the same rows, the same
+    lock, and a group with members is refused."""
+    words = ["--group", group, "--shift-by", "2", "--topic", f"{topic}:0", "--json"]
+    words += ["--zookeeper", bench.cluster.zookeeper]
+    printed = []
+    for run, command in ((zkmigrate.cli.run, ["reset"]), (zkconsumer_run, ["offsets", "reset"])):
+        assert run([*command, *words]) == 0
+        out, err = capsys.readouterr()
+        assert "dry run" in err
+        printed.append(json.loads(out))
+    assert printed[0] == printed[1]
+    assert [row["after"] for row in printed[1]] == [5]
+    assert held(bench, store, group, topic) == [3, 40]
+    bench.client.create(f"/consumers/{group}/ids/x", b"{}", ephemeral=True, makepath=True)
+    assert zkconsumer_run(["offsets", "reset", *words, "--execute"]) == 3
+    assert "x registered in ZooKeeper: stop these" in capsys.readouterr().err
+    assert held(bench, store, group, topic) == [3, 40]
+    bench.client.delete(f"/consumers/{group}/ids/x")
+    assert zkconsumer_run(["offsets", "reset", *words, "--execute"]) == 0
+    assert held(bench, store, group, topic) == [5, 40]
+    assert not bench.client.get_children(f"/consumers/{group}/ids")
+
+
+def test_the_library_loads_no_migrator_before_it_is_asked_to_reset() -> None:
+    """Export and import need none of it."""
+    code = (
+        "import sys; from zkconsumer.cli.offsets import offsets; import click\n"
+        "offsets.get_command(click.Context(offsets), 'export')\n"
+        "assert not [name for name in sys.modules if name.startswith('zkmigrate')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -360,7 +360,7 @@ def test_a_group_that_fails_does_not_stop_the_others(stores: Stores) -> None:
     other = GroupPlan("nobody", entries=group.entries, topics=group.topics)
     both = replace(plan, groups=(other, group))
     results = stores.migrator().apply(both, stores.journal, lambda result: None)
-    assert [result.outcome for result in results] == [Outcome.FAILED, Outcome.DONE]
+    assert [result.outcome for result in results] == [Outcome.REFUSED, Outcome.DONE]
 
 
 def test_a_journal_that_contradicts_the_plan_is_not_believed(stores: Stores) -> None:
@@ -424,4 +424,4 @@ def test_waiting_begins_when_all_other_groups_are_done(
     monkeypatch.setattr(migrator_module.time, "sleep", pause)
     both = replace(plan, groups=(group, slow))
     results = stores.migrator().apply(both, stores.journal, take_long, wait=5.0)
-    assert [result.outcome for result in results] == [Outcome.DONE, Outcome.FAILED]
+    assert [result.outcome for result in results] == [Outcome.DONE, Outcome.REFUSED]

@@ -158,12 +158,12 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
 
     plan = str(tmp_path / "plan")
     status, rows = shell.rows("plan", "--groups-regex", f"{name}-.*", "--out", plan)
-    assert status == 1
+    assert status == 3
     found = {row["group"]: row for row in rows if row["kind"]}
     assert {one.removeprefix(f"{name}-"): row["kind"] for one, row in found.items()} == broken
     assert all(row["what"] and row["fix"] for row in found.values())
     status, rows = shell.rows("apply", plan, "--execute")
-    assert status == 1
+    assert status == 3
     assert {row["group"] for row in rows if row["outcome"] == "done"} == set(good)
     assert all(row["why"] for row in rows if row["outcome"] != "done")
     for group in good:
@@ -196,7 +196,7 @@ def test_decisions_of_single_groups_and_topics(
     bench.set_zk(f"{name}-d", other, {0: 99})
     chosen = ("--groups-regex", f"{name}-.*")
     file = tmp_path / "decisions.toml"
-    assert shell("assess", *chosen, "--decisions-out", str(file))[0] == 1
+    assert shell("assess", *chosen, "--decisions-out", str(file))[0] == 3
     text = file.read_text()
     for group, question in (
         ("a", 'on_conflict = "refuse"  # or zookeeper, kafka, newest, min, max'),
@@ -207,7 +207,7 @@ def test_decisions_of_single_groups_and_topics(
         assert question in part
         assert f"{topic}" in part
     plan = str(tmp_path / "plan")
-    assert shell("plan", *chosen, "--decisions", str(file), "--out", plan)[0] == 1
+    assert shell("plan", *chosen, "--decisions", str(file), "--out", plan)[0] == 3
 
     first = f'[[rule]]\ngroup = "{name}-a"\ntopic = "{other}"\non_conflict = "zookeeper"\n\n'
     for question, answer in (
@@ -258,7 +258,7 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
     status, rows = shell.rows(
         "assess", "--group", group, "--recreated-topics", "skip", "--without-offset", "refuse"
     )
-    assert (status, rows[0]["kind"]) == (1, "no-offset")
+    assert (status, rows[0]["kind"]) == (3, "no-offset")
     assert f"{topic}-1" in rows[0]["what"]
     assert rows[0]["stays_behind"] == [
         {"topic": topic, "partition": 0, "offset": 3, "why": "topic-recreated"}
@@ -275,6 +275,8 @@ def test_rules_decide_in_their_order() -> None:
             Rule("a1", max_idle_days=3, on_conflict=OnConflict.MAX),
             Rule("*", recreated_topics=Recreated.SKIP, on_conflict=OnConflict.ZOOKEEPER),
             Rule("b", "t*", skip=True),
+            Rule("c", "t", 0, skip=True),
+            Rule("d", max_idle_days=0),
         ),
     )
 
@@ -288,6 +290,7 @@ def test_rules_decide_in_their_order() -> None:
     assert options.of_group("a2").max_idle_days == Options().max_idle_days
     assert options.of_group("a1").of_topic("x").recreated_topics is Recreated.SKIP
     assert [skip.topic for skip in options.of_group("b").skips] == ["t*"]
+    assert [skip.pattern for skip in options.of_group("c").skips] == ["t:0"]
     assert Options(OnConflict.MIN).of_group("a").of_topic("t").on_conflict is OnConflict.MIN
     restored = decisions_file.from_json(
         "x", json.loads(json.dumps(decisions_file.to_json(options)))
@@ -303,6 +306,8 @@ def test_rules_decide_in_their_order() -> None:
         ("[[rule]]\ngruop = 'a'\nskip = true", ["rule 1", "gruop", "group"]),
         ("[[rule]]\nmax_idle_days = '3'", ["max_idle_days"]),
         ("[[rule]]\ntopic = 't'\nmax_idle_days = 3", ["max_idle_days", "leave topic out"]),
+        ("[[rule]]\npartition = 1\non_conflict = 'max'", ["rule 1", "partition goes with skip"]),
+        ("[[rule]]\npartition = -1\nskip = true", ["rule 1", "partition"]),
         ("[rules]\na = 1", ["rules", "[[rule]]"]),
         ("[[rule]\n", ["TOML"]),
         ("rule = 3", ["rule", "[[rule]]"]),
@@ -352,15 +357,15 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     live = {group: member(group) for group in five[:2]}
     chosen = [word for group in five for word in ("--group", group)]
     plan = str(tmp_path / "plan")
-    assert shell("plan", *chosen, "--out", str(tmp_path / "now"))[0] == 1
+    assert shell("plan", *chosen, "--out", str(tmp_path / "now"))[0] == 3
     assert shell("assess", *chosen, "--running")[0] == 0
     status, rows = shell.rows("plan", *chosen, "--at-apply", "--out", plan)
     assert status == 0
     assert [row["group"] for row in rows if "members run" in row["notes"]] == five[:2]
     bench.set_zk(five[4], topic, {0: 7})  # no plan goes stale because of one more commit
     status, rows = shell.rows("apply", plan, "--execute")
-    assert status == 1
-    assert {row["group"] for row in rows if row["outcome"] == "failed"} == set(five[:2])
+    assert status == 3
+    assert {row["group"] for row in rows if row["outcome"] == "refused"} == set(five[:2])
     assert moved(bench, five, topic) == ["2", "3", "4"]
     stopped: dict[str, float] = {}
     seen: dict[str, float] = {}
@@ -461,7 +466,7 @@ def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
         at += 1
     assert at >= 20
     assert {(True, Outcome.DONE, (9,)), (False, Outcome.DONE, (3,))} <= outcomes
-    assert (True, Outcome.FAILED, (3,)) in outcomes
+    assert (True, Outcome.REFUSED, (3,)) in outcomes
 
 
 def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topic: str) -> None:
@@ -506,10 +511,12 @@ def test_waiting_for_members_ends_at_ctrl_c(
         assert f"the members of 1 groups to stop: {five[0]}" in line
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert "run the same command again" in process.stderr.read()
+        said = process.stderr.read()
+        assert "moving: 1 of 2 groups were worked on" in said
+        assert "run the same command again" in said
     assert moved(bench, five, topic) == ["1"]
     status, rows = shell.rows("apply", plan, "--execute")
-    assert (status, [row["outcome"] for row in rows]) == (1, ["failed", "was done before"])
+    assert (status, [row["outcome"] for row in rows]) == (3, ["refused", "was done before"])
     assert f"{five[0]}_x" in rows[0]["why"]
     bench.client.delete(member)
     assert shell("apply", plan, "--execute", "--wait", "5")[0] == 0

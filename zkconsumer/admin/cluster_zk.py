@@ -59,9 +59,7 @@ class ClusterZk(BlockingZk):
             from zkconsumer.broker.cluster import ClusterReader
             from zkconsumer.broker.security import KafkaSecurity
 
-            self._reader = ClusterReader(
-                bootstrap, client_id, min(timeout, 10.0), KafkaSecurity(security)
-            )
+            self._reader = ClusterReader(bootstrap, client_id, timeout, KafkaSecurity(security))
         self.live = True
         """Whether ZooKeeper lists brokers, or is the only place to find some."""
         self._view = ClusterView()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from struct import Struct, error as StructError
 from typing import Final, NamedTuple
 
 from zkconsumer.broker.connection import BrokerConnection
@@ -21,13 +20,11 @@ from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.broker.types import Want
 from zkconsumer.core.common.assign import java_hash
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator.offset_records import OffsetKey, decode_key, decode_offset
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _FETCH_BYTES: Final = 4 * 1024 * 1024
-_SHORT: Final = Struct(">h")
-_INT: Final = Struct(">i")
-_LONG: Final = Struct(">q")
 
 
 def commit_times(
@@ -171,31 +168,22 @@ def _commits(
 
 
 def _commit(key: bytes | None, value: bytes | None) -> _Commit | None:
-    """Decode one record; ``None`` when it is no commit (Kafka 3.9 OffsetCommitKey and -Value)."""
-    if key is None:
-        return None
+    """Decode one record; ``None`` when it is not about an offset.
+
+    A commit that cannot be decoded, as a later release may write it, hides what was before it: it
+    counts as one without offset and time.
+    """
     try:
-        if _SHORT.unpack_from(key)[0] not in (0, 1):
-            return None
-        group, pos = _text(key, 2)
-        topic, pos = _text(key, pos)
-        tp = TopicPartition(topic, _INT.unpack_from(key, pos)[0])
-        if value is None:
-            return _Commit(group, tp, None, None)
-        version = _SHORT.unpack_from(value)[0]
-        if not 0 <= version <= 3:
-            return None
-        pos = 14 if version == 3 else 10  # offset, and the leader epoch in version 3
-        _, pos = _text(value, pos)
-        offset: int = _LONG.unpack_from(value, 2)[0]
-        return _Commit(group, tp, offset, _LONG.unpack_from(value, pos)[0])
-    except (StructError, ValueError):
+        about = decode_key(key)
+    except ValueError:
         return None
-
-
-def _text(data: bytes, pos: int) -> tuple[str, int]:
-    size = _SHORT.unpack_from(data, pos)[0]
-    end = pos + 2 + size
-    if size < 0 or end > len(data):
-        raise ValueError("text is cut off")
-    return data[pos + 2 : end].decode(), end
+    if not isinstance(about, OffsetKey):
+        return None
+    tp = TopicPartition(about.topic, about.partition)
+    if value is None:
+        return _Commit(about.group, tp, None, None)
+    try:
+        found = decode_offset(value)
+    except ValueError:
+        return _Commit(about.group, tp, None, None)
+    return _Commit(about.group, tp, found.offset, found.commit_ms)

@@ -1,6 +1,6 @@
 """The command ``zkconsumer``: its table of subcommands, and the one place that maps errors.
 
-A subcommand's module is imported when it is used, so that one does not pay for the others.
+A subcommand's module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Final
 
 import click
 
+from zkconsumer.cli.lazy import LazyGroup
 from zkconsumer.errors import ZkConsumerError
 
 COMMANDS: Final = {
@@ -44,19 +43,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
 
-class _LazyGroup(click.Group):
-    """A group whose subcommands are named in ``COMMANDS``."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, where in COMMANDS.items() if find_spec(where.partition(":")[0])]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
-
+class _Root(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -67,7 +54,8 @@ class _LazyGroup(click.Group):
 
 
 @click.group(
-    cls=_LazyGroup,
+    cls=_Root,
+    lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     invoke_without_command=True,

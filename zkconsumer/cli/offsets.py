@@ -1,4 +1,9 @@
-"""``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format."""
+"""``zkconsumer offsets``: export offsets to a file and import them, in the JVM tools' format.
+
+``offsets reset`` is the command ``zkmigrate reset`` by another name: there is one implementation,
+which holds the group as a move does. It is named here and loaded when it is used, since the library
+does not import the migrator.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ import click
 from zkconsumer.admin.offset_files import MAX_FILE_BYTES, parse, render
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import Change, GroupTools
+from zkconsumer.cli.lazy import LazyGroup
 from zkconsumer.cli.tables import (
     How,
     format_options,
@@ -23,9 +29,9 @@ from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigError, OffsetsFileError
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy={"reset": "zkmigrate.commands.reset:reset"})
 def offsets() -> None:
-    """Export and import the offsets of groups that live in ZooKeeper."""
+    """Export and import offsets in ZooKeeper; reset offsets in ZooKeeper or Kafka."""
 
 
 @offsets.command("export")
@@ -98,13 +104,15 @@ def import_(
         if not execute:
             click.echo("dry run: nothing was changed; give --execute to write", err=True)
             return
-        from rich.console import Console  # loaded only when there is something to write
-        from rich.progress import Progress
+        if not sys.stderr.isatty():
+            tools.carry_out(plan, force, lambda _count: None)
+        else:
+            from rich.console import Console  # loading it takes a third of a large import's time
+            from rich.progress import Progress
 
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("writing", total=len(plan.changes))
-            tools.carry_out(plan, force, lambda count: bar.advance(task, count))
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task("writing", total=len(plan.changes))
+                tools.carry_out(plan, force, lambda count: bar.advance(task, count))
     click.echo(f"{len(plan.changes)} offsets written and read back", err=True)
 
 

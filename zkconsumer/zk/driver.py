@@ -244,7 +244,7 @@ class ZkDriver:
     def _unavailable(self, seconds: float) -> ZkUnavailableError:
         return ZkUnavailableError(
             f"zookeeper.connect: no ZooKeeper answered at {self._hosts} within {seconds:g} s; "
-            "check the addresses, or raise zookeeper.connection.timeout.ms"
+            "check the addresses; --timeout, or zookeeper.connection.timeout.ms, sets the time"
         )
 
     def _exists(self, deadline: float) -> Any:

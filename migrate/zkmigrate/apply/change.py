@@ -66,7 +66,8 @@ def forward(plan: PlanFile, group: GroupPlan) -> Change:
     """Return the change of a planned group."""
     values = group.source_offsets(plan.direction)
     made_ms = plan.made_ms if group.made_ms is None else group.made_ms
-    after = migration_marker.encode(plan.direction.target, made_ms, values, group.kafka_group)
+    left = {one.tp: one.offset for one in group.stays if one.offset is not None}
+    after = migration_marker.encode(plan.direction.target, made_ms, values, group.kafka_group, left)
     return Change(
         group.group,
         plan.direction.target,

@@ -163,7 +163,7 @@ def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:
     members = (yield from children(GroupPaths(group).ids)) or []
     if members:
         why = f"{shown(members)} registered in ZooKeeper: stop these members first"
-        return Result(group, Outcome.FAILED, 0, why)
+        return Result(group, Outcome.REFUSED, 0, why)
     found = yield from look(group)
     if found.guard is Guard.LOCKED:
         return Result(group, Outcome.WAS_DONE, 0)

@@ -15,7 +15,12 @@ from queue import SimpleQueue
 from threading import Event
 from typing import Any, Final
 
-from zkconsumer.errors import ZkConsumerError, ZkUnavailableError, ZooKeeperError
+from zkconsumer.errors import (
+    GroupActiveError,
+    ZkConsumerError,
+    ZkUnavailableError,
+    ZooKeeperError,
+)
 from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import ownership
 from zkmigrate.apply.change import back, forward
@@ -150,7 +155,9 @@ class Migrator:
                         waiting.append((number, group))
                         continue
                     if not isinstance(found, Result):
-                        found = Result(group.group, Outcome.FAILED, 0, str(found))
+                        refused = isinstance(found, (GroupRefusedError, GroupActiveError))
+                        outcome = Outcome.REFUSED if refused else Outcome.FAILED
+                        found = Result(group.group, outcome, 0, str(found))
                     results[number] = found
                     on_group(found)
 

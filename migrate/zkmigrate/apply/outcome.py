@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+
+from zkmigrate.errors import REFUSED
 
 NOT_LOCKED = "not locked"
 """How the remark of a group begins that is moved, and whose old consumers could still start."""
@@ -17,12 +20,16 @@ class Outcome(Enum):
     NOTHING = "nothing to do"
     WOULD = "would be done"
     SKIPPED = "skipped"
+    """The plan says that it is not ready."""
+    REFUSED = "refused"
+    """Something has to be done first, such as stopping a consumer."""
     FAILED = "failed"
+    """An error of a server; the same command may succeed later."""
 
     @property
     def good(self) -> bool:
         """Whether nothing is left to do."""
-        return self not in (Outcome.SKIPPED, Outcome.FAILED)
+        return self not in (Outcome.SKIPPED, Outcome.REFUSED, Outcome.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +40,9 @@ class Result:
     outcome: Outcome
     offsets: int
     why: str = ""
+
+
+def exit_status(outcomes: Iterable[Outcome]) -> int:
+    """Return 0, 1 when a group failed, or ``REFUSED`` when none failed but some are left to do."""
+    bad = {outcome for outcome in outcomes if not outcome.good}
+    return 1 if Outcome.FAILED in bad else REFUSED if bad else 0

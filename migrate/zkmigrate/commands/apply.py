@@ -69,12 +69,16 @@ def apply(
 
     Each group is taken over as a member would do it before anything is written. After a crash, run
     the same command again: it resumes where it was. A dry run shows what is left to do. Exit status
-    0 only when every chosen group of the plan is moved and read back.
+    0 only when every chosen group of the plan is moved and read back; 3 when groups were refused or
+    skipped, so that something has to be done first; 1 when one failed, which may be tried again.
     """
     where = journal_path(plan, journal)
     loaded, passed = load(plan, which, limit, where)
     verb = "moving" if execute else "checking"
-    with Progress(verb, len(loaded.groups)) as progress, open_stores(servers, progress) as stores:
+    with (
+        Progress(verb, len(loaded.groups), changes=execute) as progress,
+        open_stores(servers, progress) as stores,
+    ):
         check_cluster(loaded, stores)
         migrator = open_migrator(stores, parallel, lock=guard)
         if execute:

@@ -60,7 +60,8 @@ def assess(
 ) -> None:
     """Say of each group whether it can be moved, and if not, why and what to do.
 
-    Changes nothing in the stores. Exit status 1 when a group is not ready. With --left each row
+    Changes nothing in the stores. Exit status 3 when a group is not ready, 1 when its
+    coordinator is away. With --left each row
     says which offsets Kafka does not hold, how many members are live, when the group stored an
     offset last, and how Kafka's offsets compare; the exit status is 0 then, see --fail-if-left.
     """

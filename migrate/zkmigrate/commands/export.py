@@ -15,14 +15,13 @@ from zkconsumer.cli.tables import no_collector, print_notes
 from zkconsumer.core.common.topic_filter import INTERNAL_TOPICS
 from zkconsumer.errors import SessionExpiredError, ZkUnavailableError, ZooKeeperError
 from zkmigrate.commands.files import write_out
-from zkmigrate.commands.planning import unlisted_note
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.values import Kind
-from zkmigrate.text import shown
+from zkmigrate.text import shown, unlisted_note
 
 _AT_ONCE: Final = 100
 

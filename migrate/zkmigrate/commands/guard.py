@@ -17,7 +17,7 @@ from zkconsumer.core.zookeeper.scripts.common import Script
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zk.blocking import BlockingZk, or_refusal
-from zkmigrate.apply.outcome import Outcome, Result
+from zkmigrate.apply.outcome import Outcome, Result, exit_status
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
@@ -53,7 +53,8 @@ def guard(
     No client may create a registration below the group's ids znode any more, so that an old
     consumer fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over.
     A dry run unless --execute is given; release ends it. Exit status 1 when a group that was moved
-    is not locked or held, or one named with --group was not moved.
+    is not locked or held, 3 when all that could be are, but one has members or one named with
+    --group was not moved.
 
     With --hold groups that are locked are left alone, and the command ends when none is left.
     """
@@ -95,7 +96,7 @@ def each_group(
         progress.total = len(names)
         for result in zk.run_all(_caught(name, script) for name in names):
             results.append(result)
-            progress.group(result.group, result.outcome is not Outcome.FAILED)
+            progress.group(result.group, result.outcome not in (Outcome.REFUSED, Outcome.FAILED))
 
     def good(one: Result) -> bool:
         return one.outcome.good or (one.outcome is Outcome.SKIPPED and not which.named)
@@ -107,7 +108,7 @@ def each_group(
     counts = Counter(one.outcome for one in results)
     parts = [f"{counts[one]} {one.value}" for one in Outcome if counts[one]]
     click.echo(f"groups: {', '.join(parts)}", err=True)
-    click.get_current_context().exit(0 if all(map(good, results)) else 1)
+    click.get_current_context().exit(exit_status(x.outcome for x in results if not good(x)))
 
 
 def _chosen(which: Selection, zk: BlockingZk) -> list[str]:

@@ -68,7 +68,7 @@ def plan(
     """Write a plan that can be reviewed: each partition with from, to and reason.
 
     Changes nothing else. Groups that are not ready are in the plan with their reasons, and are not
-    applied. Exit status 1 when there are such groups.
+    applied. Exit status 3 when there are such groups, 1 when the coordinator of one is away.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply and from_file:

@@ -19,12 +19,13 @@ from zkconsumer.zk.blocking import or_refusal
 from zkmigrate.apply import guard
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
+from zkmigrate.errors import REFUSED
 from zkmigrate.model import Direction, GroupState
 from zkmigrate.plan import findings
 from zkmigrate.plan.group import plan_group
 from zkmigrate.plan.options import Options, Skip, covers
 from zkmigrate.plan.values import LIVE, GroupPlan, Kind, Problem, Verdict
-from zkmigrate.text import Note, shown
+from zkmigrate.text import Note, unlisted_note
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -157,15 +158,12 @@ class Summary:
 
     @property
     def status(self) -> int:
-        """The exit status."""
+        """The exit status: 1 when something could not be read, ``REFUSED`` when it was refused."""
         good = {Verdict.READY, Verdict.MOVED}
-        return 1 if self.unlisted or set(self.verdicts) - good else 0
+        if self.unlisted or Kind.COORDINATOR_AWAY in self.kinds:
+            return 1
+        return REFUSED if set(self.verdicts) - good else 0
 
 
 def _short(note: str) -> str:
     return note.short if isinstance(note, Note) else note
-
-
-def unlisted_note(partitions: Sequence[str]) -> str:
-    """Return what to print when Kafka could not list all groups."""
-    return f"groups may be missing, since a leader is missing of {shown(partitions)}"

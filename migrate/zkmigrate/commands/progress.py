@@ -30,12 +30,16 @@ class Progress:
         verb: what is done to the groups, such as ``moving``.
         total: how many groups there are; may be set later.
         bad: the word for groups that are not as they should be, such as ``failed``.
+        changes: whether groups are changed, so that an interrupt prints how many were.
     """
 
-    def __init__(self, verb: str, total: int | None = None, bad: str = "failed") -> None:
+    def __init__(
+        self, verb: str, total: int | None = None, bad: str = "failed", changes: bool = False
+    ) -> None:
         self.total = total
         self._verb = verb
         self._bad_word = bad
+        self._changes = changes
         self._done = self._bad = self._offsets = 0
         self._started = self._printed = time.monotonic()
         self._bar: Bar | None = None
@@ -55,6 +59,11 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if self._changes and exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
+            bad = f", {self._bad} {self._bad_word}" if self._bad else ""
+            click.echo(
+                f"{self._verb}: {self._done} of {self.total} groups were worked on{bad}", err=True
+            )
 
     def group(self, name: str, good: bool = True, offsets: int = 0) -> None:
         """Count one more group. ``offsets``: how many were written."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from zkconsumer.cli.tables import How, format_options, no_collector, print_rows
+from zkmigrate.apply.outcome import exit_status
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.running import check_cluster, counted, load, parallel_option
@@ -31,7 +32,8 @@ def rehearse(
 
     The groups that are ready are copied with their offsets and with where each log begins and ends,
     without messages and without members. The copies are moved, verified and rolled back. The real
-    servers are only read. Needs Java. Exit status 1 when a copy could not be moved there and back.
+    servers are only read. Needs Java. Exit status 1 when a copy could not be moved there and back,
+    3 when that was refused.
     """
     from zkmigrate.rehearsal import Rehearsal, copy_groups, ready  # loads kafka-python
 
@@ -73,4 +75,6 @@ def rehearse(
         "changed on the real servers",
         err=True,
     )
-    click.get_current_context().exit(0 if good == len(found) else 1)
+    broken = any(one.result.outcome.good and not one.good for one in found)
+    status = 1 if broken else exit_status(one.result.outcome for one in found)
+    click.get_current_context().exit(status)

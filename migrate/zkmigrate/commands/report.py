@@ -15,6 +15,7 @@ from zkmigrate.apply.journal import read_records
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.files import write_out
 from zkmigrate.commands.running import journal_option, journal_path
+from zkmigrate.errors import REFUSED
 from zkmigrate.formats import plan_file
 
 
@@ -26,7 +27,7 @@ from zkmigrate.formats import plan_file
 def report(plan: str, out: str | None, csv_out: str | None, journal: str | None) -> None:
     """Write what was moved, decided and refused, and why, as one HTML page or as CSV.
 
-    Reads PLAN and its journal, and asks no server. Exit status 1 when a group of the plan is not
+    Reads PLAN and its journal, and asks no server. Exit status 3 when a group of the plan is not
     moved.
     """
     if out is None and csv_out is None:
@@ -45,7 +46,7 @@ def report(plan: str, out: str | None, csv_out: str | None, journal: str | None)
     said = ", ".join(f"{counts[state]} {state}" for state in reports.STATES if counts[state])
     click.echo(f"groups: {said or 'none'}", err=True)
     good = {reports.MOVED, reports.BEFORE}
-    click.get_current_context().exit(0 if counts.keys() <= good else 1)
+    click.get_current_context().exit(0 if counts.keys() <= good else REFUSED)
 
 
 def _lines(*parts: Iterable[Iterable[object]]) -> Iterator[str]:

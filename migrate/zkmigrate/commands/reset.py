@@ -19,9 +19,11 @@ from zkmigrate.commands.progress import Progress
 from zkmigrate.commands.selection import Selection, selection
 from zkmigrate.commands.servers import Servers, open_stores, server_options
 from zkmigrate.commands.status import names_of_both
+from zkmigrate.errors import REFUSED, GroupRefusedError, MigrationError
 from zkmigrate.formats import offset_csv
 from zkmigrate.model import GroupState, Store
 from zkmigrate.plan.reset import Reset, Target, To, chosen, reset as reset_group, store_of
+from zkmigrate.plan.values import Kind
 
 if TYPE_CHECKING:
     from zkmigrate.stores.sessions import Stores
@@ -110,7 +112,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 @click.option(
     "--store",
     type=click.Choice([one.value for one in Store]),
-    help="Where the offsets are set.  [default: the store that counts, see status]",
+    help="Where the offsets are set.  [default: the store that counts, see zkmigrate status]",
 )
 @click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
 @server_options
@@ -136,7 +138,8 @@ def reset(
 
     The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper as for
     groups in Kafka. An offset outside of the log becomes the nearest one in it. Each group is taken
-    over as for a move while its offsets are set. Exit status 1 when a group was refused.
+    over as for a move while its offsets are set. Exit status 3 when groups were refused, 1 when
+    one failed.
     """
     now_ms = int(time.time() * 1000)
     targets = [
@@ -162,6 +165,7 @@ def reset(
     offsets = _offsets_in(from_file, which) if from_file is not None else None
     rows: list[tuple[object, ...]] = []
     refused: list[str] = []
+    statuses: set[int] = set()
     with (
         no_collector(),
         Progress("resetting") as progress,
@@ -180,6 +184,7 @@ def reset(
                 raise
             except ZkConsumerError as error:
                 refused.append(str(error))
+                statuses.add(error.exit_code)
             else:
                 rows += [(name, *one.tp, where.value, *one[1:]) for one in done]
             progress.group(name, len(refused) == 0)
@@ -190,7 +195,7 @@ def reset(
         click.echo("dry run: nothing was changed; give --execute to set the offsets", err=True)
     verb = "set" if execute else "to set"
     click.echo(f"{len(rows)} offsets {verb}; {len(refused)} groups refused", err=True)
-    click.get_current_context().exit(1 if refused else 0)
+    click.get_current_context().exit(1 if statuses - {REFUSED} else max(statuses, default=0))
 
 
 def _reset(
@@ -209,7 +214,9 @@ def _reset(
     extra = {group: {TopicPartition(topic, 0): 0 for topic in named}}
     (state,) = read_states(stores, [group], extra, False)
     if not isinstance(state, GroupState):
-        raise ZkConsumerError(f"group {group}: {state[1].what}: {state[1].fix}")
+        away = state[1].kind is Kind.COORDINATOR_AWAY
+        error = MigrationError if away else GroupRefusedError
+        raise error(f"group {group}: {state[1].what}: {state[1].fix}")
     resetting.check_stopped(state)
     store = store_of(state) if wanted is None else Store(wanted)
     partitions = chosen(state, store, topics, target)

@@ -57,7 +57,7 @@ def rollback(
         raise MigrationError(f"{where} does not exist: the plan was never applied, or --journal")
     verb = "restoring" if execute else "checking"
     with (
-        Progress(verb, len(loaded.groups)) as progress,
+        Progress(verb, len(loaded.groups), changes=execute) as progress,
         open_stores(servers, progress) as stores,
         Journal(where, loaded.digest) as opened,
     ):

@@ -1,43 +1,32 @@
-"""The command ``zkmigrate``: its subcommands, one module each."""
+"""The command ``zkmigrate``: its subcommands, one module each, imported when they are used."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-from zkmigrate.commands.apply import apply
-from zkmigrate.commands.assess import assess
-from zkmigrate.commands.config_map import config_map
-from zkmigrate.commands.export import export
-from zkmigrate.commands.guard import guard
-from zkmigrate.commands.plan import plan
-from zkmigrate.commands.rehearse import rehearse
-from zkmigrate.commands.release import release
-from zkmigrate.commands.report import report
-from zkmigrate.commands.reset import reset
-from zkmigrate.commands.rollback import rollback
-from zkmigrate.commands.status import status
-from zkmigrate.commands.verify import verify_
+from zkconsumer.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "assess": "zkmigrate.commands.assess:assess",
+    "plan": "zkmigrate.commands.plan:plan",
+    "apply": "zkmigrate.commands.apply:apply",
+    "rollback": "zkmigrate.commands.rollback:rollback",
+    "verify": "zkmigrate.commands.verify:verify_",
+    "status": "zkmigrate.commands.status:status",
+    "guard": "zkmigrate.commands.guard:guard",
+    "release": "zkmigrate.commands.release:release",
+    "reset": "zkmigrate.commands.reset:reset",
+    "report": "zkmigrate.commands.report:report",
+    "rehearse": "zkmigrate.commands.rehearse:rehearse",
+    "export": "zkmigrate.commands.export:export",
+    "config-map": "zkmigrate.commands.config_map:config_map",
+}
+"""Name of each subcommand, and the module and attribute that hold it."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Move the offsets of consumer groups between ZooKeeper and Kafka, safely."""
-
-
-for _command in (
-    assess,
-    plan,
-    apply,
-    rollback,
-    verify_,
-    status,
-    guard,
-    release,
-    reset,
-    report,
-    rehearse,
-    export,
-    config_map,
-):
-    cli.add_command(_command)

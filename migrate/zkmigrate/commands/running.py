@@ -13,7 +13,7 @@ import click
 
 from zkconsumer.cli.tables import How, print_notes, print_rows
 from zkmigrate.apply.journal import Journal, read_records
-from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result
+from zkmigrate.apply.outcome import NOT_LOCKED, Outcome, Result, exit_status
 from zkmigrate.apply.records import begun_by
 from zkmigrate.commands.cells import problem_cells, stays_cell
 from zkmigrate.commands.progress import Progress
@@ -154,7 +154,7 @@ class PassedGroups:
 def print_results(
     results: list[Result], passed: PassedGroups, how: How, only_problems: bool
 ) -> None:
-    """Print what became of each group; exit with 1 when something is left to do."""
+    """Print what became of each group; exit with the status."""
     rows: list[tuple[object, ...]] = []
     for one in results:
         if only_problems and one.outcome.good:
@@ -184,5 +184,4 @@ def print_results(
     if unlocked:
         hint = "keep old consumers out with zkmigrate guard --hold"
         click.echo(f"{unlocked} groups are {NOT_LOCKED}: {hint}", err=True)
-    good = all(one.outcome.good for one in results)
-    click.get_current_context().exit(0 if good else 1)
+    click.get_current_context().exit(exit_status(one.outcome for one in results))

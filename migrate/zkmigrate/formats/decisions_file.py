@@ -56,7 +56,7 @@ _HEAD: Final = """\
 # Decisions for zkmigrate plan --decisions FILE.
 # The first rule that means a group and topic and has a key decides it, so put exceptions first.
 # group and topic may be globs. Add topic = "NAME" to decide about one topic only, and skip = true
-# to leave offsets as they are in both stores.
+# to leave offsets as they are in both stores, with partition = N those of one partition.
 """
 
 
@@ -81,6 +81,8 @@ def _rule(where: str, table: object) -> Rule:
         values[key] = _value(where, key, value)
     if not any(key in values for key in (*DECIDED, "skip")):
         raise PlanFileError(f"{where} decides nothing: give one of {', '.join(DECIDED)} or skip")
+    if "partition" in values and any(key in values for key in DECIDED):
+        raise PlanFileError(f"{where}: partition goes with skip only")
     if "max_idle_days" in values and values.get("topic", "*") != "*":
         raise PlanFileError(f"{where}: max_idle_days is about groups: leave topic out")
     return Rule(**values)
@@ -93,11 +95,11 @@ def _value(where: str, key: str, value: object) -> object:
         except ValueError:
             choices = ", ".join(one.value for one in _CHOICES[key])
             raise PlanFileError(f"{where}: {key} = {value!a} is none of {choices}") from None
-    kinds = {"group": str, "topic": str, "max_idle_days": int, "skip": bool}
+    kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool}
     if key not in kinds:
         known = ", ".join(one.name for one in fields(Rule))
         raise PlanFileError(f"{where}: {key!a} is not one of {known}")
-    if type(value) is not kinds[key] or value in ("", -1):
+    if type(value) is not kinds[key] or value == "" or (kinds[key] is int and value < 0):  # type: ignore[operator]
         raise PlanFileError(f"{where}: {key} = {value!a} is not a usable {kinds[key].__name__}")
     return value
 
@@ -110,7 +112,7 @@ def to_json(options: Options) -> dict[str, Any]:
         {
             one.name: _plain(value)
             for one in fields(Rule)
-            if (value := getattr(rule, one.name)) not in (None, False)
+            if (value := getattr(rule, one.name)) is not None and value is not False
         }
         for rule in options.rules
     ]
@@ -139,12 +141,34 @@ def template(plans: Iterable[GroupPlan]) -> Iterator[str]:
     yield _HEAD
     for plan in plans:
         if plan.verdict is Verdict.DECIDE:
-            yield f"\n[[rule]]\ngroup = {json.dumps(plan.group)}\n"
-            lines = dict.fromkeys(line for one in plan.problems for line in _question(one))
-            keys = {line.partition(" ")[0] for line in lines if not line.startswith("#")}
-            if not keys & set(DECIDED):
-                lines["skip = false"] = None
-            yield "".join(f"{line}\n" for line in lines)
+            skips = [one for one in plan.problems if _is_skipped(one)]
+            asked = [one for one in plan.problems if one not in skips]
+            if asked:
+                lines = dict.fromkeys(line for one in asked for line in _question(one))
+                keys = {line.partition(" ")[0] for line in lines if not line.startswith("#")}
+                if not keys & set(DECIDED):
+                    lines["skip = false"] = None
+                yield _table(plan.group, *lines)
+            for one in skips:
+                for skip in one.skips:
+                    yield _table(plan.group, *_place(skip, plan.group), *_question(one))
+
+
+def _table(group: str, *lines: str) -> str:
+    return "\n".join(["\n[[rule]]", f"group = {json.dumps(group)}", *lines, ""])
+
+
+def _is_skipped(problem: Problem) -> bool:
+    """Whether all that can be decided is to leave single offsets out."""
+    return problem.kind not in _ASKED and bool(problem.skips)
+
+
+def _place(skip: str, group: str) -> Iterator[str]:
+    """Yield the keys of what ``GROUP:TOPIC`` or ``GROUP:TOPIC:PARTITION`` means."""
+    topic, _, partition = skip.removeprefix(f"{group}:").partition(":")
+    yield f"topic = {json.dumps(topic)}"
+    if partition:
+        yield f"partition = {partition}"
 
 
 def _question(problem: Problem) -> Iterator[str]:
@@ -155,5 +179,8 @@ def _question(problem: Problem) -> Iterator[str]:
         yield f'{key} = "{choices[0]}"  # or {", ".join(choices[1:])}'
     elif problem.kind is Kind.IDLE:
         yield f"max_idle_days = {Options().max_idle_days}  # {printable(problem.advice)}"
+    elif problem.skips:
+        yield f"# {printable(problem.advice.removesuffix(' with'))}:"
+        yield "skip = false"
     else:
         yield f"# {printable(problem.fix)}"

@@ -102,7 +102,7 @@ def render(
                 for problem in group.problems
             ],
             "notes": list(group.notes),
-            "tombstone": None if group.marker is None else group.marker.decode("latin-1"),
+            "marker": None if group.marker is None else group.marker.decode("latin-1"),
             "topics": group.topics,
             "skipped": sorted(group.skipped),
             **({"kafka_group": group.kafka_group} if group.kafka_group else {}),
@@ -287,9 +287,9 @@ class _Reader:
         if not isinstance(problems, list) or not isinstance(notes, list):
             self.refuse("problems and notes are not lists")
         found = tuple(self._problem(problem) for problem in problems)
-        raw = line.get("tombstone")
-        if raw is not None and max(self.text(line, "tombstone"), default="") > "\xff":
-            self.refuse("tombstone holds characters that are no bytes")
+        raw = line.get("marker")
+        if raw is not None and max(self.text(line, "marker"), default="") > "\xff":
+            self.refuse("marker holds characters that are no bytes")
         marker = None if raw is None else raw.encode("latin-1")
         topics = line.get("topics")
         if not isinstance(topics, dict):

@@ -103,11 +103,13 @@ def _globs(patterns: frozenset[str]) -> tuple[str, ...]:
 class Rule:
     """A decision about some groups, or some of their topics; both names may be globs.
 
-    ``None``: it does not decide that. ``skip``: leave the offsets as they are in both stores.
+    ``None``: it does not decide that. ``skip``: leave the offsets as they are in both stores, of
+    ``partition`` only if that is given.
     """
 
     group: str = "*"
     topic: str = "*"
+    partition: int | None = None
     on_conflict: OnConflict | None = None
     out_of_range: OutOfRange | None = None
     slipped: Slipped | None = None
@@ -119,7 +121,7 @@ class Rule:
     skip: bool = False
 
 
-DECIDED = tuple(one.name for one in fields(Rule) if one.default is None)
+DECIDED = tuple(one.name for one in fields(Rule) if one.default is None and one.name != "partition")
 """What a rule can decide: each is an attribute of ``Options`` too."""
 
 
@@ -151,7 +153,11 @@ class Options:
     def of_group(self, group: str) -> Options:
         """Return the decisions about one group; those about its topics are still rules."""
         mine = tuple(rule for rule in self.rules if _means(rule.group, group))
-        skips = tuple(Skip(group, rule.topic) for rule in mine if rule.skip)
+        skips = tuple(
+            Skip(group, rule.topic, "*" if rule.partition is None else str(rule.partition))
+            for rule in mine
+            if rule.skip
+        )
         narrowed = replace(self, rules=mine, skips=(*self.skips, *skips))
         return narrowed._decided(rule for rule in mine if rule.topic == "*") if mine else narrowed
 

@@ -59,7 +59,8 @@ def status_of(
     changed: list[TopicPartition] = []
     if marker is not None and moved_to is not None and marker.values:
         source = kafka if moved_to is Store.ZOOKEEPER else zk
-        changed = sorted(tp for tp, offset in source.items() if marker.values.get(tp) != offset)
+        then = {**marker.left, **marker.values}
+        changed = sorted(tp for tp, offset in source.items() if then.get(tp) != offset)
         if changed:
             other = Store.KAFKA if moved_to is Store.ZOOKEEPER else Store.ZOOKEEPER
             attention.append(

@@ -1,9 +1,10 @@
 """``/consumers/GROUP/migration``: records that a group's offsets were moved. Pure.
 
 Content: JSON with the store that the group was moved to, the moment of the plan, the offsets that
-the source store held then, and the group's name in Kafka if it differs. A later plan compares these
-offsets with what the store holds now. After a rollback of the first move the znode is empty: its
-own time is the moment when offsets were restored, which gave them new times.
+the source store held then, those that the plan left out, and the group's name in Kafka if it
+differs. A later plan compares the moved offsets with what the store holds now. After a rollback of
+the first move the znode is empty: its own time is the moment when offsets were restored, which
+gave them new times.
 """
 
 from __future__ import annotations
@@ -34,25 +35,51 @@ def path(group: str) -> str:
 
 
 def encode(
-    moved_to: Store, at_ms: int, values: Mapping[TopicPartition, int], kafka_group: str = ""
+    moved_to: Store,
+    at_ms: int,
+    values: Mapping[TopicPartition, int],
+    kafka_group: str = "",
+    left: Mapping[TopicPartition, int] | None = None,
 ) -> bytes:
-    """Return a marker's content. ``kafka_group``: the group's name in Kafka, if it differs."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), value in sorted(values.items()):
-        topics.setdefault(topic, {})[str(partition)] = value
+    """Return a marker's content.
+
+    ``kafka_group``: the group's name in Kafka, if it differs. ``left``: offsets of the source store
+    that were not moved.
+    """
     document: dict[str, object] = {
         "version": FORMAT,
         "moved_to": moved_to.value,
         "at_ms": at_ms,
-        "offsets": topics,
+        "offsets": _by_topic(values),
     }
+    if left:
+        document["left"] = _by_topic(left)
     if kafka_group:
         document["kafka_group"] = kafka_group
     data = json.dumps(document, separators=(",", ":")).encode()
     if len(data) > MAX_BYTES:
         document["offsets"] = {}
+        document.pop("left", None)
         data = json.dumps(document, separators=(",", ":")).encode()
     return data
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), value in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = value
+    return topics
+
+
+def _offsets(topics: Mapping[str, Mapping[str, object]]) -> dict[TopicPartition, int]:
+    """Reverse ``_by_topic``. Raises ValueError and AttributeError for what it cannot be."""
+    values: dict[TopicPartition, int] = {}
+    for topic, partitions in topics.items():
+        for number, value in partitions.items():
+            if type(value) is not int or not 0 <= value <= _INT64:
+                raise ValueError
+            values[TopicPartition(topic, int(number))] = value
+    return values
 
 
 def decode(where: str, node: Node) -> MigrationMarker:
@@ -64,16 +91,12 @@ def decode(where: str, node: Node) -> MigrationMarker:
         found = json.loads(data.decode())
         if found["version"] != FORMAT or type(found["at_ms"]) is not int or found["at_ms"] < 0:
             raise ValueError
-        values: dict[TopicPartition, int] = {}
-        for topic, partitions in found["offsets"].items():
-            for number, value in partitions.items():
-                if type(value) is not int or not 0 <= value <= _INT64:
-                    raise ValueError
-                values[TopicPartition(topic, int(number))] = value
+        values, left = _offsets(found["offsets"]), _offsets(found.get("left", {}))
         renamed = found.get("kafka_group", "")
         if not isinstance(renamed, str):
             raise ValueError
-        return MigrationMarker(Store(found["moved_to"]), found["at_ms"], values, data, renamed)
+        to = Store(found["moved_to"])
+        return MigrationMarker(to, found["at_ms"], values, data, renamed, left)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ZnodeFormatError(
             where, "is not a migration marker of zkmigrate; delete it if nothing else needs it"

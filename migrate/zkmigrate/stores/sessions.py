@@ -81,13 +81,13 @@ class Stores:
         self.kafka = GroupCoordinators(
             CLIENT_ID,
             self._brokers,
-            min(timeout, 10.0),
+            min(timeout, coordinator_timeout),
             coordinator_timeout,
             place=self._offsets_partition,
             on_wait=on_wait,
             security=self._security,
         )
-        self.logs = Logs(self.zk, self._brokers, min(timeout, 10.0), self._security)
+        self.logs = Logs(self.zk, self._brokers, timeout, self._security)
 
     def __enter__(self) -> Self:
         self.zk.__enter__()
@@ -230,8 +230,9 @@ class Stores:
         brokers = {endpoint.broker_id: endpoint for endpoint in self._brokers()}
         topics, _ = self.logs.of([offset_times.OFFSETS_TOPIC])
         count = sum(len(topic.partitions) for topic in topics.values())
-        timeout = min(self.timeout, 10.0)
-        return offset_times.commit_times(groups, count, brokers, CLIENT_ID, timeout, self._security)
+        return offset_times.commit_times(
+            groups, count, brokers, CLIENT_ID, self.timeout, self._security
+        )
 
     def fetch(
         self, group: str, known: Collection[TopicPartition]

@@ -1,0 +1,44 @@
+"""A command whose subcommands are imported when they are used, so one does not pay for the others.
+
+Loading all of them takes longer than many of them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group that also has the subcommands in ``lazy``: name to ``module:attribute``.
+
+    One whose module is not installed is left out.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **keys: Any) -> None:
+        super().__init__(*args, **keys)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, those of ``lazy`` in its order behind the others."""
+        return [*super().list_commands(ctx), *filter(self._is_there, self._lazy)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a subcommand, imported if need be."""
+        if not self._is_there(cmd_name):
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def _is_there(self, name: str) -> bool:
+        if name not in self._lazy:
+            return False
+        try:
+            return find_spec(self._lazy[name].partition(":")[0]) is not None
+        except ModuleNotFoundError:  # its package is not installed
+            return False
