@@ -163,7 +163,7 @@ def test_describe_consumers_with_no_assigned_partitions(zk: KazooClient, tools: 
     fill(zk, "g", member="g_c1")
     zk.create("/consumers/g/ids/g_c2", zk.get("/consumers/g/ids/g_c1")[0], ephemeral=True)
     rows = tools.describe(["g"], lag=False)
-    assert [(row.partition, row.owner) for row in rows] == [(0, "g_c1-0"), (None, "g_c2")]
+    assert [(row.partition, row.consumer_id) for row in rows] == [(0, "g_c1-0"), (None, "g_c2")]
 
 
 # -- DeleteConsumerGroupTest -------------------------------------------------------------------
