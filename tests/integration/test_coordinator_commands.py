@@ -41,7 +41,7 @@ def filled(cluster: LocalCluster, topic: str) -> str:
 def test_lines_are_those_of_kafkas_console_consumer(
     cluster: LocalCluster, filled: str, group: str
 ) -> None:
-    """With the same ``--property``, lines are those of Kafka 1.1's tool, byte for byte: of a group on
+    """With the same ``--property``, lines are those of Kafka 1.1, byte for byte: of a group on
     the brokers, of one in ZooKeeper, and of one partition without a group."""
     brokers = ["--bootstrap-server", cluster.bootstrap]
     common = ["--topic", filled, "--from-beginning", "--max-messages", "5", *FORMAT]

@@ -119,7 +119,7 @@ def coordinator_markdown(note: str) -> str:
 def _overview(keys: Iterable[Row]) -> str:
     lines = ["| Key | Type | Default | Importance |", "| --- | --- | --- | --- |"]
     for row in keys:
-        anchor = row.name.replace(".", "")
+        anchor = row.name.replace(".", "").lower()
         lines.append(
             f"| [`{row.name}`](#{anchor}) | {row.kind} | {_code(row.default_text)} "
             f"| {row.importance} |"
