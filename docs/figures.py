@@ -200,7 +200,7 @@ def coordinator_states() -> str:
         (State.FINDING, State.LOADING, State.JOINING),
         (State.FETCHING_OFFSETS, State.SYNCING, State.LEADING),
         (State.NOTIFYING_START, State.STARTING, State.STABLE),
-        (State.COMMITTING, State.NOTIFYING_RELEASE, State.STOPPING),
+        (State.NOTIFYING_RELEASE, State.COMMITTING, State.STOPPING),
     )
     place: dict[State, tuple[float, float]] = {}
     for row, states in enumerate(rows):
@@ -232,9 +232,11 @@ def coordinator_states() -> str:
     right(State.NOTIFYING_START, State.STARTING)
     right(State.STARTING, State.STABLE)
     down(State.STABLE, State.STOPPING)
-    left(State.STOPPING, State.NOTIFYING_RELEASE)
-    left(State.NOTIFYING_RELEASE, State.COMMITTING)
-    figure.arrow((20, 333), (8, 333), (8, 51), (20, 51))
+    left(State.STOPPING, State.COMMITTING)
+    left(State.COMMITTING, State.NOTIFYING_RELEASE)
+    figure.arrow((20, 333), (8, 333), (8, 8), (380, 8), (380, 20))
+    figure.arrow((540, 82), (470, 114))
+    figure.text(496, 102, "not the leader", "small", "end")
     figure.text(622, 291, "the coordinator rebalances", "small", "end")
     figure.box(20, 400, 220, 52, [State.LEAVING.name, State.LEAVING.value], "b")
     figure.box(270, 400, 220, 52, [State.CLOSED.name, State.CLOSED.value], "b")
