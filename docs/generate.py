@@ -40,6 +40,13 @@ def cli_page() -> str:
         NOTE,
         "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 failure, 2 wrong",
         "options or configuration, 130 Ctrl-C, 141 when the reader of stdout went away.\n",
+        "A time has a unit: `500ms`, `30s`, `5m`, `2h`, `1d`. `ZKCONSUMER_ZOOKEEPER`,",
+        "`ZKCONSUMER_BOOTSTRAP_SERVER` and `ZKCONSUMER_COMMAND_CONFIG` stand in for the options of",
+        "those names. A server on the command line wins over both of the environment's servers.\n",
+        'Completion in bash: put `eval "$(_ZKCONSUMER_COMPLETE=bash_source zkconsumer)"` into',
+        "`~/.bashrc`. In zsh write `zsh_source`; for fish, run",
+        "`_ZKCONSUMER_COMPLETE=fish_source zkconsumer | source`. `_ZKMIGRATE_COMPLETE` and",
+        "`_ZKAUDIT_COMPLETE` are for the other two programs.\n",
     ]
     return _commands(head, cli, "zkconsumer")
 

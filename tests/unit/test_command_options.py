@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -293,3 +294,22 @@ def test_groups_without_a_server_name_both_options(capsys: pytest.CaptureFixture
     error = capsys.readouterr().err
     assert "--zookeeper" in error
     assert "--bootstrap-server" in error
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_a_shell_can_complete_commands(program: str) -> None:
+    """The completion that the reference describes works."""
+    (first, *_) = sorted(ROOTS[program].list_commands(click.Context(ROOTS[program])))
+    ended = subprocess.run(
+        [sys.executable, "-m", program],
+        env=os.environ
+        | {
+            f"_{program.upper()}_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"{program} {first[:3]}",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"plain,{first}\n" in ended.stdout
