@@ -232,12 +232,9 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     Every call that looks for a message may raise:
 
-    - ConsumerTimeoutError: no message arrived within ``consumer.timeout.ms``. Iteration may
-      continue.
-    - InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError: the iterator has failed.
-      Every later call raises ``UsageError``.
-    - ConnectorFailedError: a fault inside the connector has ended its membership. Every later call
-      raises ``UsageError``.
+    - ConsumerTimeoutError: none arrived within ``consumer.timeout.ms``. Iteration may continue.
+    - InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError, ConnectorFailedError:
+      the iterator, or the whole connector, has failed. Every later call raises ``UsageError``.
     """
 
     def __init__(
