@@ -238,7 +238,7 @@ def test_our_tools_read_a_group_of_the_jvm(
             wait_until(consumed, 30, "all messages are consumed and committed")
             assert {row.host for row in rows} == {os.uname().nodename}
             assert len({row.consumer_id for row in rows}) == 2
-            assert [row.offset for row in rows] == [10, 20, 30]
+            assert [row.current_offset for row in rows] == [10, 20, 30]
             assert tools.verify([group], assignor=Assignor("range")) != []
             for consumer in consumers:
                 consumer.kill()
