@@ -19,6 +19,7 @@ from zkmigrate.commands.root import cli as migrate_cli
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.config.render import coordinator_markdown
+from zkconsumer.core.coordinator import states as member_states
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
 from zkconsumer.errors import ZkConsumerError
@@ -39,6 +40,13 @@ def cli_page() -> str:
         NOTE,
         "An error is one line on stderr, `error: ...`. Exit status: 0 success, 1 failure, 2 wrong",
         "options or configuration, 130 Ctrl-C, 141 when the reader of stdout went away.\n",
+        "A time has a unit: `500ms`, `30s`, `5m`, `2h`, `1d`. `ZKCONSUMER_ZOOKEEPER`,",
+        "`ZKCONSUMER_BOOTSTRAP_SERVER` and `ZKCONSUMER_COMMAND_CONFIG` stand in for the options of",
+        "those names. A server on the command line wins over both of the environment's servers.\n",
+        'Completion in bash: put `eval "$(_ZKCONSUMER_COMPLETE=bash_source zkconsumer)"` into',
+        "`~/.bashrc`. In zsh write `zsh_source`; for fish, run",
+        "`_ZKCONSUMER_COMPLETE=fish_source zkconsumer | source`. `_ZKMIGRATE_COMPLETE` and",
+        "`_ZKAUDIT_COMPLETE` are for the other two programs.\n",
     ]
     return _commands(head, cli, "zkconsumer")
 
@@ -215,6 +223,30 @@ def _state_names(node: ast.expr) -> list[str]:
     ]
 
 
+def coordinator_states_page() -> str:
+    """The states of a member on the coordinator."""
+    rows = [
+        f"| `{one.name}` | {one.value} | {'yes' if one in member_states.COMMIT_STATES else 'no'} |"
+        for one in member_states.State
+    ]
+    return "\n".join(
+        [
+            "# States of a member on the coordinator\n",
+            NOTE,
+            "The metric `state` of a `CoordinatorConsumerConnector` has these values. The machine",
+            "is `zkconsumer/core/coordinator/machine.py`. Members of groups in ZooKeeper have",
+            "[other states](states.md).\n",
+            "![The usual way through the states](../images/coordinator-states.svg)\n",
+            "*Commits*: whether a commit that the application asks for is sent in this state. In",
+            "the others it waits.\n",
+            "| State | Meaning | Commits |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
 def metrics_page() -> str:
     """The metrics, their names in Prometheus and in the JVM."""
     rows = []
@@ -339,6 +371,7 @@ def journal_page() -> str:
 PAGES = {
     "audit-cli.md": audit_cli_page,
     "cli.md": cli_page,
+    "coordinator-states.md": coordinator_states_page,
     "config-coordinator.md": lambda: coordinator_markdown(NOTE),
     "audit-tables.md": tables_page,
     "data-sources.md": sources_page,

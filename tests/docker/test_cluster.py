@@ -43,12 +43,12 @@ def test_a_mixed_group_outlives_its_servers(
         cluster.create_topic(topic, len(PARTITIONS), replication=2)
         common = ["auto.offset.reset=smallest", "zookeeper.session.timeout.ms=6000"]
         ours = ["zkconsumer", "consume", "--zookeeper", cluster.zookeeper, "--topic", topic]
-        ours += ["--group", group, "--property", "consumer.id=ours"]
+        ours += ["--group", group, "--consumer-property", "consumer.id=ours"]
         theirs = ["kafka-jvm", "run", "1.1", "kafka.tools.ConsoleConsumer"]
         theirs += ["--zookeeper", cluster.zookeeper, "--topic", topic]
         theirs += ["--group", group, "--consumer-property", "consumer.id=theirs"]
         for setting in common:
-            ours += ["--property", setting]
+            ours += ["--consumer-property", setting]
             theirs += ["--consumer-property", setting]
 
         def shared(owners: dict[int, str]) -> bool:

@@ -127,7 +127,9 @@ def test_the_jvm_tools_accept_a_group_of_ours(
             (
                 row.topic or "-",
                 *("-" if cell is None else str(cell) for cell in row[2:6]),
-                (row.owner or "-") if row.partition is None else row.owner.rpartition("-")[0],  # type: ignore[union-attr]
+                (row.consumer_id or "-")
+                if row.partition is None
+                else row.consumer_id.rpartition("-")[0],  # type: ignore[union-attr]
             )
             for row in rows
         }
@@ -154,7 +156,7 @@ def test_the_jvm_tools_accept_a_group_of_ours(
         assert tools.verify([group], assignor=Assignor("range")) == []
         checked = {line for line in fields(output(running[1])) if line[0] == group[: len(line[0])]}
         assert checked == {
-            (group, topic, *map(str, row[2:6]), row.owner)
+            (group, topic, *map(str, row[2:6]), row.consumer_id)
             for row in rows
             if row.partition is not None
         }
@@ -229,17 +231,19 @@ def test_our_tools_read_a_group_of_the_jvm(
 
             def consumed() -> bool:  # an original member lets go of all for a moment at a change
                 rows[:] = tools.describe([group])
-                return [row.lag for row in rows] == [0, 0, 0] and all(row.owner for row in rows)
+                return [row.lag for row in rows] == [0, 0, 0] and all(
+                    row.consumer_id for row in rows
+                )
 
             wait_until(consumed, 30, "all messages are consumed and committed")
             assert {row.host for row in rows} == {os.uname().nodename}
-            assert len({row.owner for row in rows}) == 2
-            assert [row.offset for row in rows] == [10, 20, 30]
+            assert len({row.consumer_id for row in rows}) == 2
+            assert [row.current_offset for row in rows] == [10, 20, 30]
             assert tools.verify([group], assignor=Assignor("range")) != []
             for consumer in consumers:
                 consumer.kill()
             wait_until(
-                lambda: {row.owner for row in tools.describe([group])} == {None},
+                lambda: {row.consumer_id for row in tools.describe([group])} == {None},
                 30,
                 "the sessions of the killed members have ended",
             )

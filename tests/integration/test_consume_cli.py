@@ -124,7 +124,7 @@ def test_should_exit_on_invalid_config_with_auto_offset_reset_and_conflicting_fr
     """``largest`` and ``--from-beginning`` together are refused."""
     done = consume(
         *("--zookeeper", "z", "--topic", "t", "--from-beginning"),
-        *("--property", "auto.offset.reset=largest"),
+        *("--consumer-property", "auto.offset.reset=largest"),
     )
     assert_clean_error(done, 2, "auto.offset.reset=largest", "--from-beginning")
 
@@ -337,7 +337,7 @@ def test_status_is_1_when_the_last_commit_fails(
         send(own.bootstrap, topic, [(None, b"m%d" % i) for i in range(5)])
         process = started(
             *("--zookeeper", own.zookeeper, "--group", group, "--topic", topic),
-            *("--from-beginning", "--property", "zookeeper.session.timeout.ms=4000"),
+            *("--from-beginning", "--consumer-property", "zookeeper.session.timeout.ms=4000"),
         )
         for _ in range(5):
             process.stdout.readline()
@@ -355,13 +355,22 @@ def test_status_is_1_when_the_last_commit_fails(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--property", "auto.offset.reset=earliest"], ["auto.offset.reset=earliest", "smallest"]),
-        (["--property", "auto.offset.reset=nowhere"], ["auto.offset.reset=nowhere", "largest"]),
+        (
+            ["--consumer-property", "auto.offset.reset=earliest"],
+            ["auto.offset.reset=earliest", "smallest"],
+        ),
+        (
+            ["--consumer-property", "auto.offset.reset=nowhere"],
+            ["auto.offset.reset=nowhere", "largest"],
+        ),
         (["--group", "a/b"], ["group.id=a/b"]),
-        (["--property", "novalue"], ["--property 'novalue'", "KEY=VALUE"]),
-        (["--property", "socket.timeout.ms=soon"], ["socket.timeout.ms=soon", "whole number"]),
+        (["--consumer-property", "novalue"], ["--consumer-property 'novalue'", "KEY=VALUE"]),
+        (
+            ["--consumer-property", "socket.timeout.ms=soon"],
+            ["socket.timeout.ms=soon", "whole number"],
+        ),
         (["--consumer-config", "/nowhere/c.properties"], ["/nowhere/c.properties"]),
-        (["--strict", "--property", "autocommit.enable=true"], ["auto.commit.enable"]),
+        (["--strict", "--consumer-property", "autocommit.enable=true"], ["auto.commit.enable"]),
     ],
 )
 def test_bad_configuration_names_key_and_fix(arguments: list[str], words: list[str]) -> None:
@@ -397,7 +406,7 @@ def test_unreachable_zookeeper() -> None:
     """No ZooKeeper at the address: said within the timeout, status 1."""
     done = consume(
         *("--zookeeper", f"127.0.0.1:{free_port()}", "--group", "g", "--topic", "t"),
-        *("--property", "zookeeper.connection.timeout.ms=1000"),
+        *("--consumer-property", "zookeeper.connection.timeout.ms=1000"),
         timeout=20,
     )
     assert_clean_error(done, 1, "zookeeper.connect", "127.0.0.1", "1 s")
@@ -419,7 +428,13 @@ def test_an_unknown_key_is_a_warning(cluster: LocalCluster, filled: str, group: 
     """The JVM only warns of unknown keys and its files must run; the nearest key is named."""
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
-        *("--from-beginning", "--max-messages", "1", "--property", "autocommit.enable=true"),
+        *(
+            "--from-beginning",
+            "--max-messages",
+            "1",
+            "--consumer-property",
+            "autocommit.enable=true",
+        ),
     )
     assert done.returncode == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]

@@ -72,9 +72,9 @@ def settings(cluster: LocalCluster, group: str, topic: str, out: Path, form: str
     return [
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
         *("--format", form, "--out", str(out), "--file-rows", str(ROWS)),
-        *("--property", "auto.offset.reset=smallest"),
-        *("--property", "zookeeper.session.timeout.ms=1000"),
-        *("--property", "fetch.message.max.bytes=4096"),
+        *("--consumer-property", "auto.offset.reset=smallest"),
+        *("--consumer-property", "zookeeper.session.timeout.ms=1000"),
+        *("--consumer-property", "fetch.message.max.bytes=4096"),
     ]
 
 

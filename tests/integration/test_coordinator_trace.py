@@ -19,7 +19,12 @@ from zkconsumer.testing.groups import Producer, Reader
 from zkconsumer.testing.waiting import free_port
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()", "trace"]
-FAST = ["--property", "heartbeat.interval.ms=200", "--property", "session.timeout.ms=6000"]
+FAST = [
+    "--consumer-property",
+    "heartbeat.interval.ms=200",
+    "--consumer-property",
+    "session.timeout.ms=6000",
+]
 
 
 def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: str) -> None:

@@ -165,9 +165,9 @@ def test_the_journal_of_a_killed_member(
             *(sys.executable, "-c"),
             "import sys; from zkconsumer.cli.main import run; sys.exit(run(sys.argv[1:]))",
             *("consume", "--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
-            *("--property", "auto.offset.reset=smallest"),
-            *("--property", "auto.commit.interval.ms=100"),
-            *("--property", f"zkconsumer.journal.dir={tmp_path}"),
+            *("--consumer-property", "auto.offset.reset=smallest"),
+            *("--consumer-property", "auto.commit.interval.ms=100"),
+            *("--consumer-property", f"zkconsumer.journal.dir={tmp_path}"),
         ],
         stdout=subprocess.DEVNULL,
     )

@@ -152,7 +152,7 @@ class OurProcess:
     def __init__(self, config: Mapping[str, object], topic: str, *more: str) -> None:
         self.deliveries: list[Delivery] = []
         options = ["--format=json", "--topic", topic, *more]
-        pairs = [f"--property={key}={value}" for key, value in config.items()]
+        pairs = [f"--consumer-property={key}={value}" for key, value in config.items()]
         self.process = subprocess.Popen(
             [Path(sys.executable).with_name("zkconsumer"), "consume", *options, *pairs],
             stdin=subprocess.DEVNULL,

@@ -163,7 +163,7 @@ def test_the_group_commands_ask_the_brokers(
     there = [*where, "--bootstrap-server", left.kraft.bootstrap]
     assert zkconsumer(["groups", "describe", "g", "--json", *there]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["log_end"], row["lag"]) == (10, 6)
+    assert (row["log_end_offset"], row["lag"]) == (10, 6)
     assert zkconsumer(["topics", "list", "--json", *there]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert topic in {one["topic"] for one in rows}

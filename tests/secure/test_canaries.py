@@ -199,13 +199,13 @@ def test_an_audit_with_spark_shows_no_secret(
 
 
 def test_a_secret_on_the_command_line_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    """``--property`` takes no secret, and the error does not repeat it."""
+    """``--consumer-property`` takes no secret, and the error does not repeat it."""
     from zkconsumer.cli.main import run
 
     words = ["consume", "--topic", "t", "--zookeeper", "127.0.0.1:1"]
-    assert run([*words, "--property", f"ssl.key.password={KEY_PASSWORD}"]) == 2
+    assert run([*words, "--consumer-property", f"ssl.key.password={KEY_PASSWORD}"]) == 2
     printed = capfd.readouterr()
-    assert "--property ssl.key.password" in printed.err
+    assert "--consumer-property ssl.key.password" in printed.err
     assert KEY_PASSWORD not in printed.out + printed.err
 
 

@@ -157,3 +157,13 @@ def test_lag_pauses_and_cuts_leave_no_partition_behind() -> None:
         assert (ours.unowned_at_end, ours.failed_attempts, ours.gave_up) == (0, 0, 0), seed
         failed += simulate(herd).failed_attempts
     assert failed > 0
+
+
+@pytest.mark.parametrize("profile", ["scala", "default"])
+def test_a_broker_that_restarts_does_not_rebalance(profile: str) -> None:
+    """While another broker is registered, one that goes and comes back costs no attempt and moves
+    nothing, in the JVM's behaviour as in ours (Scala 1.1.1 watches brokers only while it has none).
+    """
+    found = simulate(Herd(6, 12, event="broker-bounce", profile=profile))
+    assert found.attempts == 0
+    assert found.writes == 0

@@ -306,4 +306,7 @@ def test_offsets_that_are_stored_in_kafka_come_first() -> None:
     """And the lag is counted from them."""
     rows = [GroupRow("g", "t", number, 5, 100, 95, None, "") for number in (0, 1)]
     stored = {"g": {TopicPartition("t", 0): 40}}
-    assert with_stored_offsets(rows, stored) == [rows[0]._replace(offset=40, lag=60), rows[1]]
+    assert with_stored_offsets(rows, stored) == [
+        rows[0]._replace(current_offset=40, lag=60),
+        rows[1],
+    ]

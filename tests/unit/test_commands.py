@@ -103,7 +103,7 @@ def test_an_export_overwrites_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
     file = tmp_path / "offsets"
     file.write_text("mine")
     monkeypatch.setattr("os.path.lexists", lambda _: False)
-    result = CliRunner().invoke(offsets, ["export", "--output", str(file), *ZOOKEEPER])
+    result = CliRunner().invoke(offsets, ["export", "--out", str(file), *ZOOKEEPER])
     assert isinstance(result.exception, ConfigError)
     assert file.read_text() == "mine"
 

@@ -23,20 +23,93 @@ _JVM_TAIL = re.compile(r"(.+)-[0-9]{13}-[0-9a-f]{1,8}")
 
 
 class GroupRow(NamedTuple):
-    """One row: a partition, or a member without any (then ``owner`` is its consumer id).
+    """One row: a partition, or a member without any (then ``consumer_id`` is the member's).
 
-    ``offset`` is the next one to read; ``log_end`` the next one that will be written; ``lag`` their
-    difference. ``None``: there is none, or it could not be found out.
+    ``current_offset`` is the next one to read; ``log_end_offset`` the next one
+    that will be written; ``lag`` their difference. ``consumer_id`` is the owner: in ZooKeeper the
+    thread, ``<consumer id>-<number>``. ``None``: there is none, or it is not known.
     """
 
     group: str
     topic: str | None
     partition: int | None
-    offset: int | None
-    log_end: int | None
+    current_offset: int | None
+    log_end_offset: int | None
     lag: int | None
-    owner: str | None
+    consumer_id: str | None
     host: str
+    client_id: str = ""
+
+
+class GroupMemberRow(NamedTuple):
+    """One member of a group in ZooKeeper.
+
+    ``streams`` counts those of its fullest topic, ``session`` is the ZooKeeper session that holds
+    its registration, in hexadecimal, as ZooKeeper's own tools print it.
+    """
+
+    group: str
+    consumer_id: str
+    host: str
+    streams: int
+    partitions: int
+    session: str
+    subscription: str
+
+
+class GroupStateRow(NamedTuple):
+    """How a group in ZooKeeper is.
+
+    ``state``: ``Empty`` without members, ``Stable`` when every subscribed partition has an owner,
+    ``Rebalancing`` otherwise. The words are those of Kafka's coordinator.
+    """
+
+    group: str
+    state: str
+    members: int
+    partitions: int
+    unowned: int
+
+
+def member_rows(snapshot: GroupSnapshot, registrations: Registrations) -> list[GroupMemberRow]:
+    """Return a row for each registered member, by name."""
+    owned: dict[str, int] = {}
+    for nodes in snapshot.owners.values():
+        for node in nodes.values():
+            consumer = node.data.decode(errors="replace").rpartition("-")[0]
+            owned[consumer] = owned.get(consumer, 0) + 1
+    rows = []
+    for member in sorted(snapshot.members):
+        topics = registrations.topics.get(member, {})
+        shown = ", ".join(sorted(topics))
+        if member in registrations.quarantined:
+            shown = f"unusable: {registrations.quarantined[member]}"
+        rows.append(
+            GroupMemberRow(
+                snapshot.group,
+                member,
+                host_of(snapshot.group, member),
+                max(topics.values(), default=0),
+                owned.get(member, 0),
+                f"{registrations.sessions[member] & 0xFFFF_FFFF_FFFF_FFFF:#x}",
+                shown,
+            )
+        )
+    return rows
+
+
+def state_row(
+    snapshot: GroupSnapshot, registrations: Registrations, topics: Mapping[str, TopicSnapshot]
+) -> GroupStateRow:
+    """Return the group's state."""
+    subscribed = [topics[name] for name in sorted(registrations.subscribed) if name in topics]
+    wanted = {(one.topic, str(number)) for one in subscribed for number in one.replicas}
+    owned = {(topic, name) for topic, nodes in snapshot.owners.items() for name in nodes}
+    unowned = len(wanted - owned)
+    state = "Rebalancing" if unowned else "Stable"
+    if not snapshot.members:
+        state = "Empty"
+    return GroupStateRow(snapshot.group, state, len(snapshot.members), len(wanted), unowned)
 
 
 def host_of(group: str, consumer_id: str) -> str:
@@ -109,8 +182,8 @@ def with_stored_offsets(
         if row.topic is not None and row.partition is not None:
             offset = stored.get(row.group, {}).get(TopicPartition(row.topic, row.partition))
         if offset is not None:
-            lag = None if row.log_end is None else row.log_end - offset
-            row = row._replace(offset=offset, lag=lag)
+            lag = None if row.log_end_offset is None else row.log_end_offset - offset
+            row = row._replace(current_offset=offset, lag=lag)
         result.append(row)
     return result
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Ok
-from zkconsumer.core.zookeeper.scripts.common import Script, read
+from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok
+from zkconsumer.core.zookeeper.scripts.common import Script, read, read_many
 from zkconsumer.core.zookeeper.znodes import MAX_TOPIC_ZNODE_BYTES
 from zkconsumer.errors import ZnodeFormatError
 
@@ -42,6 +42,22 @@ def children_of(paths: Iterable[str]) -> Script[list[list[str]]]:
             sorted(map(str, names)) if isinstance(names, tuple) else [] for names in reply.value
         ]
     return found
+
+
+def read_tree(root: str) -> Script[dict[str, Node]]:
+    """Return every znode at and below ``root`` by its path; those that vanish meanwhile are left
+    out."""
+    found: dict[str, Node] = {}
+    level = [root]
+    while level:
+        nodes = yield from read_many(level)
+        there = [path for path, node in zip(level, nodes, strict=True) if node is not None]
+        found |= {path: node for path, node in zip(level, nodes, strict=True) if node is not None}
+        lists = yield from children_of(there)
+        level = [
+            f"{path}/{name}" for path, names in zip(there, lists, strict=True) for name in names
+        ]
+    return dict(sorted(found.items()))
 
 
 def json_object(path: str, data: bytes) -> dict[str, Any]:

@@ -22,9 +22,17 @@ from zkconsumer.admin.change import (
     write_offsets,
 )
 from zkconsumer.admin.cluster_zk import ClusterZk
-from zkconsumer.admin.describe import GroupRow, group_rows, with_stored_offsets
+from zkconsumer.admin.describe import (
+    GroupMemberRow,
+    GroupRow,
+    GroupStateRow,
+    group_rows,
+    member_rows,
+    state_row,
+    with_stored_offsets,
+)
 from zkconsumer.admin.offset_files import OffsetKey
-from zkconsumer.admin.reads import children, children_of
+from zkconsumer.admin.reads import children, children_of, read_tree
 from zkconsumer.admin.snapshot import (
     GroupSnapshot,
     Registrations,
@@ -181,6 +189,21 @@ class GroupTools:
             rows += found
             self.notes += notes
         return self._with_stored_offsets(rows) if kafka_offsets else rows
+
+    def members(self, groups: Sequence[str]) -> list[GroupMemberRow]:
+        """Return a row for each registered member of these groups. Raises UnknownGroupError."""
+        known = self._read(groups, lag=False)
+        return [row for pair in known.groups for row in member_rows(*pair)]
+
+    def states(self, groups: Sequence[str]) -> list[GroupStateRow]:
+        """Return the state of each of these groups. Raises UnknownGroupError."""
+        known = self._read(groups, lag=False)
+        return [state_row(*pair, known.topics) for pair in known.groups]
+
+    def tree(self, group: str) -> dict[str, Node]:
+        """Return every znode of a group by its path. Raises UnknownGroupError."""
+        self._existing([group])
+        return self._zk.run(read_tree(GroupPaths(group).root))
 
     def _with_stored_offsets(self, rows: list[GroupRow]) -> list[GroupRow]:
         # Not above: loading kafka-python takes longer than most of the other commands.

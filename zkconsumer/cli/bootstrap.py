@@ -1,4 +1,4 @@
-"""``--bootstrap-server``, for commands that otherwise find brokers in ZooKeeper."""
+"""``--zookeeper`` and ``--bootstrap-server``: which of the two a command uses."""
 
 from __future__ import annotations
 
@@ -7,16 +7,55 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from zkconsumer.cli.tables import zookeeper_option
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 WHAT: Final = (
     "Brokers, instead of those that ZooKeeper lists; needed where it lists none that can be used, "
     "as after the change to KRaft."
 )
+EITHER: Final = (
+    "Without --zookeeper: the groups on these brokers' coordinators. With it: brokers to use "
+    "instead of those that ZooKeeper lists."
+)
 
 
 def bootstrap_option(command: F) -> F:
     """Add ``--bootstrap-server``, given to the command as ``bootstrap``."""
-    return click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT[,..]", help=WHAT)(
-        command
+    return _option(WHAT)(command)
+
+
+def either_option(command: F) -> F:
+    """Add ``--zookeeper`` and ``--bootstrap-server`` for a command that takes a group of either
+    kind; `chosen` says which one is meant."""
+    without = " Without it, the groups are those on the brokers of --bootstrap-server."
+    return zookeeper_option(required=False, more=without)(_option(EITHER)(command))
+
+
+def was_typed(parameter: str) -> bool:
+    """Whether an option of the present command is on the command line."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def chosen(zookeeper: str | None, bootstrap: str | None) -> tuple[str | None, str | None]:
+    """Return the two addresses without what the environment says against the command line.
+
+    A server on the command line wins: the other one then counts only if it is there too.
+    """
+    if was_typed("zookeeper") or was_typed("bootstrap"):
+        zookeeper = zookeeper if was_typed("zookeeper") else None
+        bootstrap = bootstrap if was_typed("bootstrap") else None
+    return zookeeper, bootstrap
+
+
+def _option(what: str) -> Callable[[F], F]:
+    return click.option(
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,..]",
+        envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
+        show_envvar=True,
+        help=what,
     )

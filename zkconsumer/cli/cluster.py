@@ -37,7 +37,14 @@ for _command in (cluster_topics.address, cluster_topics.topic, cluster_topics.se
     show_default=True,
     help="Line of Kafka; ZooKeeper is the one it was released with. Kafka 4 has none.",
 )
-@click.option("--brokers", type=click.IntRange(1, 16), default=1, show_default=True)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many brokers to start.",
+)
 @_json_option
 def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
     """Start an empty cluster and leave it running until `down`."""
@@ -67,7 +74,7 @@ def status(directory: Path, as_json: bool) -> None:
 @cluster.command()
 @cluster_topics.dir_option
 def down(directory: Path) -> None:
-    """Stop the cluster and delete its data; nothing to stop is no error."""
+    """Stop the cluster and delete its data; succeeds if no cluster is running."""
     directory = directory.absolute()
     if background.down(directory):
         click.echo(f"stopped the cluster in {directory}", err=True)

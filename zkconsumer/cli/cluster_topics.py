@@ -36,30 +36,65 @@ def address(which: str, directory: Path) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many partitions the topic has.",
+)
+@click.option(
+    "--replication-factor",
+    "replication",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many brokers have a copy of each partition; at most `cluster up --brokers`.",
+)
 @dir_option
-def topic(name: str, partitions: int, directory: Path) -> None:
-    """Create a topic."""
+def topic(name: str, partitions: int, replication: int, directory: Path) -> None:
+    """Create the topic NAME."""
     state = background.status(directory.absolute())
     ports = [int(server.rpartition(":")[2]) for server in state.bootstrap.split(",")]
+    if replication > len(ports):
+        raise click.UsageError(
+            f"--replication-factor {replication}: the cluster has {len(ports)} brokers; start one "
+            "with more: cluster up --brokers N"
+        )
     if state.zookeeper:
-        topics.create_topic(state.zookeeper, ports, name, partitions, 1, {})
+        topics.create_topic(state.zookeeper, ports, name, partitions, replication, {})
     else:
-        broker_topics.create_topic(ports, name, partitions, 1, {})
+        broker_topics.create_topic(ports, name, partitions, replication, {})
     click.echo(f"created topic {name} with {partitions} partitions", err=True)
 
 
 @click.command(name="send")
 @click.argument("topic_name", metavar="TOPIC")
 @click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--key",
+    metavar="TEXT",
+    help="Key of every message.  [default: the line's place, FILE:LINE]",
+)
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Send to this partition.  [default: the key decides]",
+)
 @dir_option
-def send_lines(topic_name: str, file: BinaryIO, directory: Path) -> None:
-    """Send each line of FILE, or of stdin, as a message; the key is its place, FILE:LINE."""
+def send_lines(
+    topic_name: str, file: BinaryIO, key: str | None, partition: int | None, directory: Path
+) -> None:
+    """Send each line of FILE, or of standard input, as a message."""
     state = background.status(directory.absolute())
 
     def messages() -> Iterator[tuple[bytes, bytes]]:
         for number, line in enumerate(file, 1):
-            yield f"{file.name}:{number}".encode(), line.rstrip(b"\r\n")
+            text = f"{file.name}:{number}" if key is None else key
+            yield text.encode(), line.rstrip(b"\r\n")
 
-    sent = send(state.bootstrap, topic_name, messages())
+    sent = send(state.bootstrap, topic_name, messages(), partition=partition)
     click.echo(f"sent {sum(sent.values())} messages to {topic_name}", err=True)

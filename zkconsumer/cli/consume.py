@@ -1,4 +1,4 @@
-"""``zkconsumer consume``: a member of a legacy group that prints what it gets.
+"""``zkconsumer consume``: a member of a group, or a reader of one partition, that prints messages.
 
 The main thread joins the group, waits for the end, and leaves; each stream has a thread that
 writes. A line is written under one lock, flushed, and only then counted as consumed.
@@ -22,14 +22,21 @@ import click
 
 from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
+from zkconsumer.cli.bootstrap import chosen, was_typed
 from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
 from zkconsumer.cli.consume_output import Printer, as_json, as_value
+from zkconsumer.cli.consume_partition import messages_of
+from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
+from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
 from zkconsumer.config.security import SECRETS
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.znodes import BROKER_IDS, GroupPaths
 from zkconsumer.errors import (
     BrokerUnavailableError,
@@ -52,6 +59,7 @@ _LOOK_S = 0.2
 
 _RANDOM = random.SystemRandom()
 Output = Printer | FileSink
+Connector = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 
 _KRAFT = (
     "If the brokers run without ZooKeeper (KRaft), set bootstrap.servers and "
@@ -60,25 +68,87 @@ _KRAFT = (
 
 
 @click.command()
-@click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="Sets zookeeper.connect.")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,..][/CHROOT]",
+    envvar="ZKCONSUMER_ZOOKEEPER",
+    show_envvar=True,
+    help="Join a group in this ZooKeeper. Sets zookeeper.connect.",
+)
 @click.option(
     "--bootstrap-server",
     "bootstrap",
     metavar="HOST:PORT[,..]",
-    help="Sets bootstrap.servers. With --property zkconsumer.brokers=bootstrap ZooKeeper need not "
+    envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="Without --zookeeper: join a group on these brokers' coordinator. With it: sets "
+    "bootstrap.servers; with --consumer-property zkconsumer.brokers=bootstrap, ZooKeeper need not "
     "know the brokers.",
 )
-@click.option("--group", help="Sets group.id.  [default: a new group, deleted at the end]")
+@click.option("--group", help="Sets group.id.  [default: a new group that leaves nothing behind]")
 @click.option("--topic", help="Read this topic.")
-@click.option("--whitelist", metavar="REGEX", help="Read the topics whose whole name matches.")
-@click.option("--blacklist", metavar="REGEX", help="Read the topics whose name does not match.")
-@click.option("--streams", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--from-beginning", is_flag=True, help="Start at the first message; new groups only.")
-@click.option("--max-messages", type=click.IntRange(min=1), help="Leave after this many.")
-@click.option("--timeout-ms", type=click.IntRange(min=0), help="Leave when none came for so long.")
-@click.option("--consumer-config", "file", metavar="FILE", help="Java .properties file.")
 @click.option(
-    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+    "--whitelist",
+    "--include",
+    metavar="REGEX",
+    help="Read the topics whose whole name matches.",
+)
+@click.option("--blacklist", metavar="REGEX", help="Read the topics whose name does not match.")
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Read this partition of --topic only, without a group. Needs --bootstrap-server.",
+)
+@click.option(
+    "--offset",
+    metavar="earliest|latest|N",
+    help="With --partition: where to start.  [default: latest]",
+)
+@click.option(
+    "--streams",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many streams to read with. Each has a thread.",
+)
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the first message. In ZooKeeper: new groups only. On brokers: where the group "
+    "has no committed offset.",
+)
+@click.option(
+    "--max-messages", type=click.IntRange(min=1), metavar="N", help="Exit after this many messages."
+)
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Exit if no message arrives for this long.",
+)
+@click.option(
+    "--consumer-config",
+    "--consumer.config",
+    "file",
+    metavar="FILE",
+    help="Java .properties file with the consumer's configuration.",
+)
+@click.option(
+    "--consumer-property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A key of the consumer's configuration; wins over the file. May be repeated.",
+)
+@click.option(
+    "--property",
+    "formatting",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="How a line looks, as in Kafka: print.key, print.partition, print.offset, "
+    "print.timestamp, print.headers, print.value (true or false), key.separator, line.separator, "
+    "headers.separator, null.literal. May be repeated.",
 )
 @click.option(
     "--format",
@@ -93,30 +163,29 @@ _KRAFT = (
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where Arrow or Parquet files go.",
+    help="Directory for Arrow or Parquet files.",
 )
 @click.option(
     "--file-rows",
     type=click.IntRange(min=1),
     default=500_000,
     show_default=True,
-    help="Write a file as soon as there are so many messages.",
+    metavar="N",
+    help="Write a file when it has this many messages.",
 )
-@click.option(
+@duration_option(
     "--file-seconds",
-    type=click.FloatRange(min=0),
     default=60.0,
-    show_default=True,
-    help="Or when its first message has waited for so long.",
+    help="Write a file when its first message is this old, even with fewer messages.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Offer Prometheus metrics on this port of 127.0.0.1; 0 takes a free one.",
+    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 takes a free one.",
 )
-@click.option("--strict", is_flag=True, help="Unknown configuration keys are errors.")
-@click.option("-v", "--verbose", count=True, help="Log what happens; -vv: everything.")
+@click.option("--strict", is_flag=True, help="Treat unknown configuration keys as errors.")
+@click.option("-v", "--verbose", count=True, help="Log what happens; -vv logs everything.")
 def consume(
     zookeeper: str | None,
     bootstrap: str | None,
@@ -124,12 +193,15 @@ def consume(
     topic: str | None,
     whitelist: str | None,
     blacklist: str | None,
+    partition: int | None,
+    offset: str | None,
     streams: int,
     from_beginning: bool,
     max_messages: int | None,
     timeout_ms: int | None,
     file: str | None,
     properties: tuple[str, ...],
+    formatting: tuple[str, ...],
     form: str,
     out: Path | None,
     file_rows: int,
@@ -138,47 +210,76 @@ def consume(
     strict: bool,
     verbose: int,
 ) -> int:
-    """Join a group and print the messages' values, one a line.
+    """Join a group and print the messages' values, one on each line.
 
-    Messages go to stdout, everything else to stderr. The offset of what was printed is committed
-    when the command leaves the group, also after Ctrl-C, SIGTERM or a closed pipe.
+    The group is in ZooKeeper with --zookeeper, and on the brokers' coordinator with
+    --bootstrap-server alone. Options are those of kafka-console-consumer.
 
-    With --format arrow or parquet, files are written to --out instead. A file appears under its
-    name when it is whole and on disk, and only then its offsets are committed. So a crash repeats
-    at most the messages of one file. Names that begin with a dot are files that a crash cut off.
+    Messages go to stdout, everything else to stderr. When the command leaves the group, it commits
+    the offsets of the messages that it printed, also after Ctrl-C, SIGTERM or a closed pipe.
 
-    Exit status: 0 after --max-messages, or a timeout with at least one message; 1 when a timeout
-    passed without any, when the last commit failed, or ZooKeeper cannot be reached; 2 for wrong
-    options or configuration; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of stdout
-    went away.
+    With --format arrow or parquet, files are written to --out instead. A file gets its name when
+    it is complete and on disk, and only then are its offsets committed. A crash therefore repeats
+    at most the messages of one file. Files whose names begin with a dot were cut off by a crash.
+
+    Exit status: 0 after --max-messages, or after a timeout with at least one message; 1 after a
+    timeout without any, when the last commit failed, or when ZooKeeper cannot be reached; 2 for
+    wrong options or configuration; 130 after Ctrl-C, 143 after SIGTERM, 141 when the reader of
+    stdout exited.
     """
-    if sum(chosen is not None for chosen in (topic, whitelist, blacklist)) != 1:
+    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    if sum(one is not None for one in (topic, whitelist, blacklist)) != 1:
         raise click.UsageError("give exactly one of --topic, --whitelist and --blacklist")
     if (form in FORMATS) != (out is not None):
         raise click.UsageError("--format arrow, --format parquet and --out DIR go together")
+    for parameter, option in (("file_rows", "--file-rows"), ("file_seconds", "--file-seconds")):
+        if out is None and was_typed(parameter):
+            raise click.UsageError(f"{option} goes with --format arrow or parquet")
+    if formatting and form != "value":
+        raise click.UsageError("--property goes with --format value")
+    if offset is not None and partition is None:
+        raise click.UsageError("--offset goes with --partition")
+    line = line_format(formatting) if formatting else as_value
     set_up_logging(verbose)
-    config, generated = configure(
-        zookeeper=zookeeper,
-        bootstrap=bootstrap,
-        group=group,
-        file=file,
-        properties=properties if out is None else (*properties, "auto.commit.enable=false"),
-        from_beginning=from_beginning,
-        timeout_ms=timeout_ms,
-        strict=strict,
-    )
+    on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
+    config: ConsumerConfig | CoordinatorConfig
+    if on_brokers and (bootstrap is not None or _has_key(file, properties, "bootstrap.servers")):
+        if strict:
+            raise click.UsageError("--strict goes with --zookeeper")
+        config, generated = (
+            coordinator_config(
+                bootstrap=bootstrap,
+                group=group,
+                file=file,
+                properties=properties if out is None else (*properties, "enable.auto.commit=false"),
+                from_beginning=from_beginning,
+                timeout_ms=timeout_ms,
+            ),
+            False,
+        )
+    else:
+        config, generated = configure(
+            zookeeper=zookeeper,
+            bootstrap=bootstrap,
+            group=group,
+            file=file,
+            properties=properties if out is None else (*properties, "auto.commit.enable=false"),
+            from_beginning=from_beginning,
+            timeout_ms=timeout_ms,
+            strict=strict,
+        )
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
 
-    def open_streams(connector: ZookeeperConsumerConnector) -> list[KafkaStream]:
+    def open_streams(connector: Connector) -> list[KafkaStream]:
         if isinstance(output, FileSink):
             output.commit = connector.commit_offsets
             connector.set_consumer_rebalance_listener(FlushBeforeRelease(output))
         if topic is not None:
             # DEVIATION-26: the JVM's tool registers --topic as a white list, that is, as a regex.
             return connector.create_message_streams({topic: streams})[topic]
-        chosen = Blacklist(blacklist) if blacklist is not None else Whitelist(whitelist or "")
-        return connector.create_message_streams_by_filter(chosen, streams)
+        topics = Blacklist(blacklist) if blacklist is not None else Whitelist(whitelist or "")
+        return connector.create_message_streams_by_filter(topics, streams)
 
     if whitelist is not None:
         Whitelist(whitelist)  # refuses a bad regex before anything is connected
@@ -186,10 +287,23 @@ def consume(
     if out is not None:
         output = FileSink(out, form, file_rows, file_seconds, max_messages)
     else:
-        output = Printer(sys.stdout.buffer, as_json if form == "json" else as_value, max_messages)
+        output = Printer(sys.stdout.buffer, as_json if form == "json" else line, max_messages)
     try:
         with signals_raise() as check_signals:
-            _check_group(config, from_beginning)
+            if partition is not None:
+                if topic is None or isinstance(config, ConsumerConfig):
+                    raise click.UsageError("--partition goes with --topic and --bootstrap-server")
+                for given, option in ((group, "--group"), (out, "--out")):
+                    if given is not None:
+                        raise click.UsageError(f"{option} has no effect with --partition")
+                if from_beginning and offset is not None:
+                    raise click.UsageError("give either --from-beginning or --offset")
+                start = "earliest" if from_beginning else _offset(offset)
+                return _read_partition(
+                    config, TopicPartition(topic, partition), start, output, check_signals
+                )
+            if isinstance(config, ConsumerConfig):
+                _check_group(config, from_beginning)
             check_signals()
             return _consume(config, open_streams, output, check_signals, metrics_port)
     except SignalledError as signalled:
@@ -199,8 +313,91 @@ def consume(
         return EXIT_SIGNAL + signalled.number
     finally:
         click.echo(f"Processed a total of {output.count} messages", err=True)
-        if generated:
+        if generated and isinstance(config, ConsumerConfig):
             delete_generated(config)
+
+
+def _offset(given: str | None) -> str:
+    if given is None:
+        return "latest"
+    if given not in ("earliest", "latest") and not given.isdecimal():
+        raise click.UsageError(f"--offset {given}: must be earliest, latest or a number")
+    return given
+
+
+def _has_key(file: str | None, properties: Sequence[str], key: str) -> bool:
+    in_file = () if file is None else read_properties(file)[0]
+    return key in key_values(properties) or any(entry.key == key for entry in in_file)
+
+
+def _names_zookeeper(file: str | None, properties: Sequence[str]) -> bool:
+    return any(_has_key(file, properties, key) for key in ("zookeeper.connect", "zk.connect"))
+
+
+def _read_partition(
+    config: CoordinatorConfig,
+    tp: TopicPartition,
+    start: str,
+    output: Output,
+    check_signals: Callable[[], None],
+) -> int:
+    assert isinstance(output, Printer)
+    limit = config.consumer_timeout_ms
+    timeout = limit / 1000 if limit >= 0 else None
+    try:
+        for message in messages_of(config, tp, start, timeout, check_signals):
+            if not output.write(None, message):
+                break
+    except ConsumerTimeoutError as error:
+        click.echo(str(error), err=True)
+        return 0 if output.count else error.exit_code
+    return 0
+
+
+def coordinator_config(
+    *,
+    bootstrap: str | None = None,
+    group: str | None = None,
+    file: str | None = None,
+    properties: Sequence[str] = (),
+    from_beginning: bool = False,
+    timeout_ms: int | None = None,
+) -> CoordinatorConfig:
+    """Put options, ``--consumer-property`` and file together for a group on the brokers.
+
+    What comes first wins. As in Kafka's tool, a group whose name was made up here commits nothing.
+    Raises ConfigError.
+    """
+    given: dict[str, object] = {}
+    if file is not None:
+        given |= {entry.key: entry.value for entry in read_properties(file)[0]}
+    given |= key_values(properties)
+    agreed = _agreed_group({"--group": group, "the configuration": _text(given, "group.id")})
+    if agreed is not None:
+        given["group.id"] = agreed
+    else:
+        given["group.id"] = f"console-consumer-{_RANDOM.randrange(100_000):05d}"
+        given.setdefault("enable.auto.commit", "false")
+    if bootstrap is not None:
+        given["bootstrap.servers"] = bootstrap
+    if timeout_ms is not None:
+        given["consumer.timeout.ms"] = timeout_ms
+    if from_beginning:
+        reset = _text(given, "auto.offset.reset")
+        if reset is not None and reset.strip() not in ("smallest", "earliest"):
+            raise ConfigError(
+                [
+                    f"auto.offset.reset={reset} contradicts --from-beginning, which means "
+                    "earliest: leave one of them out"
+                ]
+            )
+        given["auto.offset.reset"] = "earliest"
+    return CoordinatorConfig.parse(given)
+
+
+def _text(given: Mapping[str, object], key: str) -> str | None:
+    value = given.get(key)
+    return None if value is None else str(value)
 
 
 def configure(
@@ -214,7 +411,7 @@ def configure(
     timeout_ms: int | None = None,
     strict: bool = False,
 ) -> tuple[ConsumerConfig, bool]:
-    """Put options, ``--property`` and file together; what comes first wins.
+    """Put options, ``--consumer-property`` and file together; what comes first wins.
 
     As in the JVM's tool: group ids that are given in several places must be equal, and
     ``from_beginning`` does not go with ``auto.offset.reset=largest``. Returns the configuration
@@ -224,7 +421,7 @@ def configure(
     in_file = {} if file is None else {e.key: e.value for e in read_properties(file)[0]}
     groups = {
         "--group": group,
-        "--property": given.get("group.id"),
+        "--consumer-property": given.get("group.id"),
         file or "": in_file.get("group.id"),
     }
     agreed = _agreed_group(groups)
@@ -257,17 +454,17 @@ def configure(
 
 
 def key_values(pairs: Sequence[str]) -> dict[str, str]:
-    """What ``--property KEY=VALUE`` gives. Raises ConfigError."""
+    """Return what ``--consumer-property KEY=VALUE`` gives. Raises ConfigError."""
     given: dict[str, str] = {}
     faults = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            faults.append(f"--property {pair!r}: write KEY=VALUE")
+            faults.append(f"--consumer-property {pair!r}: write KEY=VALUE")
         elif name.strip() in SECRETS:
             faults.append(
-                f"--property {name.strip()}: every user of this machine can read a command line; "
-                "write it into the file of --consumer-config or --command-config"
+                f"--consumer-property {name.strip()}: every user of this machine can read a "
+                "command line; write it into the file of --consumer-config or --command-config"
             )
         else:
             given[name.strip()] = value.strip()
@@ -286,8 +483,8 @@ def _agreed_group(places: Mapping[str, str | None]) -> str | None:
 
 
 def _consume(
-    config: ConsumerConfig,
-    open_streams: Callable[[ZookeeperConsumerConnector], list[KafkaStream]],
+    config: ConsumerConfig | CoordinatorConfig,
+    open_streams: Callable[[Connector], list[KafkaStream]],
     output: Output,
     check_signals: Callable[[], None],
     metrics_port: int | None,
@@ -295,7 +492,11 @@ def _consume(
     """Write until the end; leave the group; the exit status. Raises what ended it early."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # printed already
-        connector = ZookeeperConsumerConnector(config)
+        connector: Connector
+        if isinstance(config, CoordinatorConfig):
+            connector = CoordinatorConsumerConnector(config)
+        else:
+            connector = ZookeeperConsumerConnector(config)
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     try:
         if metrics_port is not None:

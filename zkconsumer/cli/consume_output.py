@@ -59,10 +59,11 @@ class Printer:
         self._lock = threading.Lock()
         self._closed = False
 
-    def write(self, stream: KafkaStream, message: MessageAndMetadata) -> bool:
-        """Write a message and count it as consumed; whether there is more to write.
+    def write(self, stream: KafkaStream | None, message: MessageAndMetadata) -> bool:
+        """Write a message and count it as consumed; return whether there is more to write.
 
-        After ``close`` nothing is written, and the message counts as not consumed.
+        After ``close`` nothing is written, and the message counts as not consumed. Without a
+        ``stream`` there is no offset to count.
         """
         line = self._form(message)
         with self._lock:
@@ -74,7 +75,8 @@ class Printer:
             except BaseException:
                 self._closed = True
                 raise
-            stream.mark_consumed()
+            if stream is not None:
+                stream.mark_consumed()
             self.count += 1
             self.last = time.monotonic()
             self._closed = self.count == self._limit

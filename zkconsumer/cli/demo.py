@@ -61,7 +61,14 @@ LOOK_SECONDS = 0.15
 
 
 @click.command()
-@click.option("--lines", type=click.IntRange(min=1000), default=200_000, show_default=True)
+@click.option(
+    "--lines",
+    type=click.IntRange(min=1000),
+    default=200_000,
+    show_default=True,
+    metavar="N",
+    help="How many messages to send.",
+)
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),

@@ -1,91 +1,223 @@
-"""``zkconsumer groups``: list, describe, verify and delete the groups in a ZooKeeper."""
+"""``zkconsumer groups``: list, describe, verify and delete groups.
+
+``list`` and ``describe`` also read groups on the brokers' coordinators, when they get
+``--bootstrap-server`` and no ``--zookeeper``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
 import click
 
-from zkconsumer.admin.describe import GroupRow
+from zkconsumer.admin.describe import GroupMemberRow, GroupRow, GroupStateRow
 from zkconsumer.admin.text import printable
 from zkconsumer.admin.tools import GroupSummary, GroupTools
 from zkconsumer.admin.verify import Finding
-from zkconsumer.cli.bootstrap import bootstrap_option
+from zkconsumer.cli.bootstrap import bootstrap_option, chosen, either_option, was_typed
 from zkconsumer.cli.tables import (
     How,
+    command_config,
     format_options,
     no_collector,
     print_notes,
     print_rows,
+    timeout_option,
     zookeeper_options,
 )
+from zkconsumer.cli.times import duration_option
 from zkconsumer.cli.watch import watch
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.assign import RoundRobinHash
 from zkconsumer.core.zookeeper.view import Assignor
 from zkconsumer.errors import GroupActiveError, GroupError
 
+F = TypeVar("F", bound=Callable[..., Any])
+_NO_SERVER = "give --zookeeper for groups in ZooKeeper, or --bootstrap-server for those on brokers"
+
 
 @click.group()
 def groups() -> None:
-    """List, describe, verify and delete groups that live in ZooKeeper."""
+    """List, describe, verify and delete groups.
+
+    The JVM's tools of the same jobs: kafka-consumer-groups, kafka.tools.ConsumerOffsetChecker and
+    kafka.tools.VerifyConsumerRebalance. `zkmigrate reset` sets offsets.
+    """
+
+
+def names_options(command: F) -> F:
+    """Add groups as arguments and as ``--group``, given to the command as ``names``."""
+
+    def join(context: click.Context, _option: click.Parameter, more: tuple[str, ...]) -> None:
+        context.params["names"] = (*context.params.get("names", ()), *more)
+
+    argument = click.argument("names", nargs=-1, metavar="[GROUP]...", is_eager=True)
+    option = click.option(
+        "--group",
+        "more_names",
+        metavar="GROUP",
+        multiple=True,
+        expose_value=False,
+        callback=join,
+        help="A group; may be repeated. The same as the argument.",
+    )
+    return argument(option(command))
+
+
+def servers_options(command: F) -> F:
+    """Add the options of a command that reads groups of either kind."""
+    return either_option(timeout_option(command_config(command)))
 
 
 @groups.command("list")
-@zookeeper_options
+@click.option("--state", is_flag=True, help="Also show the state and the number of members.")
+@servers_options
 @format_options
-def list_(zookeeper: str, timeout: float, security: SecurityConfig, how: How) -> None:
-    """List all groups with the number of registered members and of topics."""
-    with GroupTools(zookeeper, timeout, security) as tools:
-        rows = tools.summaries()
+def list_(
+    state: bool,
+    zookeeper: str | None,
+    bootstrap: str | None,
+    timeout: float,
+    security: SecurityConfig,
+    how: How,
+) -> None:
+    """List all groups, with the number of registered members and of topics.
+
+    Groups on brokers are listed by name; --state shows more of either kind.
+    """
+    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    if zookeeper is None:
+        _list_on_brokers(bootstrap, state, timeout, security, how)
+        return
+    columns: Sequence[str] = GroupSummary._fields
+    rows: Sequence[tuple[object, ...]]
+    with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
+        if state:
+            columns, rows = GroupStateRow._fields, tools.states(tools.group_names())
+        else:
+            rows = tools.summaries()
     print_notes(tools.notes)
-    print_rows(GroupSummary._fields, rows, how)
+    print_rows(columns, rows, how)
 
 
-def _choose(tools: GroupTools, names: tuple[str, ...], everything: bool) -> list[str]:
+def _list_on_brokers(
+    bootstrap: str | None, state: bool, timeout: float, security: SecurityConfig, how: How
+) -> None:
+    if bootstrap is None:
+        raise click.UsageError(_NO_SERVER)
+    # Not above: loading kafka-python takes longer than most of the other commands.
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups, StateRow
+
+    with CoordinatorGroups(bootstrap, timeout, security) as found:
+        names = found.group_names()
+        if state:
+            print_rows(StateRow._fields, found.states(names), how)
+        else:
+            print_rows(("group",), [(name,) for name in names], how)
+
+
+class _Named(Protocol):
+    def group_names(self) -> list[str]: ...
+
+
+def _choose(tools: _Named, names: tuple[str, ...], everything: bool) -> list[str]:
     if bool(names) == everything:
         raise click.UsageError("name groups, or give --all")
     return list(names) or tools.group_names()
 
 
 @groups.command()
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
-@click.option("--all", "everything", is_flag=True, help="Describe every group.")
+@names_options
+@click.option("--all", "--all-groups", "everything", is_flag=True, help="Describe every group.")
+@click.option("--offsets", "what", flag_value="offsets", help="Show offsets and lag (the default).")
+@click.option("--members", "what", flag_value="members", help="Show the members instead.")
+@click.option("--state", "what", flag_value="state", help="Show the groups' states instead.")
 @click.option("--no-lag", is_flag=True, help="Do not ask the brokers for log ends: no lag.")
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="Show offsets stored in Kafka where there are any, as the JVM's tool does.",
+    help="Of a group in ZooKeeper, show offsets that it has stored in Kafka where there are any, "
+    "as the JVM's tool does.",
 )
-@zookeeper_options
-@bootstrap_option
+@servers_options
 @format_options
 def describe(
     names: tuple[str, ...],
     everything: bool,
+    what: str | None,
     no_lag: bool,
     kafka_offsets: bool,
-    zookeeper: str,
+    zookeeper: str | None,
+    bootstrap: str | None,
     timeout: float,
     security: SecurityConfig,
-    bootstrap: str | None,
     how: How,
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
 
     The topics are those that are owned, have offsets or are subscribed to. A member without
-    partitions has a row of its own. The host is known from consumer ids of the JVM's form. What
-    cannot be found out is "-", with a note on standard error when a broker did not answer.
+    partitions has a row of its own. In a group in ZooKeeper, the host is known from consumer ids
+    of the JVM's form, and CONSUMER-ID is the stream that owns the partition. An unknown value is
+    "-", with a note on standard error when a broker did not answer.
     """
+    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    if what in ("members", "state"):
+        for option, given in (("--no-lag", no_lag), ("--kafka-offsets", kafka_offsets)):
+            if given:
+                raise click.UsageError(f"{option} has no effect with --{what}: leave it out")
+    if zookeeper is None:
+        if kafka_offsets:
+            raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
+        _describe_on_brokers(bootstrap, names, everything, what, no_lag, timeout, security, how)
+        return
+    columns: Sequence[str] = GroupRow._fields[:-1]
+    rows: Sequence[tuple[object, ...]]
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        rows = tools.describe(
-            _choose(tools, names, everything), lag=not no_lag, kafka_offsets=kafka_offsets
-        )
+        wanted = _choose(tools, names, everything)
+        if what == "members":
+            columns, rows = GroupMemberRow._fields, tools.members(wanted)
+        elif what == "state":
+            columns, rows = GroupStateRow._fields, tools.states(wanted)
+        else:
+            found = tools.describe(wanted, lag=not no_lag, kafka_offsets=kafka_offsets)
+            rows = [row[:-1] for row in found]
     print_notes(tools.notes)
-    print_rows(GroupRow._fields, rows, how)
+    print_rows(columns, rows, how)
+
+
+def _describe_on_brokers(
+    bootstrap: str | None,
+    names: tuple[str, ...],
+    everything: bool,
+    what: str | None,
+    no_lag: bool,
+    timeout: float,
+    security: SecurityConfig,
+    how: How,
+) -> None:
+    if bootstrap is None:
+        raise click.UsageError(_NO_SERVER)
+    # Not above: loading kafka-python takes longer than most of the other commands.
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups, MemberRow, StateRow
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[object, ...]]
+    with CoordinatorGroups(bootstrap, timeout, security) as tools:
+        wanted = _choose(tools, names, everything)
+        if what == "members":
+            columns, rows = MemberRow._fields, tools.members(wanted)
+        elif what == "state":
+            columns, rows = StateRow._fields, tools.states(wanted)
+        else:
+            columns, rows = GroupRow._fields, tools.describe(wanted, lag=not no_lag)
+    print_notes(tools.notes)
+    print_rows(columns, rows, how)
 
 
 @groups.command()
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
-@click.option("--all", "everything", is_flag=True, help="Verify every group.")
+@names_options
+@click.option("--all", "--all-groups", "everything", is_flag=True, help="Verify every group.")
 @click.option("--no-lag", is_flag=True, help="Leave the brokers alone: no check of log ends.")
 @click.option(
     "--strategy",
@@ -106,23 +238,13 @@ def describe(
     is_flag=True,
     help="Verify again and again and print what changes; also look for idle members.",
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --watch: how often.",
-)
-@click.option(
+@duration_option("--every", default=5.0, least=0.1, help="With --watch: how often to verify.")
+@duration_option(
     "--grace",
-    type=click.FloatRange(min=0),
     default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --watch: how long something must be wrong to be printed.",
+    help="With --watch: how long something must be wrong before it is printed.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0), help="With --watch: end after this time.")
+@duration_option("--seconds", help="With --watch: stop after this time.")
 @zookeeper_options
 @bootstrap_option
 @format_options
@@ -152,6 +274,11 @@ def verify(
     groups cannot be read ("away") and when they can be read again ("back"); with --json each line
     is an object. Ctrl-C and SIGTERM end it, with status 1 if something is wrong at that time.
     """
+    for option in ("every", "grace", "seconds"):
+        if not watching and was_typed(option):
+            raise click.UsageError(f"--{option} goes with --watch")
+    if strategy != "roundrobin" and was_typed("hash_form"):
+        raise click.UsageError("--hash goes with --strategy roundrobin")
     assignor = Assignor(strategy, RoundRobinHash(hash_form)) if strategy else None
     if watching:
         if how == "csv":
@@ -160,8 +287,8 @@ def verify(
 
         def look() -> list[Finding]:
             with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-                chosen = _choose(tools, names, everything)
-                found = tools.verify(chosen, lag=not no_lag, assignor=assignor, idle=True)
+                wanted = _choose(tools, names, everything)
+                found = tools.verify(wanted, lag=not no_lag, assignor=assignor, idle=True)
             print_notes(note for note in tools.notes if note not in noted)
             noted[:] = tools.notes
             return found
@@ -169,8 +296,8 @@ def verify(
         status = watch(look, grace, every, seconds, how == "json")
         click.get_current_context().exit(status)
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
-        chosen = _choose(tools, names, everything)
-        findings = tools.verify(chosen, lag=not no_lag, assignor=assignor)
+        wanted = _choose(tools, names, everything)
+        findings = tools.verify(wanted, lag=not no_lag, assignor=assignor)
     print_notes(tools.notes)
     wrong = sum(finding.wrong for finding in findings)
     if findings or how != "table":
@@ -180,14 +307,16 @@ def verify(
             for f in findings
         ]
         print_rows(columns, rows, how)
-    click.echo(f"groups verified: {len(chosen)}; errors: {wrong}", err=True)
+    click.echo(f"groups verified: {len(wanted)}; errors: {wrong}", err=True)
     click.get_current_context().exit(1 if wrong else 0)
 
 
 @groups.command()
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@names_options
 @click.option("--topic", help="Delete only this topic's owners and offsets.")
-@click.option("--all", "everything", is_flag=True, help="With --topic: of every group.")
+@click.option(
+    "--all", "--all-groups", "everything", is_flag=True, help="With --topic: of every group."
+)
 @click.option("--execute", is_flag=True, help="Delete; without it nothing is changed.")
 @zookeeper_options
 def delete(

@@ -14,8 +14,20 @@ from typing import Final
 import click
 from rich.console import Console
 
-from zkconsumer.cli.herd_output import by_group, middles, numbers, show, spread, values, write_html
+from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.herd_output import (
+    JVM,
+    by_group,
+    middles,
+    numbers,
+    profile_name,
+    show,
+    spread,
+    values,
+    write_html,
+)
 from zkconsumer.cli.tables import print_rows
+from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.measures import Measures
 from zkconsumer.sim.herd import BOUNCE_SECONDS, EVENTS, RESTART_SECONDS, Herd
@@ -39,42 +51,106 @@ _IDEAL_MS: Final = (0.02, 0.1)
     metavar="N[,N..]",
     help="Members before the event; several sizes with commas. 5 threads each.",
 )
-@click.option("--partitions", type=click.IntRange(1), default=100, show_default=True)
-@click.option("--topics", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--event", type=click.Choice(EVENTS), default="join", show_default=True)
-@click.option("--profile", type=click.Choice([*_PROFILES, "all"]), default="all", show_default=True)
 @click.option(
-    "--jvm", type=click.IntRange(0, 20), default=0, help="Members of the original consumer beside."
+    "--partitions",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Partitions of each topic.",
 )
-@click.option("--processes", type=click.IntRange(1, 16), default=2, show_default=True)
-@click.option("--session-timeout", type=float, default=6.0, show_default=True, metavar="SECONDS")
-@click.option("--backoff", type=float, default=2.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--topics",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Topics that every member subscribes to.",
+)
+@click.option(
+    "--event",
+    type=click.Choice(EVENTS),
+    default="join",
+    show_default=True,
+    help="The one change to make in the group.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice([*_PROFILES, JVM, "all"]),
+    default="all",
+    show_default=True,
+    callback=profile_name,
+    help="How members behave: as the JVM's consumer (`scala`, or `jvm`), as ours (`default`), or "
+    "one group of each.",
+)
+@click.option(
+    "--jvm",
+    type=click.IntRange(0, 20),
+    default=0,
+    metavar="N",
+    help="Also start this many members of the JVM's own consumer.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 16),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="How many processes share the members.",
+)
+@duration_option(
+    "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
+)
+@duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member.")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Made-up messages a second in each partition: counts what is consumed twice.",
+    metavar="N",
+    help="Pretend that each partition gets this many messages a second, and count those that are "
+    "consumed twice.",
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, help="Runs of each.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 50),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How often to repeat each run.",
+)
 @click.option(
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Simulate the same, and a coordinator's group; say how far the figures agree.",
+    help="Also simulate the same groups and a coordinator's, and show how far the figures agree.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Simulated runs."
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="With --simulate: number of simulated runs of each group.",
 )
 @click.option(
     "--service-ms",
     type=(float, float),
-    help="A simulated server's time for one read and one write; then times are compared as well."
-    "  [default: 0.02, 0.1]",
+    metavar="READ WRITE",
+    help="With --simulate: milliseconds that a simulated server needs for one read and one write. "
+    "Times are compared only if this is given.  [default: 0.02 0.1]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-@click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="JSON Lines.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A report.")
+@click.option(
+    "--journal",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the group's journal to this file.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a report with charts to this file.",
+)
 def herd(
     members: tuple[int, ...],
     partitions: int,
@@ -106,6 +182,11 @@ def herd(
         raise ConfigError(["--members: must be 2 to 1000"])
     if jvm and event != "join":
         raise ConfigError(["--jvm: only with --event join"])
+    if jvm and with_simulator:
+        raise ConfigError(["--jvm: members of the JVM cannot be simulated: leave --simulate out"])
+    for parameter, option in (("seeds", "--seeds"), ("service_ms", "--service-ms")):
+        if was_typed(parameter) and not with_simulator:
+            raise ConfigError([f"{option}: only with --simulate"])
     runs: list[Measures] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkconsumer-")))
@@ -135,7 +216,7 @@ def herd(
                     runs.append(run_herd(run, folder, told, beside))
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
-        if with_simulator and not jvm:
+        if with_simulator:
             asked = [(name, size) for name in (*wanted, "coordinator") for size in members]
             read_ms, write_ms = service_ms or _IDEAL_MS
             service = (read_ms / 1e3, write_ms / 1e3)

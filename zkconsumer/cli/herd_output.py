@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Final
 
 import click
 
@@ -30,6 +31,15 @@ _COLUMNS = {
     "unowned_longest": "longest_s",
     "consumed_twice": "twice",
 }
+
+
+JVM: Final = "jvm"
+"""What people call the profile ``scala``."""
+
+
+def profile_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Return the profile's own name."""
+    return "scala" if value == JVM else value
 
 
 def numbers(_ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:

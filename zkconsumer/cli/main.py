@@ -17,6 +17,13 @@ import click
 from zkconsumer.cli.lazy import LazyGroup
 from zkconsumer.errors import ZkConsumerError
 
+SECTIONS: Final = {
+    "Work with groups": ("consume", "groups", "tree", "top", "offsets", "topics", "config"),
+    "Observe a member": ("trace", "diagram", "replay"),
+    "Laboratory": ("cluster", "demo", "herd", "simulate", "perf"),
+}
+"""How the help groups the subcommands."""
+
 COMMANDS: Final = {
     "cluster": "zkconsumer.cli.cluster:cluster",
     "config": "zkconsumer.cli.config:config",
@@ -29,8 +36,10 @@ COMMANDS: Final = {
     "perf": "zkconsumer.cli.perf:perf",
     "replay": "zkconsumer.cli.replay:replay",
     "simulate": "zkconsumer.cli.simulate:simulate",
+    "top": "zkconsumer.cli.top:top",
     "topics": "zkconsumer.cli.topics:topics",
     "trace": "zkconsumer.cli.trace:trace",
+    "tree": "zkconsumer.cli.tree:tree",
 }
 """Name of each subcommand, and the module and attribute that hold it."""
 
@@ -44,6 +53,17 @@ EXIT_BROKEN_PIPE: Final = 141
 
 
 class _Root(LazyGroup):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands in the groups of ``SECTIONS``."""
+        there = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, there))
+        for heading, names in SECTIONS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names if name in there]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name, one.get_short_help_str(width)) for name, one in found if one]
+                )
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -68,7 +88,11 @@ class _Root(LazyGroup):
 )
 @click.pass_context
 def cli(context: click.Context, show_version: bool, verbose: bool) -> None:
-    """Run and study Kafka consumer groups that live in ZooKeeper."""
+    """Run and study Kafka consumer groups that live in ZooKeeper.
+
+    Two more programs come with it: zkmigrate moves groups' offsets to Kafka and back, and zkaudit
+    shows who owned what from ZooKeeper's logs.
+    """
     if show_version:
         click.echo(f"zkconsumer {version('zkconsumer')}")
         if verbose:

@@ -35,12 +35,14 @@ def offsets() -> None:
 
 
 @offsets.command("export")
-@click.option("--group", "groups", multiple=True, help="Only this group; may be given repeatedly.")
-@click.option("--output", metavar="FILE", help="A new file; standard output without it.")
+@click.option("--group", "groups", multiple=True, help="Only this group; may be repeated.")
+@click.option(
+    "--out", "--output", metavar="FILE", help="A new file to write.  [default: standard output]"
+)
 @zookeeper_options
 def export(
     groups: tuple[str, ...],
-    output: str | None,
+    out: str | None,
     zookeeper: str,
     timeout: float,
     security: SecurityConfig,
@@ -50,21 +52,21 @@ def export(
     The format is that of kafka.tools.ExportZkOffsets. Znodes that hold no offset are left out with
     a note. An existing file is not overwritten.
     """
-    if output is not None and os.path.lexists(output):
-        raise ConfigError([f"--output: {output} exists: name a new file"])
+    if out is not None and os.path.lexists(out):
+        raise ConfigError([f"--out: {out} exists: name a new file"])
     with no_collector(), GroupTools(zookeeper, timeout, security) as tools:
         found = tools.export(groups or None)
     print_notes(tools.notes)
     text = render(found)
-    if output is None:
+    if out is None:
         sys.stdout.write(text)
         return
     try:
-        with open(output, "x", encoding="utf-8", newline="\n") as file:
+        with open(out, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError([f"--output: {output}: {error.strerror}"]) from None
-    click.echo(f"{len(found)} offsets are in {output}", err=True)
+        raise ConfigError([f"--out: {out}: {error.strerror}"]) from None
+    click.echo(f"{len(found)} offsets are in {out}", err=True)
 
 
 @offsets.command("import")

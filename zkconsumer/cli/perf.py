@@ -25,6 +25,7 @@ from zkconsumer.cli.consume import (
     set_up_logging,
     signals_raise,
 )
+from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.config.properties import read_properties
@@ -41,10 +42,23 @@ _AT_ONCE = 1000
 @click.command()
 @click.option("--zookeeper", metavar="HOST:PORT[,..][/CHROOT]", help="A group in ZooKeeper.")
 @click.option("--bootstrap-server", metavar="HOST:PORT[,..]", help="A group on the brokers.")
-@click.option("--topic", required=True)
-@click.option("--messages", type=click.IntRange(min=1), required=True, help="Read so many.")
+@click.option("--topic", required=True, help="Read this topic.")
+@click.option(
+    "--messages",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="Exit after this many messages.",
+)
 @click.option("--group", help="Sets group.id.  [default: a new group]")
-@click.option("--threads", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many streams to read with. Each has a thread.",
+)
 @click.option(
     "--batch",
     type=click.IntRange(1),
@@ -52,17 +66,26 @@ _AT_ONCE = 1000
     help="Read lists of up to N messages instead of single ones.",
 )
 @click.option("--arrow", is_flag=True, help="Read Arrow columns instead of messages.")
-@click.option(
+@duration_option(
     "--timeout",
-    "timeout_ms",
-    type=click.IntRange(min=1),
-    default=10_000,
-    show_default=True,
-    help="End when no message came for so many milliseconds.",
+    least=0.001,
+    default=10.0,
+    bare="ms",
+    help="Exit if no message arrives for this long. A bare number is milliseconds, as in Kafka.",
 )
-@click.option("--consumer-config", "file", metavar="FILE", help="Java .properties file.")
 @click.option(
-    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+    "--consumer-config",
+    "--consumer.config",
+    "file",
+    metavar="FILE",
+    help="Java .properties file with the consumer's configuration.",
+)
+@click.option(
+    "--consumer-property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A key of the consumer's configuration; wins over the file. May be repeated.",
 )
 @click.option("--hide-header", is_flag=True, help="Print the figures only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -76,7 +99,7 @@ def perf(
     threads: int,
     batch: int | None,
     arrow: bool,
-    timeout_ms: int,
+    timeout: float,
     file: str | None,
     properties: tuple[str, ...],
     hide_header: bool,
@@ -95,6 +118,9 @@ def perf(
         raise click.UsageError("give either --zookeeper or --bootstrap-server")
     if arrow and batch is not None:
         raise click.UsageError("--arrow reads whole fetches: leave --batch out")
+    if hide_header and as_json:
+        raise click.UsageError("--hide-header has no effect with --json: leave it out")
+    timeout_ms = round(timeout * 1000)
     set_up_logging(verbose)
     connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector
     generated: ConsumerConfig | None = None

@@ -14,16 +14,20 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from zkconsumer.cli.bootstrap import was_typed
 from zkconsumer.cli.herd_output import (
+    JVM,
     by_group,
     middles,
     numbers,
+    profile_name,
     show,
     spread,
     values,
     write_html,
 )
 from zkconsumer.cli.tables import print_rows
+from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.measures import Measures
@@ -42,62 +46,133 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
     metavar="N[,N..]",
     help="Members before the event, up to 10000; several sizes with commas.",
 )
-@click.option("--partitions", type=int, default=100, show_default=True, help="Of each topic.")
-@click.option("--topics", type=int, default=1, show_default=True)
-@click.option("--event", type=click.Choice(EVENTS), default="join", show_default=True)
+@click.option(
+    "--partitions",
+    type=int,
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Partitions of each topic.",
+)
+@click.option(
+    "--topics",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Topics that every member subscribes to.",
+)
+@click.option(
+    "--event",
+    type=click.Choice(EVENTS),
+    default="join",
+    show_default=True,
+    help="The one change to make in the group.",
+)
 @click.option(
     "--profile",
-    type=click.Choice([*PROFILES, "all"]),
+    type=click.Choice([*PROFILES, JVM, "all"]),
     default="all",
     show_default=True,
-    help="The JVM's behaviour, ours, Kafka's own coordinator, or all three.",
+    callback=profile_name,
+    help="How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
+    "(`default`), with Kafka's coordinator, or all three in turn.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--seeds", type=click.IntRange(min=1), default=1, help="That many seeds from --seed.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Number that all random choices of a run come from.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of runs, with consecutive seeds starting at --seed.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Processes that share the runs.  [default: as many as processors]",
+    metavar="N",
+    help="How many processes share the runs.  [default: as many as processors]",
 )
 @click.option(
     "--service-ms",
     type=(float, float),
     default=(0.02, 0.1),
     show_default=True,
-    help="A server's time for one read and one write.",
+    metavar="READ WRITE",
+    help="Milliseconds that a server needs for one read and one write.",
 )
 @click.option(
     "--latency-ms",
     type=(float, float),
     default=(0.2, 1.0),
     show_default=True,
-    help="Range of one way between member and server.",
+    metavar="LEAST MOST",
+    help="Milliseconds of network delay between member and server, in one direction.",
 )
-@click.option("--session-timeout", type=float, default=6.0, show_default=True, metavar="SECONDS")
-@click.option("--backoff", type=float, default=2.0, show_default=True, metavar="SECONDS")
+@duration_option(
+    "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
+)
+@duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member.")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Messages a second in each partition: counts what is read twice.",
+    metavar="N",
+    help="Pretend that each partition gets this many messages a second, and count those that are "
+    "consumed twice.",
 )
 @click.option(
     "--lag-ms",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Members read from servers that are behind by up to that.",
+    metavar="MS",
+    help="Let ZooKeeper servers lag behind their leader by up to this many milliseconds.",
 )
-@click.option("--pauses", type=click.IntRange(min=0), default=0, help="Garbage collections.")
-@click.option("--cuts", type=click.IntRange(min=0), default=0, help="Broken connections.")
-@click.option("--one-by-one", is_flag=True, help="Simulate no read in bulk: same counts, slow.")
 @click.option(
-    "--scenario", type=click.Choice(list(SCENARIOS)), help="Play a case of split brain instead."
+    "--pauses",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How many long garbage collections to inject.",
+)
+@click.option(
+    "--cuts",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="How many connections to break.",
+)
+@click.option(
+    "--one-by-one",
+    is_flag=True,
+    help="Simulate each read by itself instead of many at once. The counts are the same; it is "
+    "slower.",
+)
+@click.option(
+    "--scenario",
+    type=click.Choice(list(SCENARIOS)),
+    help="Play this case of split brain, step by step, instead of counting costs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-@click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="JSON Lines.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A report.")
+@click.option(
+    "--journal",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the group's journal to this file.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a report with charts to this file.",
+)
 def simulate(
     members: tuple[int, ...],
     partitions: int,
@@ -127,6 +202,11 @@ def simulate(
     time. A run is a function of its options: the same seed gives the same journal.
     """
     if scenario is not None:
+        used = ("scenario", "profile", "seed", "as_json", "journal")
+        for parameter in click.get_current_context().command.params:
+            name = parameter.name or ""
+            if name not in used and was_typed(name):
+                raise ConfigError([f"{parameter.opts[0]}: has no effect with --scenario"])
         _scenario(scenario, None if profile == "all" else profile, seed, as_json, journal)
         return
     profiles: tuple[str, ...] = PROFILES if profile == "all" else (profile,)

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from zkconsumer.admin.text import printable
+from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 
 How = Literal["table", "json", "csv"]
@@ -34,9 +35,11 @@ def command_config(command: F) -> F:
         "--command-config",
         "security",
         metavar="FILE",
+        envvar="ZKCONSUMER_COMMAND_CONFIG",
+        show_envvar=True,
         callback=lambda _context, _option, path: _security(path),
-        help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and those of "
-        "ZooKeeper (docs/how-to/secure.md).",
+        help="Java .properties file of a client: security.protocol, sasl.*, ssl.*, and the keys "
+        "for ZooKeeper (docs/how-to/secure.md).",
     )(command)
 
 
@@ -52,20 +55,29 @@ def _security(path: str | None) -> SecurityConfig:
 def zookeeper_options(command: F) -> F:
     """Add ``--zookeeper``, ``--timeout`` and ``--command-config`` (given as ``security``)."""
     command = command_config(command)
-    command = click.option(
+    return zookeeper_option(required=True)(timeout_option(command))
+
+
+def timeout_option(command: F) -> F:
+    """Add ``--timeout``, given to the command in seconds."""
+    return duration_option(
         "--timeout",
-        type=click.FloatRange(min=0.1),
+        least=0.1,
         default=30.0,
-        show_default=True,
-        metavar="SECONDS",
         help="How long to wait for ZooKeeper, and for each broker.",
     )(command)
+
+
+def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
+    """Add ``--zookeeper``; ``more`` is what this command says about it."""
     return click.option(
         "--zookeeper",
-        required=True,
-        metavar="HOST:PORT/CHROOT",
-        help="As zookeeper.connect: hosts with commas, then the chroot if there is one.",
-    )(command)
+        required=required,
+        envvar="ZKCONSUMER_ZOOKEEPER",
+        show_envvar=True,
+        metavar="HOST:PORT[,..][/CHROOT]",
+        help="ZooKeeper's hosts, separated by commas, then the chroot if there is one." + more,
+    )
 
 
 def format_options(command: F) -> F:

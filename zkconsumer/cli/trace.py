@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from zkconsumer.cli.consume import key_values
+from zkconsumer.cli.times import duration_option
 from zkconsumer.cli.trace_format import Diagram, exchange, lines
 from zkconsumer.config.properties import read_properties
 from zkconsumer.coordinator import CoordinatorConsumerConnector
@@ -24,15 +25,41 @@ from zkconsumer.runtime.streams import KafkaStream
 
 
 @click.command()
-@click.option("--bootstrap-server", required=True, metavar="HOST:PORT[,..]")
-@click.option("--group", required=True, help="Join this group.")
-@click.option("--topic", "topics", required=True, multiple=True, help="Subscribe to this topic.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="Leave after this time.")
-@click.option("--read", is_flag=True, help="Read messages and commit.")
-@click.option("--diagram", is_flag=True, help="At the end print a Mermaid sequence diagram.")
-@click.option("--command-config", "file", metavar="FILE", help="Java .properties file.")
 @click.option(
-    "--property", "properties", metavar="KEY=VALUE", multiple=True, help="Wins over the file."
+    "--bootstrap-server",
+    required=True,
+    metavar="HOST:PORT[,..]",
+    envvar="ZKCONSUMER_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="Brokers of the cluster. One of them is the group's coordinator.",
+)
+@click.option("--group", required=True, help="Join this group.")
+@click.option(
+    "--topic",
+    "topics",
+    required=True,
+    multiple=True,
+    help="Subscribe to this topic. May be repeated.",
+)
+@duration_option("--seconds", help="Leave the group after this time.")
+@click.option("--read", is_flag=True, help="Read messages and commit.")
+@click.option(
+    "--diagram", is_flag=True, help="Print a Mermaid sequence diagram at the end instead of lines."
+)
+@click.option(
+    "--command-config",
+    "--consumer-config",
+    "--consumer.config",
+    "file",
+    metavar="FILE",
+    help="Java .properties file with the consumer's configuration.",
+)
+@click.option(
+    "--consumer-property",
+    "properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A key of the consumer's configuration; wins over the file. May be repeated.",
 )
 def trace(
     bootstrap_server: str,

@@ -111,7 +111,8 @@ def coordinator_markdown(note: str) -> str:
             *aliases,
             "",
             "## Keys as in ZooKeeper\n",
-            ", ".join(f"[`{name}`](config.md#{name.replace('.', '')})" for name in same) + ".\n",
+            ", ".join(f"[`{name}`](config.md#{name.replace('.', '').lower()})" for name in same)
+            + ".\n",
         ]
     )
 
@@ -119,7 +120,7 @@ def coordinator_markdown(note: str) -> str:
 def _overview(keys: Iterable[Row]) -> str:
     lines = ["| Key | Type | Default | Importance |", "| --- | --- | --- | --- |"]
     for row in keys:
-        anchor = row.name.replace(".", "")
+        anchor = _anchor(row.name)
         lines.append(
             f"| [`{row.name}`](#{anchor}) | {row.kind} | {_code(row.default_text)} "
             f"| {row.importance} |"
@@ -147,3 +148,7 @@ def _section(row: Row) -> str:
 
 def _code(text: str) -> str:
     return text if text.startswith("(") else f"`{text}`"
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "").lower()

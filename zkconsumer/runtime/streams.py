@@ -230,11 +230,11 @@ class KafkaStream:
 class ConsumerIterator(Iterator[MessageAndMetadata]):
     """Iterator over the messages of one stream.
 
-    Raises from every call that looks for a message:
-        ConsumerTimeoutError: none came within ``consumer.timeout.ms``; go on as before.
-        InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError: the iterator has
-            failed; every later call raises ``UsageError``.
-        ConnectorFailedError: a fault inside the connector has ended its membership; as above.
+    Every call that looks for a message may raise:
+
+    - ConsumerTimeoutError: none arrived within ``consumer.timeout.ms``. Iteration may continue.
+    - InvalidMessageError, MessageSizeTooLargeError, CodecUnavailableError, ConnectorFailedError:
+      the iterator, or the whole connector, has failed. Every later call raises ``UsageError``.
     """
 
     def __init__(

@@ -41,12 +41,13 @@ def send(
     topic: str,
     messages: Iterable[tuple[bytes | None, bytes | None]],
     on_progress: Callable[[int], object] = lambda _: None,
+    partition: int | None = None,
 ) -> Mapping[int, int]:
     """Send pairs of key and value; return how many each partition has acknowledged.
 
-    Partitions are chosen by the key's hash, as the JVM's producer does. ``on_progress`` is called
-    now and then with the number acknowledged so far. The topic must exist. Raises ClusterError
-    when a message was not stored.
+    Without ``partition``, the key's hash chooses one, as in the JVM's producer. ``on_progress`` is
+    called now and then with the number acknowledged so far. The topic must exist. Raises
+    ClusterError when a message was not stored.
     """
     acknowledged = _Acknowledged()
     try:
@@ -61,7 +62,7 @@ def send(
         raise ClusterError(f"no broker answers at {bootstrap}: {error!r}") from error
     try:
         for number, (key, value) in enumerate(messages, 1):
-            future = producer.send(topic, key=key, value=value)
+            future = producer.send(topic, key=key, value=value, partition=partition)
             future.add_callback(acknowledged.stored)
             future.add_errback(acknowledged.failed)
             if number % _REPORT_EVERY == 0:

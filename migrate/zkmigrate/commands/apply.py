@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from zkconsumer.cli.tables import How, format_options
+from zkconsumer.cli.times import duration_option
 from zkmigrate.apply.journal import Journal, read_records
 from zkmigrate.commands.cells import only_problems_option
 from zkmigrate.commands.progress import Progress
@@ -38,12 +39,10 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
     metavar="N",
     help="Only the first N of the groups that are ready and not moved yet.",
 )
-@click.option(
+@duration_option(
     "--wait",
-    type=click.FloatRange(min=0),
     default=0.0,
-    metavar="SECONDS",
-    help="When all other groups are done, try those with live members again for so long, each as "
+    help="When all other groups are done, try those with live members again for this long, each as "
     "soon as its members have stopped.",
 )
 @parallel_option

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import click
-
 from zkconsumer.cli.bootstrap import bootstrap_option
 from zkconsumer.cli.tables import print_notes, zookeeper_options
+from zkconsumer.cli.times import duration_option
 from zkconsumer.config.security import SecurityConfig
 from zkmigrate.commands.progress import Progress
 
@@ -45,12 +44,10 @@ def server_options(command: F) -> F:
         servers = Servers(zookeeper, timeout, coordinator_timeout, security, bootstrap)
         return command(servers=servers, **others)
 
-    waiting = click.option(
+    waiting = duration_option(
         "--coordinator-timeout",
-        type=click.FloatRange(min=0.1),
+        least=0.1,
         default=60.0,
-        show_default=True,
-        metavar="SECONDS",
         help="How long to wait for a group coordinator that is away, once for all of its groups.",
     )
     return zookeeper_options(bootstrap_option(waiting(bundled)))  # type: ignore[return-value]

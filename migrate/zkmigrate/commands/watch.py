@@ -13,6 +13,7 @@ import click
 
 from zkconsumer.admin.text import printable
 from zkconsumer.cli.tables import How, print_rows
+from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ZkConsumerError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,11 +32,10 @@ class Look(NamedTuple):
 
 def watch_option(command: F) -> F:
     """Add ``--watch``."""
-    return click.option(
+    return duration_option(
         "--watch",
-        type=click.FloatRange(min=0.1),
-        metavar="SECONDS",
-        help="Look again after so many seconds, until Ctrl-C, and print only what has changed; "
+        least=0.1,
+        help="Look again this often, until Ctrl-C, and print only what has changed; "
         "with --json one object a line. A server that is away does not end it.",
     )(command)
 

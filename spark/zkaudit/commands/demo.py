@@ -12,8 +12,14 @@ from zkaudit.errors import AuditError
 
 
 @click.command("demo")
-@click.option("--out", metavar="DIR", default="build/demo-audit", show_default=True)
-@click.option("--clean", is_flag=True, help="Inject no faults.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    default="build/demo-audit",
+    show_default=True,
+    help="New directory for servers, tables and report.",
+)
+@click.option("--clean", is_flag=True, help="Inject no faults; then nothing may be found.")
 def demo_command(out: str, clean: bool) -> int:
     """Run members with injected faults on an embedded cluster, then audit what they left.
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from zkaudit.job.audit import Options
 
+GROUP = "Only this group; may be repeated."
+REGEX = "Only groups whose whole name matches (a Java regex)."
+MASTER = "Spark master. `submit`: use the master given to spark-submit."
 _OPTIONS = (
     click.option(
         "--zookeeper-logs",
@@ -48,9 +51,8 @@ _OPTIONS = (
         "Spark's workers read it at the same path.",
     ),
     click.option("--out", metavar="DIR", required=True, help="Where tables and the report go."),
-    click.option(
-        "--group", metavar="REGEX", help="Only groups whose whole name matches (a Java regex)."
-    ),
+    click.option("--group", "groups", metavar="GROUP", multiple=True, help=GROUP),
+    click.option("--groups-regex", metavar="REGEX", help=REGEX),
     click.option(
         "--unowned-seconds",
         type=float,
@@ -62,7 +64,7 @@ _OPTIONS = (
         "--master",
         default="local[*]",
         show_default=True,
-        help="Spark master; `submit`: as submitted.",
+        help=MASTER,
     ),
 )
 
@@ -72,10 +74,13 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ``master``."""
 
     @wraps(command)
-    def with_options(unowned_seconds: float, **given: Any) -> Any:
+    def with_options(
+        unowned_seconds: float, groups: tuple[str, ...], groups_regex: str | None, **given: Any
+    ) -> Any:
         from zkaudit.findings.base import Limits
         from zkaudit.job.audit import Options
 
+        given["group"] = group_regex(groups, groups_regex)
         names = ("logs", "servers", "journals", "bootstrap", "command_config", "out", "group")
         limits = Limits(unowned_seconds=unowned_seconds)
         options = Options(**{name: given.pop(name) for name in names}, limits=limits)
@@ -84,6 +89,15 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         with_options = option(with_options)
     return with_options
+
+
+def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
+    """Return one Java regex for both options, or ``None`` for all groups."""
+    if groups and regex is not None:
+        raise click.UsageError("give either --group or --groups-regex")
+    if groups:
+        return "|".join(f"\\Q{group}\\E" for group in groups)
+    return regex
 
 
 @contextmanager

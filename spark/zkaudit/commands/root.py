@@ -12,6 +12,7 @@ from zkaudit.commands.stream import stream_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="zkconsumer", message="%(prog)s %(version)s")
 def cli() -> None:
     """Show who owned what in ZooKeeper-based consumer groups, from ZooKeeper's own logs."""
 

@@ -10,6 +10,7 @@ import click
 
 from zkaudit.commands.inputs import audit_options, spark_session
 from zkaudit.commands.summary import print_summary
+from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
     from zkaudit.job.audit import Options
@@ -17,13 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("stream")
 @audit_options
-@click.option(
-    "--every",
-    type=click.FloatRange(min=1),
-    default=60.0,
-    show_default=True,
-    help="Seconds between two readings of the logs.",
-)
+@duration_option("--every", least=1.0, default=60.0, help="How often to read the logs.")
 @click.option("--once", is_flag=True, help="Read once, then exit; the next run resumes there.")
 def stream_command(options: Options, master: str, every: float, once: bool) -> int:
     """Follow the logs of a running ensemble, and keep tables and report up to date.

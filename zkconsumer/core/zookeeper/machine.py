@@ -22,6 +22,7 @@ first, then the group is read, one conflict undoes the attempt, and after
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from zkconsumer.core.common.commands import Outcome
@@ -365,7 +366,10 @@ class RebalanceMachine(Committing):
             self._claim()
 
     def _reviewed(self, event: events.ViewLoaded) -> None:
-        self.view = event.view
+        # This second view has the group only; without its brokers the next change of any broker
+        # would look like that of the first one, which alone calls for a rebalance.
+        assert self.view is not None
+        self.view = replace(event.view, brokers=self.view.brokers)
         self.decision = decide(event.view, self.spec.consumer_id, self.spec.assignor)
         if self.spec.consumer_id in event.view.members:
             self._claim()

@@ -1,0 +1,74 @@
+"""How Sphinx builds the documentation: `make docs`. The source is the whole repository's Markdown.
+
+So a relative link between pages is the same in the repository and on the site.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "zkconsumer"
+author = "The zkconsumer authors"
+release = version = version_of("zkconsumer")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+include_patterns = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
+    *("docs/*.md", "docs/**/*.md"),
+]
+root_doc = "docs/index"
+html_theme = "furo"
+html_title = "zkconsumer"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+pygments_style = "default"
+pygments_dark_style = "monokai"
+myst_enable_extensions = ["attrs_inline"]
+myst_heading_anchors = 4
+myst_all_links_external = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+suppress_warnings = ["misc.highlighting_failure"]
+default_role = "literal"
+
+
+def _files_as_text(app: Sphinx, doctree: nodes.document) -> None:
+    """Turn a link to a file of the repository that is not a page into the file's name.
+
+    MyST makes a download of it. Most are sources, which `viewcode` shows.
+    """
+    from sphinx.addnodes import download_reference
+
+    for node in list(doctree.findall(download_reference)):
+        target = str(node["reftarget"])
+        if not target.endswith((".svg", ".png", ".html")):
+            node.replace_self(nodes.literal("", target.lstrip("./")))
+
+
+def _front_page(app: Sphinx, failure: Exception | None) -> None:
+    """Put an index at the top of the site that leads to the pages of `docs`."""
+    if failure is None:
+        page = '<!doctype html><meta charset="utf-8"><title>zkconsumer</title>'
+        page += '<meta http-equiv="refresh" content="0; url=docs/index.html">'
+        page += '<a href="docs/index.html">zkconsumer</a>\n'
+        Path(app.outdir, "index.html").write_text(page, encoding="utf-8")
+        shutil.rmtree(Path(app.outdir, "_downloads"), ignore_errors=True)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register what is above."""
+    app.add_lexer("mermaid", TextLexer)
+    app.connect("doctree-read", _files_as_text)
+    app.connect("build-finished", _front_page)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,335 @@
+"""Draws the figures of the pages from the code: ``python docs/figures.py``.
+
+Who gets which partition comes from the strategies themselves, states from the machine's own
+enumeration, paths from `GroupPaths`. Colours follow the reader's light or dark theme. A test
+compares the figures with what is checked in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import wrap
+
+from zkconsumer.core.common.assign import (
+    RoundRobinHash,
+    assign_range,
+    assign_roundrobin,
+    thread_ids,
+)
+from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.coordinator.strategies import MemberState
+from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.zookeeper.znodes import GroupPaths
+
+IMAGES = Path(__file__).parent / "images"
+STYLE = """
+text { font: 14px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }
+.small { font-size: 12px; fill: #59636e; }
+.head { font-weight: 600; }
+.mono { font: 13px ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre; }
+.box { fill: #f6f8fa; stroke: #8c959f; }
+.a { fill: #cfe5ff; stroke: #0969da; } .b { fill: #ffe1c2; stroke: #bc4c00; }
+.c { fill: #d3f5da; stroke: #1a7f37; } .none { fill: none; stroke: #8c959f; stroke-dasharray: 4 3; }
+.line { stroke: #59636e; fill: none; stroke-width: 1.5; } .tip { fill: #59636e; }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3; } .small { fill: #9da7b1; } .box { fill: #21262d; stroke: #7d8590; }
+.a { fill: #12355c; stroke: #4493f8; } .b { fill: #55290b; stroke: #f0883e; }
+.c { fill: #12401f; stroke: #3fb950; } .none { stroke: #7d8590; }
+.line { stroke: #9da7b1; } .tip { fill: #9da7b1; }
+}
+"""
+
+
+class Figure:
+    """One drawing; places are in pixels from the upper left corner."""
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style>",
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/>'
+            "</marker></defs>",
+        ]
+
+    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
+        """Write a line of text; ``y`` is its base line."""
+        self._parts.append(
+            f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
+        )
+
+    def box(
+        self, x: float, y: float, wide: float, high: float, lines: Sequence[str], kind: str = "box"
+    ) -> None:
+        """Draw a box with lines of text in its middle; the second and later ones are small."""
+        self._parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" rx="6" class="{kind}"/>'
+        )
+        top = y + high / 2 + 5 - 9 * (len(lines) - 1)
+        for number, line in enumerate(lines):
+            style = "small" if number else ""
+            self.text(x + wide / 2, top + 18 * number, line, style, "middle")
+
+    def arrow(self, *points: tuple[float, float]) -> None:
+        """Draw a line through the points, with a tip at its end."""
+        path = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self._parts.append(f'<polyline points="{path}" class="line" marker-end="url(#tip)"/>')
+
+    def done(self) -> str:
+        """Return the text of the file."""
+        return "\n".join([*self._parts, "</svg>", ""])
+
+
+def five_steps() -> str:
+    """What happens to the partitions of member A when B joins: the JVM's way and ours."""
+    figure = Figure(760, 330, "The five steps of a rebalance when member B joins member A")
+    steps = (
+        ("1 stop", "fetchers end,", "queues cleared,", "offsets committed"),
+        ("2 release", "owner znodes", "are deleted"),
+        ("3 assign", "members and", "partitions are read,", "each computes all"),
+        ("4 claim", "owner znodes", "are created"),
+        ("5 start", "fetchers read", "from the offsets"),
+    )
+    for number, lines in enumerate(steps):
+        x = 10 + 150 * number
+        figure.box(x, 10, 130, 92, lines)
+        if number < 4:
+            figure.arrow((x + 130, 56), (x + 150, 56))
+    rows = (
+        (
+            "profile scala",
+            "all stop, also those that stay",
+            "aaaa",
+            "    ",
+            "    ",
+            "aabb",
+        ),
+        ("profile default", "only the partitions that move stop", "aaaa", "aa  ", "aa  ", "aabb"),
+    )
+    columns = ("before", "after 2", "after 3", "after 5")
+    for number, name in enumerate(columns):
+        figure.text(280 + 125 * number + 46, 136, name, "small", "middle")
+    for number, (name, what, *owners) in enumerate(rows):
+        y = 150 + 78 * number
+        figure.text(10, y + 22, name, "head")
+        figure.text(10, y + 42, what, "small")
+        for column, who in enumerate(owners):
+            for partition, owner in enumerate(who):
+                x = 280 + 125 * column + 24 * partition
+                figure.box(x, y + 6, 22, 30, [str(partition)], owner.strip() or "none")
+    figure.box(280, 300, 22, 20, ["A"], "a")
+    figure.box(308, 300, 22, 20, ["B"], "b")
+    figure.box(336, 300, 22, 20, [""], "none")
+    figure.text(366, 315, "not owned: no member reads it", "small")
+    return figure.done()
+
+
+def znode_tree() -> str:
+    """The znodes of a group of two members."""
+    paths = GroupPaths("shop")
+    members = ("shop_a-1795262003537-5b79a07e", "shop_b-1795262004112-0d3c9a41")
+    rows: list[tuple[int, str, str, str]] = [(0, paths.root, "", "box"), (1, "ids", "", "box")]
+    text = '{"version":1,"subscription":{"pages":1},...}'
+    rows += [
+        (2, paths.member(one).rpartition("/")[2], text, "ab"[at]) for at, one in enumerate(members)
+    ]
+    owned = assign_range(
+        {"pages": [ConsumerThreadId(one, 0) for one in members]}, {"pages": range(4)}
+    )
+    rows += [(1, "owners", "", "box"), (2, "pages", "", "box")]
+    rows += [
+        (3, paths.owner(tp).rpartition("/")[2], str(thread), "ab"[members.index(thread.consumer)])
+        for tp, thread in sorted(owned.items())
+    ]
+    rows += [(1, "offsets", "", "box"), (2, "pages", "", "box")]
+    rows += [(3, str(number), str(offset), "box") for number, offset in enumerate((35, 42, 39, 32))]
+    figure = Figure(760, 26 * len(rows) + 64, "The znodes of a group of two members")
+    for number, (level, name, data, kind) in enumerate(rows):
+        x, y = 10 + 26 * level, 10 + 26 * number
+        wide = 8.2 * len(name) + 16
+        figure.box(x, y, wide, 22, [], kind)
+        figure.text(x + 8, y + 16, name, "mono")
+        if data:
+            figure.text(x + wide + 10, y + 16, data, "mono")
+    y = 26 * len(rows) + 26
+    figure.box(10, y, 22, 22, [], "a")
+    figure.box(36, y, 22, 22, [], "b")
+    figure.text(66, y + 16, "ephemeral: of A's or B's session, and gone when it ends", "small")
+    figure.box(430, y, 22, 22, [], "box")
+    figure.text(460, y + 16, "persistent: stays when no member is left", "small")
+    return figure.done()
+
+
+def data_path() -> str:
+    """Threads and queues between the broker and the application."""
+    figure = Figure(760, 300, "How a message reaches the application: threads and queues")
+    figure.box(10, 30, 110, 60, ["broker 0"])
+    figure.box(10, 150, 110, 60, ["broker 1"])
+    for number, y in enumerate((30, 150)):
+        figure.box(190, y, 170, 60, ["fetcher thread", f"of broker {number}"], "a")
+        figure.arrow((190, y + 20), (120, y + 20))
+        figure.text(155, y + 14, "Fetch", "small", "middle")
+        figure.arrow((120, y + 42), (190, y + 42))
+        figure.text(155, y + 58, "bytes", "small", "middle")
+    for number, y in enumerate((30, 150)):
+        figure.box(430, y, 130, 60, ["queue", f"of stream {number}"])
+        figure.box(620, y, 130, 60, ["your thread", "iterates, decodes"], "c")
+        figure.arrow((560, y + 30), (620, y + 30))
+    figure.arrow((360, 60), (430, 60))
+    figure.arrow((360, 180), (430, 180))
+    figure.arrow((360, 70), (395, 70), (395, 168), (430, 168))
+    figure.box(190, 236, 170, 54, ["leader finder", "looks for moved leaders"], "b")
+    figure.arrow((275, 236), (275, 210))
+    figure.box(
+        430, 236, 320, 54, ["member thread", "rebalances; commits the consumed offsets"], "b"
+    )
+    figure.text(380, 18, "a full queue stops its partitions only", "small", "middle")
+    return figure.done()
+
+
+def coordinator_states() -> str:
+    """The states of a member on the coordinator, the usual way through them."""
+    figure = Figure(760, 470, "States of a member on the coordinator")
+    rows = (
+        (State.FINDING, State.LOADING, State.JOINING),
+        (State.FETCHING_OFFSETS, State.SYNCING, State.LEADING),
+        (State.NOTIFYING_START, State.STARTING, State.STABLE),
+        (State.NOTIFYING_RELEASE, State.COMMITTING, State.STOPPING),
+    )
+    place: dict[State, tuple[float, float]] = {}
+    for row, states in enumerate(rows):
+        for column, state in enumerate(states):
+            x, y = 20 + 250 * column, 20 + 94 * row
+            place[state] = (x, y)
+            kind = "c" if state is State.STABLE else "a" if row in (0, 1) else "box"
+            lines = [state.name, *wrap(state.value.partition(";")[0], 32)]
+            figure.box(x, y, 220, 62, lines, kind)
+
+    def right(one: State, other: State) -> None:
+        y = place[one][1] + 31
+        figure.arrow((place[one][0] + 220, y), (place[other][0], y))
+
+    def left(one: State, other: State) -> None:
+        y = place[one][1] + 31
+        figure.arrow((place[one][0], y), (place[other][0] + 220, y))
+
+    def down(one: State, other: State, shift: float = 0) -> None:
+        x = place[one][0] + 110 + shift
+        figure.arrow((x, place[one][1] + 62), (x, place[other][1]))
+
+    right(State.FINDING, State.LOADING)
+    right(State.LOADING, State.JOINING)
+    down(State.JOINING, State.LEADING)
+    left(State.LEADING, State.SYNCING)
+    left(State.SYNCING, State.FETCHING_OFFSETS)
+    down(State.FETCHING_OFFSETS, State.NOTIFYING_START)
+    right(State.NOTIFYING_START, State.STARTING)
+    right(State.STARTING, State.STABLE)
+    down(State.STABLE, State.STOPPING)
+    left(State.STOPPING, State.COMMITTING)
+    left(State.COMMITTING, State.NOTIFYING_RELEASE)
+    figure.arrow((20, 333), (8, 333), (8, 8), (380, 8), (380, 20))
+    figure.arrow((540, 82), (470, 114))
+    figure.text(496, 102, "not the leader", "small", "end")
+    figure.text(622, 291, "the coordinator rebalances", "small", "end")
+    figure.box(20, 400, 220, 52, [State.LEAVING.name, State.LEAVING.value], "b")
+    figure.box(270, 400, 220, 52, [State.CLOSED.name, State.CLOSED.value], "b")
+    figure.arrow((240, 426), (270, 426))
+    figure.text(505, 416, "from every state: shutdown leaves,", "small")
+    figure.text(505, 434, "an error that stays fails, a lost", "small")
+    figure.text(505, 452, "coordinator goes back to FINDING", "small")
+    return figure.done()
+
+
+Shares = Mapping[TopicPartition, int]
+
+
+def legacy(strategy: str, members: int, topics: Mapping[str, int]) -> Shares:
+    """Who gets which partition of a group in ZooKeeper, with one stream for each member."""
+    threads: dict[str, list[ConsumerThreadId]] = {}
+    names = "abc"[:members]
+    for name in names:
+        for topic, ids in thread_ids(name, dict.fromkeys(topics, 1)).items():
+            threads.setdefault(topic, []).extend(ids)
+    partitions = {topic: range(count) for topic, count in topics.items()}
+    if strategy == "range":
+        owned = assign_range(threads, partitions)
+    else:
+        owned = assign_roundrobin(threads, partitions, RoundRobinHash.DASH)
+    return {tp: names.index(thread.consumer) for tp, thread in owned.items()}
+
+
+def sticky(before: Shares, members: int, topics: Mapping[str, int], cooperative: bool) -> Shares:
+    """What the sticky strategy makes of a group that had the shares ``before``."""
+    strategy = StickyStrategy(cooperative)
+    names = "abc"[:members]
+    joined = []
+    for number, name in enumerate(names):
+        owned = frozenset(tp for tp, owner in before.items() if owner == number)
+        state = MemberState(name, dict.fromkeys(topics, 1), owned, 1, (owned, 1))
+        joined.append(GroupMember(name, None, strategy.subscribe(state)))
+    given = strategy.assign(joined, topics)
+    return {
+        tp: names.index(name) for name in names for tp in decode_assignment(given[name]).partitions
+    }
+
+
+def assignments() -> str:
+    """The worked examples of the page on assignment."""
+    two = {"orders": 5, "returns": 5}
+    one = {"orders": 6}
+    range_before = legacy("range", 2, one)
+    rows: list[tuple[str, str, Shares, Mapping[str, int]]] = [
+        ("range", "3 members, 2 topics", legacy("range", 3, two), two),
+        ("roundrobin", "3 members, 2 topics", legacy("roundrobin", 3, two), two),
+        ("before", "2 members, 1 topic", range_before, one),
+        ("range", "C joins", legacy("range", 3, one), one),
+        ("sticky", "C joins", sticky(range_before, 3, one, False), one),
+        ("cooperative", "C joins, round 1", sticky(range_before, 3, one, True), one),
+    ]
+    figure = Figure(760, 52 * len(rows) + 60, "Who gets which partition, by strategy")
+    for number, (name, what, shares, topics) in enumerate(rows):
+        y = 10 + 52 * number
+        figure.text(10, y + 16, name, "head")
+        figure.text(10, y + 34, what, "small")
+        x = 170.0
+        for topic, count in topics.items():
+            figure.text(x, y + 24, topic, "small")
+            x += 56
+            for partition in range(count):
+                owner = shares.get(TopicPartition(topic, partition))
+                kind = "none" if owner is None else "abc"[owner]
+                figure.box(x, y + 4, 36, 32, [str(partition)], kind)
+                x += 40
+            x += 24
+    y = 52 * len(rows) + 26
+    for number, name in enumerate("ABC"):
+        figure.box(170 + 60 * number, y, 36, 22, [name], "abc"[number])
+    figure.box(350, y, 36, 22, [], "none")
+    figure.text(396, y + 16, "released in this round, assigned in the next", "small")
+    return figure.done()
+
+
+FIGURES = {
+    "assignment.svg": assignments,
+    "coordinator-states.svg": coordinator_states,
+    "data-path.svg": data_path,
+    "five-steps.svg": five_steps,
+    "znode-tree.svg": znode_tree,
+}
+
+
+def main() -> None:
+    """Write all figures."""
+    for name, figure in FIGURES.items():
+        (IMAGES / name).write_text(figure(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

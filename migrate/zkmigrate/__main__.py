@@ -1,0 +1,5 @@
+"""``python -m zkmigrate``: the command line."""
+
+from zkmigrate.cli import main
+
+main()

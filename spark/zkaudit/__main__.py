@@ -1,0 +1,5 @@
+"""``python -m zkaudit``: the command line."""
+
+from zkaudit.cli import main
+
+main()

@@ -1,0 +1,116 @@
+"""Blocks of pages that need servers: the tutorial's later steps, and looking after groups."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.testing import LocalCluster
+from zkconsumer.testing.produce import send
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TEN = [(None, b"%d" % number) for number in range(10)]
+Run = Callable[[str], "subprocess.CompletedProcess[str]"]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(mark, text) of each marked block."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.findall(r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert len(found) == text.count("<!-- test: ")
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Runs scripts in a folder of their own, with the commands on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": path}
+    shutil.copy(ROOT / "README.md", tmp_path)
+
+    def script(text: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["bash", "-ec", text],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    yield script
+    subprocess.run(
+        ["zkconsumer", "cluster", "down"], env=env, capture_output=True, timeout=60, check=False
+    )
+
+
+def test_the_tutorial_moves_the_group_and_audits_it(run: Run, tmp_path: Path) -> None:
+    """The group's znodes, the move to the brokers, reading on there, and the audit's report."""
+    steps = blocks("tutorial/first-group.md")
+    runs = [text for mark, text in steps if mark == "run"]
+    marked = dict(steps)
+    for text in runs[:2]:
+        run(text)
+    command, shown = marked["znodes"].removeprefix("$ ").split("\n", 1)
+    drawn = run(command).stdout
+    assert re.sub(r"(: )\d+", r"\g<1>N", drawn) == re.sub(r"(: )\d+", r"\g<1>N", shown)
+    run(runs[2])
+    run(marked["move"])
+    lines = run(marked["read on"]).stdout.splitlines()
+    assert [line.startswith("Partition:") for line in lines[:5]] == [True] * 5
+    offsets = {cells[2]: int(cells[3]) for cells in map(str.split, lines[6:])}
+    assert sum(offsets.values()) == 20 + 5 + 5
+    run(marked["audit"])
+    assert "tutorial" in (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+    run(runs[3])
+
+
+def _session(run: Run, environment: str, page: str) -> None:
+    """Run a page's console blocks: what the page shows is what the commands print, in order."""
+    for mark, text in blocks(page):
+        assert mark == "run"
+        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, shown = part.split("\n", 1)
+            printed = run(f"{environment}; {command} 2>&1").stdout
+            expected = [line.rstrip() for line in shown.strip().splitlines()]
+            assert [line.rstrip() for line in printed.strip().splitlines()] == expected, command
+
+
+@pytest.fixture
+def fresh() -> Iterator[LocalCluster]:
+    """A cluster with the topic ``pages``: two partitions, the first of them with ten messages."""
+    with LocalCluster() as cluster:
+        cluster.create_topic("pages", partitions=2)
+        send(cluster.bootstrap, "pages", TEN, partition=0)
+        yield cluster
+
+
+def test_groups_are_looked_after_as_the_pages_say(run: Run, fresh: LocalCluster) -> None:
+    """How-to and myths: each command prints what the page shows."""
+    environment = f"export ZKCONSUMER_ZOOKEEPER={fresh.zookeeper}"
+    run(
+        f"{environment}; zkconsumer consume --group readers --topic pages --from-beginning "
+        "--max-messages 5"
+    )
+    send(fresh.bootstrap, "pages", TEN, partition=1)
+    _session(run, environment, "how-to/look-after-groups.md")
+    _session(run, environment, "explanation/myths.md")
+
+
+def test_the_effects_are_reproduced_as_the_page_says(run: Run, tmp_path: Path) -> None:
+    """The commands of the how-to run, and the report appears."""
+    for mark, text in blocks("how-to/reproduce.md"):
+        assert mark == "run"
+        run(text)
+    assert "<svg" in (tmp_path / "herd.html").read_text(encoding="utf-8")

@@ -1,0 +1,123 @@
+"""Pages without servers: what commands print, fresh figures, a newcomer's questions."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from zkconsumer.cli.main import cli
+from zkconsumer.core.coordinator.states import State
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXPLANATIONS = ("assignment", "coordinator-side", "myths")
+BLOCKS = [
+    (name, command, output)
+    for name in EXPLANATIONS
+    for mark, command, output in re.findall(
+        r"(<!-- test: run -->\n)?```console\n\$ ([^\n]*)\n(.*?)```",
+        (DOCS / "explanation" / f"{name}.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    if not mark
+]
+QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8").split("|---|---|\n")[1].splitlines()
+
+
+def _figures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FIGURES = _figures()
+
+
+@pytest.mark.parametrize(("name", "command", "output"), BLOCKS, ids=[block[1] for block in BLOCKS])
+def test_a_command_prints_what_the_page_shows(name: str, command: str, output: str) -> None:
+    """Each block is the command's output; a last line of ``...`` stands for all that follows."""
+    program, *words = shlex.split(command)
+    if program == "python":
+        printed = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    else:
+        printed = CliRunner().invoke(cli, words, catch_exceptions=False).stdout
+    found = [line.rstrip() for line in printed.strip().splitlines()]
+    shown = [line.rstrip() for line in output.strip().splitlines()]
+    if shown[-1] == "...":
+        shown.pop()
+        found = found[: len(shown)]
+    assert found == shown, f"{name}.md: run {command}"
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES.FIGURES))
+def test_a_figure_is_what_the_code_draws(name: str) -> None:
+    """A figure is fresh, has light and dark colours, and is on a page."""
+    drawn = FIGURES.FIGURES[name]()
+    path = DOCS / "images" / name
+    assert path.read_text(encoding="utf-8") == drawn, "run python docs/figures.py"
+    assert "prefers-color-scheme: dark" in drawn
+    assert any(f"images/{name}" in page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+
+
+def test_every_state_of_a_member_on_the_coordinator_is_on_its_page() -> None:
+    """The page of the states has all of them."""
+    page = (DOCS / "reference" / "coordinator-states.md").read_text(encoding="utf-8")
+    assert all(f"| `{state.name}` |" in page for state in State)
+
+
+def test_there_are_twenty_questions() -> None:
+    """The list is what the newcomer's questions are."""
+    assert len(QUESTIONS) == 20
+
+
+@pytest.mark.parametrize("row", QUESTIONS, ids=lambda row: row.split("|")[1].strip())
+def test_a_newcomers_question_is_answered_in_two_clicks_or_one_help(row: str) -> None:
+    """The index leads to the list, and the list to a page that has the place, or to a command whose
+    help has the option."""
+    _, _, answer, _ = row.split("|")
+    links = re.findall(r"\]\(([^)]+)\)", answer)
+    commands = re.findall(r"`((?:zkconsumer|zkmigrate) [^`]+)`", answer)
+    assert links or commands
+    for link in links:
+        path, _, anchor = link.partition("#")
+        text = (DOCS / path).read_text(encoding="utf-8")
+        headings = {
+            re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+            for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        }
+        assert not anchor or anchor in headings, link
+    for command in commands:
+        words = shlex.split(command)
+        if words[0] == "zkmigrate":
+            from zkmigrate.commands.root import cli as root
+        else:
+            root = cli  # type: ignore[assignment]
+        found: click.Command = root
+        for word in words[1:]:
+            if isinstance(found, click.Group):
+                found = found.get_command(click.Context(found), word) or pytest.fail(command)
+            elif word.startswith("--"):
+                assert any(word in option.opts for option in found.params), command
+
+
+def test_the_citation_has_the_projects_version() -> None:
+    """``CITATION.cff`` and ``pyproject.toml`` name the same version, and it is a release's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {project['version']}\n" in citation
+    assert re.fullmatch(r"\d+\.\d+\.\d+", project["version"])

@@ -1,0 +1,315 @@
+"""Promises of all three command lines: helps, times with units, the environment, formatting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+from zkaudit.commands.inputs import group_regex
+from zkaudit.commands.root import cli as audit_cli
+from zkmigrate.commands.root import cli as migrate_cli
+
+from zkconsumer.admin.describe import GroupRow
+from zkconsumer.broker.records import TimestampType
+from zkconsumer.cli.bootstrap import chosen, either_option
+from zkconsumer.cli.consume import consume, coordinator_config
+from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.cli.herd import herd
+from zkconsumer.cli.main import COMMANDS, SECTIONS, cli, run
+from zkconsumer.cli.simulate import simulate
+from zkconsumer.cli.times import Duration, shown
+from zkconsumer.cli.top import History, Seen
+from zkconsumer.cli.tree import changes, drawn
+from zkconsumer.core.zookeeper.ops import Node, Stat
+from zkconsumer.errors import ConfigError
+from zkconsumer.runtime.messages import MessageAndMetadata
+
+ROOTS = {"zkconsumer": cli, "zkmigrate": migrate_cli, "zkaudit": audit_cli}
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for sub in command.list_commands(context):
+            found = command.get_command(context, sub)
+            assert found is not None
+            yield from _commands(f"{name} {sub}", found)
+
+
+ALL = [pair for name, root in ROOTS.items() for pair in _commands(name, root)]
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_every_command_and_option_has_a_help(name: str, command: click.Command) -> None:
+    """Each command has a text, and so has each option that is shown."""
+    assert command.help, name
+    for one in command.params:
+        if isinstance(one, click.Option) and not one.hidden:
+            assert one.help, f"{name} {one.opts[0]}"
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_one_meaning_of_shared_options(name: str, command: click.Command) -> None:
+    """``--group`` is a name everywhere, never a regex; what is waited for has a unit."""
+    for one in command.params:
+        if isinstance(one, click.Option) and "--group" in one.opts:
+            assert "regex" not in f"{one.metavar} {one.help}".lower(), name
+        timed = isinstance(one.type, Duration) or not {"--timeout", "--every", "--watch"} & {
+            *one.opts
+        }
+        assert timed or (isinstance(one, click.Option) and one.is_flag), f"{name} {one.opts}"
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_each_program_says_its_version_and_runs_as_a_module(program: str) -> None:
+    """``--version`` works everywhere, also with ``python -m``."""
+    ended = subprocess.run(
+        [sys.executable, "-m", program, "--version"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"{program} 0.")
+
+
+def test_the_help_groups_all_subcommands() -> None:
+    """Every subcommand is in exactly one section of the help."""
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(COMMANDS)
+    page = CliRunner().invoke(cli, ["--help"]).stdout
+    assert all(heading in page for heading in SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("500ms", 0.5),
+        ("30s", 30),
+        ("1.5s", 1.5),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("7", 7),
+    ],
+)
+def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+    """Every unit is understood; a bare number is in the option's own unit."""
+    assert Duration().convert(text, None, None) == pytest.approx(seconds)
+    assert Duration(bare="ms").convert("7", None, None) == pytest.approx(0.007)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 minutes", "-1s", "1s2", "0ms"])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    """What is no time, or too short, is an error that shows how to write one."""
+    with pytest.raises(click.BadParameter, match=r"write 500ms|too short"):
+        Duration(least=0.001).convert(text, None, None)
+
+
+def test_a_time_is_shown_with_its_unit() -> None:
+    """Defaults in the help have a unit."""
+    texts = [shown(seconds) for seconds in (0.5, 1, 30, 60, 300, 7200, 172800)]
+    assert texts == ["500ms", "1s", "30s", "60s", "5m", "2h", "2d"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        ([], {}, "None None"),
+        ([], {"ZKCONSUMER_ZOOKEEPER": "z"}, "z None"),
+        ([], {"ZKCONSUMER_ZOOKEEPER": "z", "ZKCONSUMER_BOOTSTRAP_SERVER": "b"}, "z b"),
+        (["--bootstrap-server", "x"], {"ZKCONSUMER_ZOOKEEPER": "z"}, "None x"),
+        (["--zookeeper", "x"], {"ZKCONSUMER_BOOTSTRAP_SERVER": "b"}, "x None"),
+        (["--zookeeper", "x", "--bootstrap-server", "y"], {"ZKCONSUMER_ZOOKEEPER": "z"}, "x y"),
+    ],
+)
+def test_the_command_line_wins_over_the_environment(
+    arguments: list[str], environment: dict[str, str], expected: str
+) -> None:
+    """A server on the command line is the one that is meant, whatever the environment has."""
+
+    @click.command()
+    @either_option
+    def show(zookeeper: str | None, bootstrap: str | None) -> None:
+        click.echo("{} {}".format(*chosen(zookeeper, bootstrap)))
+
+    done = CliRunner().invoke(show, arguments, env=environment)
+    assert done.stdout == f"{expected}\n", done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "option"),
+    [
+        (simulate, ["--scenario", "two-claims", "--html", "x.html"], "--html"),
+        (simulate, ["--scenario", "two-claims", "--members", "7"], "--members"),
+        (simulate, ["--scenario", "two-claims", "--event", "leave"], "--event"),
+        (simulate, ["--scenario", "two-claims", "--seeds", "3"], "--seeds"),
+        (herd, ["--seeds", "3"], "--seeds"),
+        (herd, ["--service-ms", "1", "2"], "--service-ms"),
+        (herd, ["--simulate", "--jvm", "2"], "--jvm"),
+        (consume, ["--topic", "t", "--file-rows", "5"], "--file-rows"),
+        (consume, ["--topic", "t", "--offset", "5"], "--offset"),
+        (consume, ["--topic", "t", "--format", "json", "--property", "a=b"], "--property"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    command: click.Command, arguments: list[str], option: str
+) -> None:
+    """No option is ignored without a word: the error names it."""
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code != 0
+    assert option in (str(done.exception) + done.output)
+
+
+def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
+    """``--partition`` goes with brokers only."""
+    done = CliRunner().invoke(
+        consume, ["--topic", "t", "--partition", "0", "--zookeeper", "127.0.0.1:1"]
+    )
+    assert done.exit_code == 2
+    assert "--partition goes with --topic and --bootstrap-server" in done.output
+
+
+def test_a_group_on_the_brokers_is_configured_as_in_kafka() -> None:
+    """A made-up group commits nothing; ``--from-beginning`` is ``earliest``; ids must agree."""
+    made_up = coordinator_config(bootstrap="b:1", from_beginning=True)
+    assert made_up.group_id.startswith("console-consumer-")
+    assert made_up.auto_commit_enable is False
+    assert made_up.auto_offset_reset == "smallest"
+    named = coordinator_config(bootstrap="b:1", group="g", properties=["group.id=g"])
+    assert (named.group_id, named.auto_commit_enable) == ("g", True)
+    with pytest.raises(ConfigError, match=r"group\.id is not the same everywhere"):
+        coordinator_config(bootstrap="b:1", group="g", properties=["group.id=h"])
+    with pytest.raises(ConfigError, match="contradicts --from-beginning"):
+        coordinator_config(
+            bootstrap="b:1", properties=["auto.offset.reset=latest"], from_beginning=True
+        )
+
+
+MESSAGE = MessageAndMetadata(
+    "t", 3, 41, None, b"v", 1_700, TimestampType.CREATE_TIME, (("a", b"1"), ("b", None))
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "line"),
+    [
+        ([], b"v\n"),
+        (["print.key=true"], b"null\tv\n"),
+        (["print.key=TRUE", "null.literal=-", "key.separator=|"], b"-|v\n"),
+        (["print.value=false", "print.offset=true"], b"Offset:41\n"),
+        (
+            ["print.timestamp=true", "print.partition=true", "print.headers=true"],
+            b"CreateTime:1700\tPartition:3\ta:1,b:null\tv\n",
+        ),
+        (["line.separator=;"], b"v;"),
+    ],
+)
+def test_a_line_is_formatted_as_asked(properties: list[str], line: bytes) -> None:
+    """``--property`` decides what a line has."""
+    assert line_format(properties)(MESSAGE) == line
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (["auto.offset.reset=smallest"], "goes into --consumer-property"),
+        (["print.key"], "write KEY=VALUE"),
+        (["print.key=yes"], "must be true or false"),
+    ],
+)
+def test_a_property_that_formats_nothing_is_refused(properties: list[str], words: str) -> None:
+    """The error says what is wrong; a consumer's key is sent to the option that it belongs to."""
+    with pytest.raises(ConfigError, match=words):
+        line_format(properties)
+
+
+def _node(data: bytes, czxid: int = 1, session: int = 0) -> Node:
+    return Node(data, Stat(czxid, czxid, 0, session))
+
+
+def test_a_tree_is_drawn_with_numbers_in_order_and_sessions() -> None:
+    """Partitions are in numeric order, and an ephemeral znode names its session."""
+    root = "/consumers/g"
+    nodes = {root: _node(b""), f"{root}/ids": _node(b""), f"{root}/ids/m": _node(b"{}", 3, 255)}
+    nodes |= {f"{root}/n": _node(b"")} | {f"{root}/n/{number}": _node(b"x") for number in (10, 9)}
+    assert list(drawn(nodes)) == [
+        "/consumers/g",
+        "|-- ids",
+        "|   `-- m: {}  (ephemeral, session 0xff)",
+        "`-- n",
+        "    |-- 9: x",
+        "    `-- 10: x",
+    ]
+
+
+def test_changes_of_a_tree_are_lines() -> None:
+    """Created, deleted, changed and recreated znodes are told apart; equal ones are silent."""
+    before = {"/a": _node(b"1"), "/b": _node(b"1"), "/c": _node(b"1"), "/e": _node(b"1")}
+    now = {"/b": _node(b"2"), "/c": _node(b"1", 9), "/d": _node(b"\x1b"), "/e": _node(b"1")}
+    lines = list(changes(before, now))
+    assert lines[:4] == ["- /a", "~ /b: 1 -> 2", "- /c", "+ /c: 1"]
+    assert lines[4].startswith("+ /d: ")
+    assert "\x1b" not in lines[4]
+
+
+def test_top_counts_rebalances_moves_and_the_rate() -> None:
+    """A look with other owners is one rebalance; the rate is committed messages by time."""
+
+    def seen(owners: str, offset: int) -> Seen:
+        rows = [
+            GroupRow(
+                "g", "t", number, offset, 100, 100 - offset, owner if owner != "-" else None, ""
+            )
+            for number, owner in enumerate(owners)
+        ]
+        return Seen("Stable", 2, rows)
+
+    history = History()
+    first = history.row("g", seen("aab", 10), 0.0)
+    assert (first.unowned, first.lag, first.rate, first.rebalances) == (0, 270, None, 0)
+    same = history.row("g", seen("aab", 20), 2.0)
+    assert (same.rate, same.rebalances, same.moves) == (15.0, 0, 0)
+    gone = history.row("g", seen("a--", 20), 4.0)
+    assert (gone.unowned, gone.rebalances, gone.moves) == (2, 0, 0)
+    taken = history.row("g", seen("aaa", 20), 6.0)
+    assert (taken.unowned, taken.rebalances, taken.moves) == (0, 1, 2)
+
+
+def test_groups_of_an_audit_are_names_or_a_regex() -> None:
+    """``--group`` takes names as they are, ``--groups-regex`` a regex; not both."""
+    assert group_regex(("a.b", "c"), None) == r"\Qa.b\E|\Qc\E"
+    assert group_regex((), "a.*") == "a.*"
+    assert group_regex((), None) is None
+    with pytest.raises(click.UsageError, match="either --group or --groups-regex"):
+        group_regex(("a",), "b")
+
+
+def test_groups_without_a_server_name_both_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error of ``groups list`` without a server says which option is for which groups."""
+    assert run(["groups", "list"]) == 2
+    error = capsys.readouterr().err
+    assert "--zookeeper" in error
+    assert "--bootstrap-server" in error
+
+
+@pytest.mark.parametrize("program", ROOTS)
+def test_a_shell_can_complete_commands(program: str) -> None:
+    """The completion that the reference describes works."""
+    (first, *_) = sorted(ROOTS[program].list_commands(click.Context(ROOTS[program])))
+    ended = subprocess.run(
+        [sys.executable, "-m", program],
+        env=os.environ
+        | {
+            f"_{program.upper()}_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"{program} {first[:3]}",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"plain,{first}\n" in ended.stdout

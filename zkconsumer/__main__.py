@@ -1,0 +1,5 @@
+"""``python -m zkconsumer``: the command line."""
+
+from zkconsumer.cli import main
+
+main()

@@ -1,0 +1,180 @@
+"""Groups on the brokers' coordinators: lists and describes them for the command line.
+
+``CoordinatorGroups`` is used from one thread, inside ``with``. Other threads that it starts are
+those of ``log_ends``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from zkconsumer.admin.describe import GroupRow
+from zkconsumer.admin.log_ends import CLIENT_ID, fetch_log_ends
+from zkconsumer.broker.cluster import ClusterReader
+from zkconsumer.broker.group_coordinators import DescribedGroup, DescribedMember, GroupCoordinators
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.config.security import NO_SECURITY, SecurityConfig
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, UnknownGroupError
+
+_DEAD = "Dead"
+
+
+class StateRow(NamedTuple):
+    """One row of ``groups describe --state`` for a group on a coordinator."""
+
+    group: str
+    coordinator: str
+    assignment_strategy: str
+    state: str
+    members: int
+
+
+class MemberRow(NamedTuple):
+    """One row of ``groups describe --members`` for a group on a coordinator."""
+
+    group: str
+    consumer_id: str
+    host: str
+    client_id: str
+    partitions: int
+    assignment: str
+
+
+class CoordinatorGroups:
+    """What the group commands need from brokers.
+
+    Args:
+        bootstrap: brokers as ``host:port,host:port``.
+        timeout: seconds to wait for each broker.
+        security: how to encrypt and to log in; None is neither.
+
+    ``notes`` collects, one line each, what could not be read. Every method raises BrokerError
+    when no broker answers.
+    """
+
+    def __init__(
+        self, bootstrap: str, timeout: float = 30.0, security: SecurityConfig | None = None
+    ) -> None:
+        self._security = KafkaSecurity(NO_SECURITY if security is None else security)
+        self._timeout = timeout
+        self._reader = ClusterReader(bootstrap, CLIENT_ID, min(timeout, 10.0), self._security)
+        self._groups = GroupCoordinators(
+            CLIENT_ID,
+            lambda: self._reader.read().brokers,
+            timeout,
+            patience=timeout,
+            security=self._security,
+        )
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._groups.close()
+        self._reader.disconnect()
+
+    def group_names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return self._groups.list_groups()
+
+    def states(self, groups: Sequence[str]) -> list[StateRow]:
+        """Return state and number of members of each group. Raises UnknownGroupError."""
+        return [
+            StateRow(
+                group,
+                _shown(found.coordinator),
+                found.strategy,
+                found.state,
+                len(found.members),
+            )
+            for group in groups
+            for found in [self._describe(group)]
+        ]
+
+    def members(self, groups: Sequence[str]) -> list[MemberRow]:
+        """Return a row for each member of these groups. Raises UnknownGroupError."""
+        return [
+            MemberRow(
+                group,
+                member.member_id,
+                member.host,
+                member.client_id,
+                len(member.partitions),
+                ", ".join(map(str, member.partitions)),
+            )
+            for group in groups
+            for member in self._describe(group).members
+        ]
+
+    def describe(self, groups: Sequence[str], lag: bool = True) -> list[GroupRow]:
+        """Return a row for each partition that has an offset or an owner, and for each member
+        without a partition. Raises UnknownGroupError."""
+        rows: list[GroupRow] = []
+        for group in groups:
+            found = self._describe(group)
+            owners = {tp: member for member in found.members for tp in member.partitions}
+            stored = self._groups.fetch(group, owners)
+            partitions = sorted(stored.keys() | owners.keys())
+            ends = self._log_ends(partitions) if lag else {}
+            for tp in partitions:
+                offset = stored[tp].offset if tp in stored else None
+                end, owner = ends.get(tp), owners.get(tp)
+                behind = end - offset if end is not None and offset is not None else None
+                rows.append(GroupRow(group, *tp, offset, end, behind, _id(owner), *_place(owner)))
+            rows += [
+                GroupRow(
+                    group, None, None, None, None, None, one.member_id, one.host, one.client_id
+                )
+                for one in found.members
+                if not one.partitions
+            ]
+        return rows
+
+    def _describe(self, group: str) -> DescribedGroup:
+        found = self._groups.describe(group)
+        if found.state == _DEAD and not found.members:
+            known = self.group_names()
+            if group not in known:
+                raise UnknownGroupError(
+                    f"the brokers know no group {group}; `groups list --bootstrap-server` shows "
+                    "those that they know"
+                )
+        return found
+
+    def _log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            view = self._reader.read()
+        except BrokerError as error:
+            self.notes.append(f"{error}: no log ends are known")
+            return {}
+        leaders = {}
+        for tp in partitions:
+            topic = view.topics.get(tp.topic)
+            part = topic.partitions.get(tp.partition) if topic is not None else None
+            if part is not None and part.leader >= 0:
+                leaders[tp] = part.leader
+        endpoints = {broker.broker_id: broker for broker in view.brokers}
+        ends, notes = fetch_log_ends(endpoints, leaders, self._timeout, self._security)
+        self.notes += [note for note in notes if note not in self.notes]
+        return ends
+
+
+def _shown(broker: BrokerEndpoint) -> str:
+    return f"{broker.host}:{broker.port} ({broker.broker_id})"
+
+
+def _id(owner: DescribedMember | None) -> str | None:
+    return None if owner is None else owner.member_id
+
+
+def _place(owner: DescribedMember | None) -> tuple[str, str]:
+    return ("", "") if owner is None else (owner.host, owner.client_id)

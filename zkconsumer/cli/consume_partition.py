@@ -1,0 +1,126 @@
+"""``zkconsumer consume --partition``: prints one partition. No group; nothing is committed.
+
+The main thread does all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from zkconsumer.broker.cluster import ClusterReader
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.fetch import BrokerFetcher
+from zkconsumer.broker.list_offsets import EARLIEST, LATEST, list_offsets
+from zkconsumer.broker.records import PythonDecoder, scan
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.broker.types import Want
+from zkconsumer.config.coordinator import CoordinatorConfig
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import (
+    BrokerError,
+    ConfigError,
+    ConsumerTimeoutError,
+    LeaderUnavailableError,
+)
+from zkconsumer.runtime.messages import MessageAndMetadata
+
+_CLIENT: Final = "zkconsumer-console"
+_TIMEOUT: Final = 10.0
+_WAIT_MS: Final = 500
+_BYTES: Final = 1024 * 1024
+
+
+def messages_of(
+    config: CoordinatorConfig,
+    tp: TopicPartition,
+    start: str,
+    timeout: float | None,
+    check: Callable[[], None],
+) -> Iterator[MessageAndMetadata]:
+    """Yield the messages of a partition, without end.
+
+    Args:
+        config: where the brokers are, and how to reach them.
+        tp: the partition.
+        start: ``earliest``, ``latest`` or an offset, as in Kafka's console consumer.
+        timeout: seconds without a message after which ConsumerTimeoutError is raised.
+        check: called between requests; raises to end it.
+
+    Raises BrokerError, and ConfigError when there is no such partition or offset.
+    """
+    security = KafkaSecurity(config)
+    reader = ClusterReader(config.bootstrap_servers, _CLIENT, _TIMEOUT, security)
+    connection: BrokerConnection | None = None
+    offset: int | None = None
+    last = time.monotonic()
+    try:
+        while True:
+            check()
+            try:
+                if connection is None:
+                    connection = BrokerConnection(
+                        _leader(reader, tp), _CLIENT, _TIMEOUT, 0, security
+                    )
+                if offset is None:
+                    offset = _first(connection, tp, start)
+                want = Want(tp.topic, tp.partition, offset, _BYTES)
+                (got,) = BrokerFetcher(connection).fetch([want], _WAIT_MS, 1, _BYTES)
+                if got.error is not None:
+                    raise got.error
+            except LeaderUnavailableError:  # it has moved, or is being elected
+                if connection is not None:
+                    connection.close()
+                connection = None
+                got = None
+            if got is not None and got.data and offset is not None:
+                following = scan(got.data).next_offset
+                decoder = PythonDecoder()
+                for records in decoder.decode(got.data, tp.topic, tp.partition, offset):
+                    for record in records:
+                        last = time.monotonic()
+                        yield MessageAndMetadata(*record)
+                if following is None:
+                    raise BrokerError(
+                        f"{tp}: the message at offset {offset} is larger than {_BYTES} bytes; read "
+                        "it with a group, and fetch.message.max.bytes in --consumer-property"
+                    )
+                offset = following
+            if timeout is not None and time.monotonic() - last >= timeout:
+                raise ConsumerTimeoutError(f"no message within {timeout:g} s")
+    finally:
+        if connection is not None:
+            connection.close()
+        reader.disconnect()
+
+
+def _leader(reader: ClusterReader, tp: TopicPartition) -> BrokerEndpoint:
+    view = reader.read()
+    topic = view.topics.get(tp.topic)
+    if topic is None or tp.partition not in topic.partitions:
+        what = f"topic {tp.topic}" if topic is None else f"partition {tp.partition} in {tp.topic}"
+        raise ConfigError([f"--partition {tp.partition}: there is no {what}"])
+    leader = topic.partitions[tp.partition].leader
+    for broker in view.brokers:
+        if broker.broker_id == leader:
+            return broker
+    time.sleep(0.2)
+    raise LeaderUnavailableError(f"{tp} has no leader")
+
+
+def _first(connection: BrokerConnection, tp: TopicPartition, start: str) -> int:
+    ends = []
+    for which in (EARLIEST, LATEST):
+        found = list_offsets(connection, [tp], which)[tp]
+        if not isinstance(found, int):
+            raise found
+        ends.append(found)
+    earliest, latest = ends
+    if start in ("earliest", "latest"):
+        return earliest if start == "earliest" else latest
+    if not earliest <= int(start) <= latest:
+        raise ConfigError(
+            [f"--offset {start}: partition {tp.partition} has {earliest} to {latest}"]
+        )
+    return int(start)

@@ -1,0 +1,84 @@
+"""``--property`` of ``zkconsumer consume``: what a line has besides the value, as in Kafka. Pure.
+
+Names, order and texts are those of Kafka 3.9's DefaultMessageFormatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from zkconsumer.broker.records import TimestampType
+from zkconsumer.errors import ConfigError
+from zkconsumer.runtime.messages import MessageAndMetadata
+
+_FLAGS: Final = {
+    "print.timestamp": False,
+    "print.partition": False,
+    "print.offset": False,
+    "print.headers": False,
+    "print.key": False,
+    "print.value": True,
+}
+_TEXTS: Final = {
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
+NAMES: Final = (*_FLAGS, *_TEXTS)
+_TIMES: Final = {
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+
+
+def line_format(properties: Sequence[str]) -> Callable[[MessageAndMetadata], bytes]:
+    """Return what writes a message as the bytes of a line, from ``KEY=VALUE`` pairs.
+
+    Raises ConfigError for a key that is not in ``NAMES``, or a value that is not true or false.
+    """
+    flags, texts, faults = dict(_FLAGS), dict(_TEXTS), []
+    for pair in properties:
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not equals:
+            faults.append(f"--property {pair!r}: write KEY=VALUE")
+        elif name in flags:
+            if value.strip().lower() not in ("true", "false"):
+                faults.append(f"--property {name}={value}: must be true or false")
+            flags[name] = value.strip().lower() == "true"
+        elif name in texts:
+            texts[name] = value
+        else:
+            faults.append(
+                f"--property {name}: not one of {', '.join(NAMES)}; a key of the consumer's "
+                f"configuration goes into --consumer-property"
+            )
+    if faults:
+        raise ConfigError(faults)
+    bits = {name: text.encode() for name, text in texts.items()}
+    between, end, null = bits["key.separator"], bits["line.separator"], bits["null.literal"]
+    comma = bits["headers.separator"]
+
+    def header(name: str, value: bytes | None) -> bytes:
+        return name.encode(errors="surrogateescape") + b":" + (null if value is None else value)
+
+    def line(message: MessageAndMetadata) -> bytes:
+        cells = []
+        if flags["print.timestamp"]:
+            kind = _TIMES.get(message.timestamp_type)
+            cells.append(f"{kind}:{message.timestamp}".encode() if kind else b"NO_TIMESTAMP")
+        if flags["print.partition"]:
+            cells.append(b"Partition:%d" % message.partition)
+        if flags["print.offset"]:
+            cells.append(b"Offset:%d" % message.offset)
+        if flags["print.headers"]:
+            cells.append(comma.join(header(*pair) for pair in message.headers) or b"NO_HEADERS")
+        if flags["print.key"]:
+            cells.append(null if message.raw_key is None else message.raw_key)
+        if flags["print.value"]:
+            cells.append(null if message.raw_value is None else message.raw_value)
+        return between.join(cells) + end
+
+    return line

@@ -1,0 +1,231 @@
+"""``zkconsumer top``: groups as a table that is drawn again and again. Main thread only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from zkconsumer.admin.describe import GroupRow
+from zkconsumer.admin.text import printable
+from zkconsumer.admin.tools import GroupTools
+from zkconsumer.cli.bootstrap import chosen, either_option
+from zkconsumer.cli.tables import command_config, print_rows, timeout_option
+from zkconsumer.cli.times import duration_option
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Owners = Mapping[tuple[str, int], str]
+
+
+class TopRow(NamedTuple):
+    """One group; ``rate`` is committed messages a second, ``moves`` partitions that have changed
+    hands since the command began."""
+
+    group: str
+    state: str
+    members: int
+    partitions: int
+    unowned: int
+    lag: int | None
+    rate: float | None
+    rebalances: int
+    moves: int
+
+
+class Seen(NamedTuple):
+    """What one look at a group found."""
+
+    state: str
+    members: int
+    rows: Sequence[GroupRow]
+
+
+@dataclass(slots=True)
+class History:
+    """Compares each look at the groups with the one before.
+
+    A rebalance is counted when owners differ from those of the last look, so several between two
+    looks count as one.
+    """
+
+    _owners: dict[str, Owners] = field(default_factory=dict)
+    _committed: dict[str, tuple[float, dict[tuple[str, int], int]]] = field(default_factory=dict)
+    _rebalances: dict[str, int] = field(default_factory=dict)
+    _moves: dict[str, int] = field(default_factory=dict)
+
+    def row(self, group: str, seen: Seen, now: float) -> TopRow:
+        """Take in a look at a group; ``now`` is in seconds of any steady clock."""
+        parts = [
+            (row.topic, row.partition, row)
+            for row in seen.rows
+            if row.topic is not None and row.partition is not None
+        ]
+        owners = {(t, p): row.consumer_id for t, p, row in parts if row.consumer_id is not None}
+        before = self._owners.get(group)
+        if before is not None:
+            moved = sum(1 for key, owner in owners.items() if before.get(key, owner) != owner)
+            moved += sum(1 for key in owners if key not in before)
+            if moved:
+                self._rebalances[group] = self._rebalances.get(group, 0) + 1
+                self._moves[group] = self._moves.get(group, 0) + moved
+        self._owners[group] = owners
+        offsets = {(t, p): row.current_offset for t, p, row in parts}
+        known = {key: offset for key, offset in offsets.items() if offset is not None}
+        rate = None
+        if group in self._committed:
+            at, earlier = self._committed[group]
+            progress = sum(offset - earlier.get(key, offset) for key, offset in known.items())
+            rate = round(progress / max(now - at, 1e-3), 1)
+        self._committed[group] = now, known
+        lags = [row.lag for _, _, row in parts if row.lag is not None]
+        return TopRow(
+            group,
+            seen.state,
+            seen.members,
+            len(parts),
+            len(parts) - len(owners),
+            sum(lags) if lags else None,
+            rate,
+            self._rebalances.get(group, 0),
+            self._moves.get(group, 0),
+        )
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@duration_option("--every", default=2.0, least=0.2, help="How often to read the groups.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Exit after this many tables.  [default: stay until Ctrl-C]",
+)
+@either_option
+@timeout_option
+@command_config
+def top(
+    names: tuple[str, ...],
+    every: float,
+    count: int | None,
+    zookeeper: str | None,
+    bootstrap: str | None,
+    timeout: float,
+    security: SecurityConfig,
+) -> None:
+    """Show groups live: state, members, lag, messages a second, rebalances.
+
+    Without GROUP it shows all groups, those with the most lag first. LAG is the sum over all
+    partitions. RATE is how many messages a second the group has committed since the last table.
+    REBALANCES counts looks at which partitions had changed owners, MOVES those partitions.
+    Where standard output is not a terminal, the tables follow one another.
+    """
+    zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    with ExitStack() as stack:
+        look = _looker(stack, zookeeper, bootstrap, timeout, security)
+        history = History()
+        live = _live(stack)
+        drawn = 0
+        while True:
+            now = time.monotonic()
+            try:
+                found = look(names)
+                rows = [history.row(group, seen, now) for group, seen in found.items()]
+            except ZkConsumerError as error:
+                if drawn == 0:
+                    raise
+                click.echo(f"error: {printable(str(error))}; reading again", err=True)
+            else:
+                rows.sort(key=lambda row: (-(row.lag or 0), row.group))
+                live(rows)
+                drawn += 1
+                if drawn == count:
+                    return
+            time.sleep(max(0.0, now + every - time.monotonic()))
+
+
+def _looker(
+    stack: ExitStack,
+    zookeeper: str | None,
+    bootstrap: str | None,
+    timeout: float,
+    security: SecurityConfig,
+) -> Callable[[Sequence[str]], dict[str, Seen]]:
+    if zookeeper is not None:
+        tools = stack.enter_context(GroupTools(zookeeper, timeout, security, bootstrap))
+
+        def in_zookeeper(names: Sequence[str]) -> dict[str, Seen]:
+            groups = list(names) or tools.group_names()
+            rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
+            for row in tools.describe(groups):
+                rows[row.group].append(row)
+            return {
+                one.group: Seen(one.state, one.members, rows[one.group])
+                for one in tools.states(groups)
+            }
+
+        return in_zookeeper
+    if bootstrap is None:
+        raise click.UsageError(
+            "give --zookeeper for groups in ZooKeeper, or --bootstrap-server for those on brokers"
+        )
+    from zkconsumer.admin.coordinator_groups import CoordinatorGroups
+
+    brokers = stack.enter_context(CoordinatorGroups(bootstrap, timeout, security))
+
+    def on_brokers(names: Sequence[str]) -> dict[str, Seen]:
+        groups = list(names) or brokers.group_names()
+        rows: dict[str, list[GroupRow]] = {group: [] for group in groups}
+        for row in brokers.describe(groups):
+            rows[row.group].append(row)
+        states = brokers.states(groups)
+        return {one.group: Seen(one.state, one.members, rows[one.group]) for one in states}
+
+    return on_brokers
+
+
+def _live(stack: ExitStack) -> Callable[[Sequence[TopRow]], None]:
+    """Return what draws a table: in place on a terminal, below the last one elsewhere."""
+    if not sys.stdout.isatty():
+
+        def follow(rows: Sequence[TopRow]) -> None:
+            print_rows(TopRow._fields, rows, "table")
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+        return follow
+    from rich.live import Live
+
+    live = stack.enter_context(Live(screen=False, auto_refresh=False))
+
+    def draw(rows: Sequence[TopRow]) -> None:
+        live.update(_table(rows), refresh=True)
+
+    return draw
+
+
+def _table(rows: Sequence[TopRow]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False, pad_edge=False)
+    for name in TopRow._fields:
+        table.add_column(
+            name.upper(), justify="left" if name in ("group", "state") else "right", no_wrap=True
+        )
+    for row in rows:
+        style = "" if row.state == "Stable" and not row.unowned else "yellow"
+        cells = [
+            "-" if cell is None else f"{cell:,}" if isinstance(cell, int | float) else str(cell)
+            for cell in row
+        ]
+        table.add_row(*[Text(printable(cell)) for cell in cells], style=style)
+    return table

@@ -1,0 +1,126 @@
+"""``zkconsumer tree``: a group's znodes, once or as they change. The main thread does all of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import click
+
+from zkconsumer.admin.text import printable
+from zkconsumer.admin.tools import GroupTools
+from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.tables import zookeeper_options
+from zkconsumer.cli.times import duration_option
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.core.zookeeper.ops import Node
+from zkconsumer.errors import ZkConsumerError
+
+_LONGEST: Final = 120
+Tree = Mapping[str, Node]
+
+
+@click.command()
+@click.argument("group")
+@click.option("--watch", is_flag=True, help="Stay, and print each change of a znode as a line.")
+@duration_option(
+    "--every",
+    default=0.5,
+    least=0.05,
+    help="With --watch: how often to read the tree. Changes that undo each other in between do not "
+    "show.",
+)
+@duration_option("--seconds", help="With --watch: stop after this time.")
+@zookeeper_options
+def tree(
+    group: str,
+    watch: bool,
+    every: float,
+    seconds: float | None,
+    zookeeper: str,
+    timeout: float,
+    security: SecurityConfig,
+) -> None:
+    """Show the znodes of a group in ZooKeeper, with their data.
+
+    An ephemeral znode is marked with the session that holds it: it vanishes when that session
+    ends. With --watch, lines begin with + (created), - (deleted) or ~ (changed); Ctrl-C ends it.
+    """
+    for option in ("every", "seconds"):
+        if was_typed(option) and not watch:
+            raise click.UsageError(f"--{option} goes with --watch")
+    begun = time.monotonic()
+    with GroupTools(zookeeper, timeout, security) as tools:
+        before: Tree = tools.tree(group)
+        for line in drawn(before):
+            click.echo(line)
+        while watch and (seconds is None or time.monotonic() - begun < seconds):
+            sys.stdout.flush()
+            time.sleep(every)
+            try:
+                now: Tree = tools.tree(group)
+            except ZkConsumerError as error:
+                click.echo(f"{_clock()} {printable(str(error))}; reading again", err=True)
+                continue
+            for line in changes(before, now):
+                click.echo(f"{_clock()} {line}")
+            before = now
+
+
+def drawn(tree: Tree) -> Iterator[str]:
+    """Yield the lines of a drawing; the first is the path of the whole tree."""
+    paths = list(tree)
+    children: dict[str, list[str]] = {}
+    for path in paths[1:]:
+        children.setdefault(path.rpartition("/")[0], []).append(path)
+
+    def below(parent: str, indent: str) -> Iterator[str]:
+        names = sorted(children.get(parent, []), key=_order)
+        for number, path in enumerate(names, 1):
+            last = number == len(names)
+            name = printable(path.rpartition("/")[2])
+            yield f"{indent}{'`-- ' if last else '|-- '}{name}{_content(tree[path])}"
+            yield from below(path, indent + ("    " if last else "|   "))
+
+    if paths:
+        yield printable(paths[0]) + _content(tree[paths[0]])
+        yield from below(paths[0], "")
+
+
+def changes(before: Tree, now: Tree) -> Iterator[str]:
+    """Yield a line for each znode that was created, deleted, or has other data."""
+    for path in sorted({*before, *now}):
+        old, new = before.get(path), now.get(path)
+        shown = printable(path)
+        if new is None:
+            yield f"- {shown}"
+        elif old is None:
+            yield f"+ {shown}{_content(new)}"
+        elif old.stat.czxid != new.stat.czxid:  # deleted and created again between two looks
+            yield f"- {shown}"
+            yield f"+ {shown}{_content(new)}"
+        elif old.data != new.data:
+            yield f"~ {shown}: {_text(old.data)} -> {_text(new.data)}"
+
+
+def _order(path: str) -> tuple[int, str]:
+    name = path.rpartition("/")[2]
+    return (int(name), "") if name.isdecimal() and len(name) < 12 else (-1, name)
+
+
+def _content(node: Node) -> str:
+    text = f": {_text(node.data)}" if node.data else ""
+    owner = node.stat.ephemeral_owner & 0xFFFF_FFFF_FFFF_FFFF
+    return f"{text}  (ephemeral, session {owner:#x})" if owner else text
+
+
+def _text(data: bytes) -> str:
+    text = printable(data.decode(errors="replace"))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(data)} bytes)"
+
+
+def _clock() -> str:
+    return datetime.now().strftime("%H:%M:%S.%f")[:-3]
