@@ -31,10 +31,11 @@ from zkconsumer.core.zookeeper.ops import (
     Node,
     OffsetOp,
     Ok,
+    Pipelined,
     Reply,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.journal.wire import Cost, cost
@@ -278,7 +279,7 @@ class BulkViews:
         return self._memos[key]
 
     def _dry_run(self, command: ScriptCommand, context: ScriptContext) -> _Memo | None:
-        script = script_for(command, context)
+        script = one_by_one(script_for(command, context))
         ops: list[GetMany] = []
         nodes: list[Node | None] = []
         tail: list[ZkOp] = []
@@ -364,7 +365,7 @@ class BulkViews:
                 member.bulk_done(chain.began_us, cost(done, Ok(nodes)), done.paths[0])
             op = loading.script.send(Ok(nodes))
         if chain is not None:
-            assert not isinstance(op, OffsetOp)
+            assert not isinstance(op, OffsetOp | Pipelined), "its operations come one by one"
             sent = chain.began_us + round(served * chain.cycle_us * self.load.slowdown)
             member.send(op, partial(member.step, loading.session, loading.script), sent)
             return
