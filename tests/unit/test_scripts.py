@@ -31,11 +31,11 @@ from zkconsumer.core.zookeeper.ops import (
     StoreOffsets,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts import common
+from zkconsumer.core.zookeeper.scripts import common, view
 from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one, op_bytes, packets
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeSession, FakeZk
 
@@ -700,6 +700,33 @@ def test_a_view_survives_each_lost_answer() -> None:
         assert fact.view == whole.view, (lose, applied)
         bench.send(SetData("/brokers/topics/t", TOPIC), bench.stranger)
         assert bench.seen == ["/brokers/topics/t"], (lose, applied)
+
+
+def test_a_topic_is_decoded_again_only_when_it_was_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of partitions take milliseconds to decode; a topic that has grown is another."""
+    decoded: list[str] = []
+
+    def decode(path: str, data: bytes) -> tuple[int, ...]:
+        decoded.append(path)
+        return decode_topic(path, data)
+
+    monkeypatch.setattr(view, "decode_topic", decode)
+    bench = registered()
+    for path in ("/brokers", "/brokers/topics", "/brokers/ids"):
+        bench.zk.do(Create(path))
+    bench.zk.do(Create("/brokers/topics/t", TOPIC))
+    known = NOTHING
+    for grown, times in ((False, 1), (False, 1), (True, 2)):
+        if grown:
+            bench.zk.do(SetData("/brokers/topics/t", b'{"partitions":{"0":[0],"1":[0]}}'))
+            known = replace(known, topics={})
+        fact, _ = bench.run(commands.LoadView(2, known=known))
+        assert isinstance(fact, events.ViewLoaded)
+        assert fact.view.partitions == {"t": (0, 1) if grown else (0,)}
+        assert len(decoded) == times
+        known = fact.known
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

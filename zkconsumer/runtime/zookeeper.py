@@ -162,7 +162,7 @@ class ZooKeeperCoordination:
         if isinstance(command, commands.Release):
             self._member.data.forget(command.claims)
         number = next(self._numbers)
-        running = Running(command, self._script(command, context), context.session_id)
+        running = Running(command, script_for(command, context), context.session_id)
         self._scripts[number] = running
         self._step(number, running, None)
 
@@ -225,9 +225,6 @@ class ZooKeeperCoordination:
     def _lease(self) -> float:
         """Seconds that the session surely lives without a request of ours."""
         return min(self._session_timeout, self.zk.session_timeout)
-
-    def _script(self, command: Any, context: ScriptContext) -> MemberScript[Event]:
-        return script_for(command, context)
 
     def _answered(self, number: int, position: int, reply: Reply) -> None:
         running = self._scripts.get(number)

@@ -16,7 +16,7 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.cluster import is_of_cluster
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
@@ -270,19 +270,13 @@ class BulkCoordination(ZooKeeperCoordination):
         super().__init__(host, gate, member.spec.session_timeout)
         self._owner = member
         self._bulk = bulk
-        self._expected: MemberScript[Event] | None = None
 
-    def _script(self, command: Any, context: ScriptContext) -> MemberScript[Event]:
-        return one_by_one(super()._script(command, context))
-
-    def _submit(self, number: int, position: int, running: Running, op: ZkOp | OffsetOp) -> None:
-        assert not isinstance(op, OffsetOp), "herds have no offsets in Kafka"
+    def _step(self, number: int, running: Running, reply: Reply | None) -> None:
         member, command, script = self._owner, running.command, running.script
-        if isinstance(command, commands.LoadView) and self._expected is not script:
-            self._expected = script
+        if isinstance(command, commands.LoadView) and reply is None:
             self._bulk.expect(member, command, script)
-        if not self._bulk.takes(member, running.session_id, script, op):
-            super()._submit(number, position, running, op)
+        if reply is None or not self._bulk.takes(member, running, reply):
+            super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
         """Send a script its reply; one of a session that is lost is abandoned."""

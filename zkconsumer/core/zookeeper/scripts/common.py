@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -68,8 +68,9 @@ class ScriptContext:
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
-    have stored. ``protocol`` is ``security.protocol``: which listener of a broker counts.
+    ``expansions`` remembers which topics the members' filters mean, ``decoded`` the partitions that
+    a topic's znode named; ``stored`` counts what commits have stored. ``protocol`` is
+    ``security.protocol``: which listener of a broker counts.
     """
 
     spec: MemberSpec
@@ -77,6 +78,7 @@ class ScriptContext:
     now_ms: Callable[[], int]
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
+    decoded: Mapping[str, tuple[Node, tuple[int, ...]]] = field(default_factory=dict)
     stored: CommitCounts = field(default_factory=CommitCounts)
     protocol: str = "PLAINTEXT"
 

@@ -135,7 +135,7 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[ev
     }
     members = yield from _expanded(ctx, ours, quarantined)
     nodes = yield from _topic_nodes(_topics(ctx, members), {**known.topics, **first.topics})
-    partitions = _partitions(nodes, quarantined)
+    partitions = _partitions(nodes, quarantined, ctx)
     known = Known(broker_nodes, listing, registrations, nodes)
     view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign))
     return events.ViewLoaded(command.token, view, known)
@@ -246,7 +246,7 @@ def _load_view_as_the_jvm(
     if bad := [path for path in quarantined if path.startswith(ids + "/")]:
         raise Refused(Code.OTHER, min(bad))
     nodes = yield from _topic_nodes(_topics(ctx, members), {})
-    partitions = _partitions(nodes, quarantined)
+    partitions = _partitions(nodes, quarantined, ctx)
     return events.ViewLoaded(
         command.token, GroupView(True, brokers, members, quarantined, partitions)
     )
@@ -299,15 +299,20 @@ def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping
 
 
 def _partitions(
-    nodes: Mapping[str, Node], quarantined: dict[str, str]
+    nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> dict[str, tuple[int, ...]]:
-    """Partitions of each topic."""
+    """Partitions of each topic. A znode that was not read again is not decoded again."""
     partitions: dict[str, tuple[int, ...]] = {}
     for topic, node in nodes.items():
+        before, found = ctx.decoded.get(topic, (None, ()))
         try:
-            partitions[topic] = decode_topic(topic_path(topic), node.data)
+            if before is not node:
+                found = decode_topic(topic_path(topic), node.data)
         except ZkConsumerError as fault:
             quarantined[topic_path(topic)] = str(fault)
+        else:
+            partitions[topic] = found
+    ctx.decoded = {topic: (nodes[topic], found) for topic, found in partitions.items()}
     return partitions
 
 
