@@ -26,7 +26,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,7 +50,7 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
 	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \
-	    --ignore=tests/kraft --ignore=tests/secure --ignore=tests/site $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
+	    --ignore=tests/kraft --ignore=tests/secure --ignore=tests/site --ignore=tests/wheels $(patsubst %,--ignore=%,$(COORDINATOR) $(FAULTS) $(FILES))
 
 test-faults: setup ## members and tools on servers and connections that fail
 	$(BIN)/pytest $(BY_FILE) $(FAULTS)
@@ -95,6 +95,10 @@ docs: $(STAMP) ## the documentation site in build/docs, without warnings, dead l
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/docs
 	$(BIN)/pytest tests/site
 	@echo "open build/docs/index.html"
+
+test-wheels: setup ## both wheels built, installed into empty environments and run (ZKC_PYTHONS=all: each CPython found)
+	@$(BIN)/python -m pip install --quiet --group wheels
+	$(BIN)/pytest -n 2 tests/wheels
 
 test-docker: setup ## servers and members in containers; skipped where no Docker engine can be had
 	docker/engine.sh run $(BIN)/pytest tests/docker

@@ -35,6 +35,7 @@ KINDS = {
     "fuzz": "bytes that no honest program has written",
     "kraft": "Kafka 4, which has no ZooKeeper, and the change to it",
     "compiled": "the compiled record decoder, compared with its source",
+    "wheels": "wheels that are built, installed into empty environments and run",
     "site": "the documentation as `make docs` has built it",
     "repo": "promises about the repository itself",
 }

@@ -27,7 +27,7 @@ from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import ConsumerThreadId, Pattern, Subscription, TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.ops import Code, Create, Delete, Failed, Multi, Ok, Reply, SetData
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.view import Assignor, GroupView, MemberSpec, decide
 from zkconsumer.core.zookeeper.znodes import (
@@ -132,7 +132,7 @@ def claim(zk: FakeZk) -> object:
     wanted = {OWNED: ConsumerThreadId("g_a", 0), STORED: ConsumerThreadId("g_a", 1)}
     command = commands.ClaimPartitions(1, epoch=0, wanted=wanted)
     spec = MemberSpec(PATHS, "g_a", OWN["g_a"])
-    script = script_for(command, ScriptContext(spec, 7, lambda: 1))
+    script = one_by_one(script_for(command, ScriptContext(spec, 7, lambda: 1)))
     op = next(script)
     while True:
         reply: Reply

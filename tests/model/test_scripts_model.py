@@ -38,7 +38,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.core.zookeeper.scripts import ownership
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_offset, encode_offset
@@ -141,7 +141,7 @@ class Member:
             case _:
                 command = commands.Release(0, epoch, {TP: self.claim})
                 self.doing = MODEL.RELEASING
-        self.kind, self.script = kind, script_for(command, self.context)
+        self.kind, self.script = kind, one_by_one(script_for(command, self.context))
         self.resume(None)
 
     def resume(self, reply: Reply | None) -> None:

@@ -31,11 +31,11 @@ from zkconsumer.core.zookeeper.ops import (
     StoreOffsets,
     ZkOp,
 )
-from zkconsumer.core.zookeeper.scripts import common
-from zkconsumer.core.zookeeper.scripts.common import ScriptContext, op_bytes, packets
+from zkconsumer.core.zookeeper.scripts import common, view
+from zkconsumer.core.zookeeper.scripts.common import ScriptContext, one_by_one, op_bytes, packets
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
-from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.core.zookeeper.znodes import GroupPaths, decode_topic
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeSession, FakeZk
 
@@ -86,7 +86,7 @@ class Bench:
         The answer to operation ``lose`` gets lost, ``applied`` or not. ``before`` is called with
         each operation that is about to be sent.
         """
-        script = script_for(order, self.context)
+        script = one_by_one(script_for(order, self.context))
         op, count = next(script), 0
         while True:
             before(count, op)
@@ -251,7 +251,8 @@ def with_kafka(
 ) -> events.Event:
     """The fact that ends the script of a member that keeps its offsets in Kafka."""
     spec = replace(bench.context.spec, kafka_storage=True)
-    script = script_for(order, ScriptContext(spec, bench.client.session_id, lambda: 7))
+    context = ScriptContext(spec, bench.client.session_id, lambda: 7)
+    script = one_by_one(script_for(order, context))
     fact = drive(script, lambda op: answer(op) if isinstance(op, OffsetOp) else bench.send(op))
     assert isinstance(fact, events.Event)
     return fact
@@ -366,7 +367,7 @@ def test_commits_are_offsets_that_were_stored(scala: bool) -> None:
     answers = iter((Ok((None, "refused")), Failed(Code.OTHER)))
     for _ in range(2):
         order = commands.Commit(5, 0, {T0: 6, T2: 6}, done.claims)
-        script = script_for(order, bench.context)
+        script = one_by_one(script_for(order, bench.context))
         drive(script, lambda op: next(answers) if isinstance(op, StoreOffsets) else bench.send(op))
     assert (stored.zookeeper, stored.kafka) == (2, 1)
 
@@ -534,7 +535,7 @@ def test_a_znode_in_the_way_is_a_refusal_not_a_loop() -> None:
 def test_an_ended_session_ends_the_script() -> None:
     """Whatever operation hears of it, the order's answer says so."""
     bench = registered()
-    script = script_for(CLAIM, bench.context)
+    script = one_by_one(script_for(CLAIM, bench.context))
     next(script)
     with pytest.raises(StopIteration) as end:
         script.send(Failed(Code.SESSION_EXPIRED))
@@ -639,7 +640,7 @@ def test_each_packet_that_failed_is_sent_again(monkeypatch: pytest.MonkeyPatch) 
                 return Failed(Code.CONNECTION_LOSS)
             return bench.send(op)
 
-        return drive(script_for(order, bench.context), answer)
+        return drive(one_by_one(script_for(order, bench.context)), answer)
 
     claimed = run(CLAIM)
     assert set(claimed.claims) == {T0, T1, T2}
@@ -676,6 +677,56 @@ def test_a_view_watches_what_it_was_made_from() -> None:
     bench.send(SetData("/brokers/topics/t", TOPIC), bench.stranger)
     bench.send(Create("/brokers/ids/0", b"{}", ephemeral=True), bench.stranger)
     assert bench.seen == [PATHS.ids, "/brokers/topics/t", "/brokers/ids"]
+
+
+def test_a_view_survives_each_lost_answer() -> None:
+    """Each read is sent again when the connection was lost, and watches what it read."""
+
+    def make() -> Bench:
+        bench = registered()
+        for path in ("/brokers", "/brokers/topics", "/brokers/ids"):
+            bench.zk.do(Create(path))
+        bench.zk.do(Create("/brokers/ids/0", b'{"host":"b","port":9092}'))
+        bench.zk.do(Create("/brokers/topics/t", TOPIC))
+        return bench
+
+    order = commands.LoadView(2)
+    whole, _ = make().run(order)
+    assert isinstance(whole, events.ViewLoaded)
+    for lose, applied in losses(order, make):
+        bench = make()
+        fact, _ = bench.run(order, lose, applied)
+        assert isinstance(fact, events.ViewLoaded), (lose, applied)
+        assert fact.view == whole.view, (lose, applied)
+        bench.send(SetData("/brokers/topics/t", TOPIC), bench.stranger)
+        assert bench.seen == ["/brokers/topics/t"], (lose, applied)
+
+
+def test_a_topic_is_decoded_again_only_when_it_was_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of partitions take milliseconds to decode; a topic that has grown is another."""
+    decoded: list[str] = []
+
+    def decode(path: str, data: bytes) -> tuple[int, ...]:
+        decoded.append(path)
+        return decode_topic(path, data)
+
+    monkeypatch.setattr(view, "decode_topic", decode)
+    bench = registered()
+    for path in ("/brokers", "/brokers/topics", "/brokers/ids"):
+        bench.zk.do(Create(path))
+    bench.zk.do(Create("/brokers/topics/t", TOPIC))
+    known = NOTHING
+    for grown, times in ((False, 1), (False, 1), (True, 2)):
+        if grown:
+            bench.zk.do(SetData("/brokers/topics/t", b'{"partitions":{"0":[0],"1":[0]}}'))
+            known = replace(known, topics={})
+        fact, _ = bench.run(commands.LoadView(2, known=known))
+        assert isinstance(fact, events.ViewLoaded)
+        assert fact.view.partitions == {"t": (0, 1) if grown else (0,)}
+        assert len(decoded) == times
+        known = fact.known
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

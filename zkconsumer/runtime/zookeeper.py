@@ -8,15 +8,15 @@ operation, so a lost session overtakes a script that is under way.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.ops import OffsetOp, Ok, Pipelined, Reply, SessionEvent, ZkOp
 from zkconsumer.core.zookeeper.scripts.common import CommitCounts, MemberScript, ScriptContext
 from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.states import CLOSING, IDLE, OUTSIDE, State
@@ -65,10 +65,12 @@ class Running:
     command: Any
     script: MemberScript[Event]
     session_id: int
-    op: ZkOp | OffsetOp | None = None
-    """Waits for its answer."""
+    ops: Sequence[ZkOp | OffsetOp] = ()
+    """Wait for their answers."""
+    replies: dict[int, Reply] = field(default_factory=dict)
+    """Those of ``ops`` that have arrived, by position."""
     sent_us: int = 0
-    """When ``op`` was sent, microseconds since 1970."""
+    """When ``ops`` were sent, microseconds since 1970."""
 
 
 def rebalance_counts() -> RebalanceCounts:
@@ -224,14 +226,19 @@ class ZooKeeperCoordination:
         """Seconds that the session surely lives without a request of ours."""
         return min(self._session_timeout, self.zk.session_timeout)
 
-    def _answered(self, number: int, reply: Reply) -> None:
+    def _answered(self, number: int, position: int, reply: Reply) -> None:
         running = self._scripts.get(number)
         if running is None:
             return
-        assert running.op is not None
         if self.observer is not None:
-            attempt = self._member.machine.attempts
-            self.observer.op(running.op, reply, running.sent_us, running.session_id, attempt)
+            op, attempt = running.ops[position], self._member.machine.attempts
+            self.observer.op(op, reply, running.sent_us, running.session_id, attempt)
+        replies = running.replies
+        replies[position] = reply
+        if len(replies) < len(running.ops):
+            return
+        if len(replies) > 1:
+            reply = Ok(tuple(replies[place] for place in range(len(replies))))
         self._step(number, running, reply)
 
     def _step(self, number: int, running: Running, reply: Reply | None) -> None:
@@ -241,13 +248,14 @@ class ZooKeeperCoordination:
             del self._scripts[number]
             self._member.post(end.value)
             return
-        running.op, running.sent_us = op, self._host.wall_us()
+        running.ops = op.ops if isinstance(op, Pipelined) else (op,)
+        running.replies, running.sent_us = {}, self._host.wall_us()
+        for position, one in enumerate(running.ops):
+            self._submit(number, position, running, one)
 
-        self._submit(number, running, op)
-
-    def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
+    def _submit(self, number: int, position: int, running: Running, op: ZkOp | OffsetOp) -> None:
         def answered(reply: Reply) -> None:
-            self._host.post(partial(self._answered, number, reply))
+            self._host.post(partial(self._answered, number, position, reply))
 
         if self.directory is not None and self.directory.takes(op):
             self.directory.submit(op, answered)

@@ -12,7 +12,7 @@ Runs inside kernel events. Only for ensembles without followers and with steady 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -28,9 +28,9 @@ from zkconsumer.core.zookeeper.ops import (
     GetChildren,
     GetData,
     GetMany,
-    Node,
     OffsetOp,
     Ok,
+    Pipelined,
     Reply,
     ZkOp,
 )
@@ -42,6 +42,7 @@ from zkconsumer.sim.kernel import Handle, Kernel
 from zkconsumer.sim.zk import FakeZk, Txn
 
 if TYPE_CHECKING:
+    from zkconsumer.runtime.zookeeper import Running
     from zkconsumer.sim.member import SimMember
 
 
@@ -163,15 +164,15 @@ class _Memo:
     """What a script reads from the first registration on, and what comes of it."""
 
     event: events.ViewLoaded
-    ops: tuple[GetMany, ...]
-    nodes: tuple[Node | None, ...]
-    spent: Cost
+    steps: tuple[tuple[GetMany, ...], ...]
+    """Each is what the script sends together."""
+    replies: tuple[tuple[Reply, ...], ...]
     tail: tuple[ZkOp, ...]
 
     @property
     def reads_each(self) -> int:
-        """Znodes read by each operation."""
-        return len(self.ops[0].paths)
+        """Znodes read by each step."""
+        return sum(len(op.paths) for op in self.steps[0])
 
 
 @dataclass(slots=True, eq=False)
@@ -223,16 +224,19 @@ class BulkViews:
         if loading is not None and loading.chain is not None:
             self.load.end(loading.chain)
 
-    def takes(self, member: SimMember, session: int, script: MemberScript[Event], op: ZkOp) -> bool:
-        """Whether the script's reads from ``op`` on run in bulk; the script then waits."""
+    def takes(self, member: SimMember, running: Running, reply: Reply) -> bool:
+        """Whether the script's reads after ``reply`` run in bulk; the script then waits."""
         loading = self._loading.get(member)
-        if loading is None or loading.script is not script or loading.listed is not None:
+        if loading is None or loading.script is not running.script or loading.listed is not None:
             return False
-        if not isinstance(op, GetChildren) or op.path != self._ids:
+        if not any(map(self._lists, running.ops)):
             return False
-        loading.session = session
-        member.send(op, partial(self._listed, loading))
+        loading.session = running.session_id
+        self._listed(loading, reply)
         return True
+
+    def _lists(self, op: ZkOp | OffsetOp) -> bool:
+        return isinstance(op, GetChildren) and op.path == self._ids
 
     def _listed(self, loading: _Loading, reply: Reply) -> None:
         """The members are listed: begin to read their registrations, unless something changed."""
@@ -247,12 +251,12 @@ class BulkViews:
             member.step(loading.session, loading.script, reply)
             return
         loading.memo = memo
-        if not memo.ops:
+        if not memo.steps:
             self._tail(loading)
             return
         service = memo.reads_each * self.load.read_us
         loading.chain = self.load.start(
-            len(memo.ops),
+            len(memo.steps),
             round_trip + service,
             round_trip // 2 + service,
             partial(self._read, loading),
@@ -279,42 +283,57 @@ class BulkViews:
 
     def _dry_run(self, command: ScriptCommand, context: ScriptContext) -> _Memo | None:
         script = script_for(command, context)
-        ops: list[GetMany] = []
-        nodes: list[Node | None] = []
+        steps: list[tuple[GetMany, ...]] = []
+        replies: list[tuple[Reply, ...]] = []
         tail: list[ZkOp] = []
-        spent: list[Cost] = []
         listed = False
         op = next(script)
         while True:
             assert not isinstance(op, OffsetOp)
-            reply = read_now(self._zk, op)
-            if isinstance(op, GetMany) and op.paths and op.paths[0].startswith(self._below):
-                ops.append(op)
-                nodes += [self._zk.get(path) for path in op.paths]
-                spent.append(cost(op, reply))
+            parts = op.ops if isinstance(op, Pipelined) else (op,)
+            reads = tuple(part for part in parts if isinstance(part, GetMany))
+            answers = tuple(read_now(self._zk, part) for part in parts)
+            if len(reads) == len(parts) and reads[0].paths[0].startswith(self._below):
+                steps.append(reads)
+                replies.append(answers)
             elif listed:
-                tail.append(op)
-            listed = listed or (isinstance(op, GetChildren) and op.path == self._ids)
+                assert len(parts) == 1, "a tail is sent one by one"
+                tail += parts
+            listed = listed or any(map(self._lists, parts))
             try:
-                op = script.send(reply)
+                op = script.send(_whole(answers))
             except StopIteration as end:
                 if not isinstance(end.value, events.ViewLoaded) or not end.value.view.registered:
                     return None
-                total = Cost(*(sum(getattr(c, n) for c in spent) for n in Cost.__slots__))
-                return _Memo(end.value, tuple(ops), tuple(nodes), total, tuple(tail))
+                return _Memo(end.value, tuple(steps), tuple(replies), tuple(tail))
 
     # -- under way
 
     def _read(self, loading: _Loading) -> None:
         """The last registration is read."""
-        member, memo = loading.member, loading.memo
+        memo = loading.memo
         assert memo is not None
         assert loading.chain is not None
-        self.bulk_reads += len(memo.nodes)
-        member.client.counters.reads += len(memo.nodes)
-        member.bulk_done(loading.chain.began_us, memo.spent, memo.ops[0].paths[0])
+        self.bulk_reads += self._count(loading, loading.chain, len(memo.steps))
         loading.chain = None
         self._tail(loading)
+
+    def _count(self, loading: _Loading, chain: Chain, steps: int) -> int:
+        """Count what was read in so many steps: each kind of znode in one sum. How many reads?"""
+        member, memo, reads = loading.member, loading.memo, 0
+        assert memo is not None
+        spent: dict[str, tuple[str, list[Cost]]] = {}
+        for ops, replies in zip(memo.steps[:steps], memo.replies, strict=False):
+            for op, reply in zip(ops, replies, strict=True):
+                reads += len(op.paths)
+                first = op.paths[0]
+                _, costs = spent.setdefault(first.rpartition("/")[0], (first, []))
+                costs.append(cost(op, reply))
+        member.client.counters.reads += reads
+        for path, costs in spent.values():
+            total = Cost(*(sum(getattr(c, n) for c in costs) for n in Cost.__slots__))
+            member.bulk_done(chain.began_us, total, path)
+        return reads
 
     def _tail(self, loading: _Loading) -> None:
         memo, replies = loading.memo, loading.replies
@@ -347,29 +366,38 @@ class BulkViews:
         """What is read has changed: give the script what was read before, and go on one by one."""
         member, memo, chain = loading.member, loading.memo, loading.chain
         assert memo is not None
-        served = len(memo.ops)
+        served = len(memo.steps)
         if chain is not None:
             # Served before this very commit, which has just been applied.
             served = self.load.served(chain)
             self.load.end(chain)
+            self._count(loading, chain, served)
         assert loading.listed is not None
         op = loading.script.send(loading.listed)
-        position = 0
-        for done in memo.ops[:served]:
-            nodes = memo.nodes[position : position + len(done.paths)]
-            position += len(done.paths)
-            if chain is not None:
-                # Not counted yet.
-                member.client.counters.reads += len(nodes)
-                member.bulk_done(chain.began_us, cost(done, Ok(nodes)), done.paths[0])
-            op = loading.script.send(Ok(nodes))
+        for answers in memo.replies[:served]:
+            op = loading.script.send(_whole(answers))
         if chain is not None:
             assert not isinstance(op, OffsetOp)
             sent = chain.began_us + round(served * chain.cycle_us * self.load.slowdown)
-            member.send(op, partial(member.step, loading.session, loading.script), sent)
+            parts = op.ops if isinstance(op, Pipelined) else (op,)
+            found: dict[int, Reply] = {}
+
+            def answered(place: int, reply: Reply) -> None:
+                found[place] = reply
+                if len(found) == len(parts):
+                    whole = _whole([found[place] for place in range(len(parts))])
+                    member.step(loading.session, loading.script, whole)
+
+            for place, part in enumerate(parts):
+                member.send(part, partial(answered, place), sent)
             return
         for reply in loading.replies:
             loading.script.send(reply)  # then the answer under way goes to the script
+
+
+def _whole(replies: Sequence[Reply]) -> Reply:
+    """What a script is sent that has sent these operations together."""
+    return Ok(tuple(replies)) if len(replies) > 1 else replies[0]
 
 
 __all__ = ["BulkViews", "Load", "read_now"]

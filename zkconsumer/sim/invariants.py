@@ -163,6 +163,8 @@ class Observer:
     #: Session that owns the partition's owner znode, as committed.
     owners: dict[TopicPartition, int] = field(default_factory=dict)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
+    #: Offsets in Kafka, where ZooKeeper has them as well.
+    in_kafka_too: dict[TopicPartition, int] = field(default_factory=dict)
     #: The first offset above all that were delivered.
     delivered_below: dict[TopicPartition, int] = field(default_factory=dict)
     deliveries: int = 0
@@ -253,6 +255,13 @@ class Observer:
         broken = None if self.records is None else self.records.committed(tp, after)
         if broken is not None:
             self.note(broken[0], at, by, f"{broken[1]}, by {by}")
+
+    def stored(self, tp: TopicPartition) -> int:
+        """What a claim would read: with two stores the larger offset; -1 for none.
+
+        Only ZooKeeper refuses what a former owner commits late, so Kafka may have the larger one.
+        """
+        return max(self.committed.get(tp, -1), self.in_kafka_too.get(tp, -1))
 
     def reset(self, tp: TopicPartition, member: str) -> None:
         """``auto.offset.reset`` chose a position in place of one that is out of range."""

@@ -16,8 +16,8 @@ from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.cluster import is_of_cluster
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
-from zkconsumer.core.zookeeper.ops import OffsetOp, Reply, SessionEvent, ZkOp
-from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext
+from zkconsumer.core.zookeeper.ops import Reply, SessionEvent, ZkOp
+from zkconsumer.core.zookeeper.scripts.common import MemberScript, ScriptContext, one_by_one
 from zkconsumer.core.zookeeper.scripts.table import ScriptCommand, script_for
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.journal.recorder import MemberObserver
@@ -270,16 +270,13 @@ class BulkCoordination(ZooKeeperCoordination):
         super().__init__(host, gate, member.spec.session_timeout)
         self._owner = member
         self._bulk = bulk
-        self._expected: MemberScript[Event] | None = None
 
-    def _submit(self, number: int, running: Running, op: ZkOp | OffsetOp) -> None:
-        assert not isinstance(op, OffsetOp), "herds have no offsets in Kafka"
+    def _step(self, number: int, running: Running, reply: Reply | None) -> None:
         member, command, script = self._owner, running.command, running.script
-        if isinstance(command, commands.LoadView) and self._expected is not script:
-            self._expected = script
+        if isinstance(command, commands.LoadView) and reply is None:
             self._bulk.expect(member, command, script)
-        if not self._bulk.takes(member, running.session_id, script, op):
-            super()._submit(number, running, op)
+        if reply is None or not self._bulk.takes(member, running, reply):
+            super()._step(number, running, reply)
 
     def step(self, session: int, script: MemberScript[Event], reply: Reply | None) -> None:
         """Send a script its reply; one of a session that is lost is abandoned."""
@@ -301,7 +298,7 @@ class BulkCoordination(ZooKeeperCoordination):
 
 def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event:
     """Run a script that only reads against the committed state, at once and without a session."""
-    script = script_for(command, context)
+    script = one_by_one(script_for(command, context))
     op = next(script)
     while True:
         try:

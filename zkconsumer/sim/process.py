@@ -93,7 +93,7 @@ class SimListener:
     def _check_stored(self, positions: Mapping[TopicPartition, int]) -> None:
         if isinstance(self._plane, WholePlane) and not self._plane.observer.legacy_sessions:
             for tp, position in positions.items():
-                stored = self._plane.observer.committed.get(tp, -1)
+                stored = self._plane.observer.stored(tp)
                 if stored < position:
                     self._plane.broken("commit_stores", f"{tp}: {stored} in place of {position}")
 

@@ -207,7 +207,9 @@ class World:
         if self.history is not None:
             self.history.append(f"{self.kernel.now_us} stored {tp} {before} {after} by {by}")
         observer = self.observer
-        if not self.dual:  # else ZooKeeper has the same, and refuses what must not be
+        if self.dual:  # ZooKeeper has the same, and refuses what must not be
+            observer.in_kafka_too[tp] = after
+        else:
             observer.offset_changed(self.kernel.now, tp, before, after, by, fenced=False)
 
     # -- at rest

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.bench.speed.groups import Groups
@@ -15,6 +15,7 @@ from zkconsumer.testing import LocalCluster
 
 Figure = tuple[str, str, str, float]
 """Case, reader, figure, value."""
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,17 @@ def fill(cluster: LocalCluster, case: Case) -> None:
         raise RuntimeError(f"{case.topic} is not filled")
 
 
-def throughput(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Iterator[Figure]:
+def throughput(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
     """Messages and CPU seconds, memory at the end, and the time from start to first message."""
+    cases = [replace(case, messages=int(case.messages * scale)) for case in CASES]
     filled = set()
-    for case in CASES:
+    for case in cases:
         if case.topic not in filled:
             say(f"fill {case.topic}")
             fill(cluster, case)
             filled.add(case.topic)
     for turn in range(rounds):
-        for case in CASES:
+        for case in cases:
             chosen = [BY_NAME[name] for name in case.readers]
             chosen = [r for r in chosen if case.codec in r.codecs]
             shift = turn * 5 % len(chosen)
@@ -133,7 +135,7 @@ LATENCY = (
 LATENCY_S = 6
 
 
-def latency(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Iterator[Figure]:
+def latency(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
     """Milliseconds from sending to delivery, at 1,000 messages a second."""
     cluster.create_topic("latency", 4)
     argv = [sys.executable, str(Path(__file__).with_name("sender.py")), cluster.bootstrap]
@@ -151,7 +153,7 @@ def latency(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> I
         sender.wait()
 
 
-def idle(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Iterator[Figure]:
+def idle(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
     """Memory and CPU time of a member that has 1,000 partitions and nothing to read."""
     cluster.create_topic("idle", 1000)
     chosen: list[Reader] = [
@@ -167,7 +169,7 @@ def idle(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Iter
             yield "1,000 partitions", reader.name, "MiB", found["rss"] / 1024
 
 
-def groups(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> Iterator[Figure]:
+def groups(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
     """Seconds until every partition has an owner again; commits of 1,000 partitions."""
     with Groups(cluster) as bench:
         for turn in range(rounds):
@@ -176,7 +178,8 @@ def groups(cluster: LocalCluster, rounds: int, say: Callable[[str], None]) -> It
                 yield case, reader, figure, value
 
 
-Part = Callable[[LocalCluster, int, Callable[[str], None]], Iterator[Figure]]
+Part = Callable[[LocalCluster, int, Say, float], Iterator[Figure]]
+"""Servers, rounds, how to print progress, and how much of its messages the throughput reads."""
 PARTS: dict[str, tuple[Part, float]] = {
     "throughput": (throughput, 200.0),
     "latency": (latency, 100.0),

@@ -5,6 +5,7 @@ The first eight bytes of a value are the time it was sent, in nanoseconds since 
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
@@ -12,7 +13,8 @@ from confluent_kafka import Producer
 
 
 def main() -> None:
-    """Send."""
+    """Send. Ctrl-C is for the bench, which then kills this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     bootstrap, topic, rate = sys.argv[1], sys.argv[2], int(sys.argv[3])
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
     step = 1 / rate

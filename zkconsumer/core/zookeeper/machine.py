@@ -445,9 +445,8 @@ class RebalanceMachine(Committing):
 
     def _finish(self) -> None:
         if self.blocked:
-            one_each: dict[str, TopicPartition] = {}
-            for tp, text in sorted(self.blocked.items()):
-                one_each.setdefault(_consumer_of(text), tp)
+            # The last one of each blocker: they are released in order, so all are free by then.
+            one_each = {_consumer_of(text): tp for tp, text in sorted(self.blocked.items())}
             token = self._await(State.WATCHING)
             self._emit(commands.WatchBlockers(token, frozenset(one_each.values())))
         else:

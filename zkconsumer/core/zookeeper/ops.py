@@ -1,8 +1,8 @@
 """The operations that scripts yield, and the replies they get. Data only.
 
-A script is a generator: it yields one ``ZkOp`` at a time and is sent one ``Reply``. The live driver
-(``zkconsumer.zk.driver``) and the simulator (``zkconsumer.sim.zk``) carry out the same objects, so
-both interleave op for op. All paths are relative to the chroot.
+A script is a generator: it yields one ``ZkOp``, or several as ``Pipelined``, and is sent one
+``Reply``. The live driver (``zkconsumer.zk.driver``) and the simulator (``zkconsumer.sim.zk``)
+carry out the same objects, so both interleave op for op. All paths are relative to the chroot.
 """
 
 from __future__ import annotations
@@ -199,6 +199,18 @@ ZkOp = (
 
 
 @dataclass(frozen=True, slots=True)
+class Pipelined:
+    """Operations that are sent one after the other without waiting for answers in between.
+
+    ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
+    follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
+    fails on its own. Drivers never see this: whoever runs the script sends the parts.
+    """
+
+    ops: tuple[ZkOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FetchOffsets:
     """Read offsets that the group has stored in Kafka. Not an operation of ZooKeeper.
 
@@ -231,6 +243,7 @@ Value = (
     | tuple[Node | None, ...]
     | tuple[tuple[str, ...] | None, ...]
     | tuple[Stat | None, ...]
+    | tuple["Ok | Failed", ...]
 )
 
 

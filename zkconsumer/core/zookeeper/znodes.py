@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
@@ -326,7 +325,7 @@ def _parse_object(path: str, data: bytes, limit: int, *, retry: bool = False) ->
         _refuse(path, f"is not JSON: {_short(data)}")
     if not isinstance(document, dict):
         _refuse(path, "is not a JSON object")
-    if any(depth > MAX_DEPTH for depth in _depths(document)):
+    if _is_too_deep(document):
         _refuse(path, f"is nested deeper than {MAX_DEPTH} levels")
     return document
 
@@ -348,15 +347,19 @@ def _no_constant(name: str) -> NoReturn:
 _JSON = json.JSONDecoder(parse_int=_parse_int, parse_constant=_no_constant)
 
 
-def _depths(document: object) -> Iterator[int]:
-    """Yield the depth of every container, without recursion."""
-    waiting = [(document, 1)]
-    while waiting:
-        value, depth = waiting.pop()
-        if isinstance(value, dict | list):
-            yield depth
-            inner = value.values() if isinstance(value, dict) else value
-            waiting.extend((child, depth + 1) for child in inner)
+def _is_too_deep(document: object) -> bool:
+    """Whether containers are nested deeper than ``MAX_DEPTH``, without recursion."""
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)  # type: ignore[attr-defined]
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _endpoint(path: str, broker_id: int, host: str, port: int) -> BrokerEndpoint:

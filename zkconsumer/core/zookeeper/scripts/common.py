@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from zkconsumer.core.zookeeper.ops import (
     Node,
     OffsetOp,
     Ok,
+    Pipelined,
     Reply,
     SetData,
     ZkOp,
@@ -25,8 +26,8 @@ from zkconsumer.core.zookeeper.view import MemberSpec
 
 T = TypeVar("T")
 Script = Generator[ZkOp, Reply, T]
-#: A script that may also read and write offsets in Kafka.
-MemberScript = Generator[ZkOp | OffsetOp, Reply, T]
+#: A member's script, which may also send operations together, and use offsets in Kafka.
+MemberScript = Generator[ZkOp | OffsetOp | Pipelined, Reply, T]
 
 #: Bytes of one multi. The server refuses requests above ``jute.maxbuffer`` (1 MiB by default).
 PACKET_BYTES = 256 * 1024
@@ -67,8 +68,9 @@ class ScriptContext:
 
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
-    ``expansions`` remembers which topics the members' filters mean; ``stored`` counts what commits
-    have stored. ``protocol`` is ``security.protocol``: which listener of a broker counts.
+    ``expansions`` remembers which topics the members' filters mean, ``decoded`` the partitions that
+    a topic's znode named; ``stored`` counts what commits have stored. ``protocol`` is
+    ``security.protocol``: which listener of a broker counts.
     """
 
     spec: MemberSpec
@@ -76,6 +78,7 @@ class ScriptContext:
     now_ms: Callable[[], int]
     known_paths: set[str] = field(default_factory=set)
     expansions: Expansions = field(default_factory=Expansions)
+    decoded: Mapping[str, tuple[Node, tuple[int, ...]]] = field(default_factory=dict)
     stored: CommitCounts = field(default_factory=CommitCounts)
     protocol: str = "PLAINTEXT"
 
@@ -100,6 +103,11 @@ def attempt(op: ZkOp) -> Script[Reply]:
     Raises ``SessionGone`` or ``Refused``.
     """
     reply = yield op
+    _look_for_refusal(op, reply)
+    return reply
+
+
+def _look_for_refusal(op: ZkOp, reply: Reply) -> None:
     if isinstance(reply, Failed):
         if reply.code is Code.SESSION_EXPIRED:
             raise SessionGone
@@ -109,7 +117,40 @@ def attempt(op: ZkOp) -> Script[Reply]:
                 raise _refused(reply, op.paths[index])
             culprit = op.ops[index] if isinstance(op, Multi) and index < len(op.ops) else op
             raise _refused(reply, path_of(culprit))
-    return reply
+
+
+def attempt_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
+    """Run ``ops`` once, together: in this order, in one round trip. See ``attempt``."""
+    if not ops:
+        return []
+    if len(ops) == 1:
+        single = yield from attempt(ops[0])
+        return [single]
+    reply = yield Pipelined(tuple(ops))
+    assert isinstance(reply, Ok)
+    assert isinstance(reply.value, tuple)
+    replies: list[Reply] = list(reply.value)  # type: ignore[arg-type]
+    for op, one in zip(ops, replies, strict=True):
+        _look_for_refusal(op, one)
+    return replies
+
+
+def one_by_one(script: MemberScript[T]) -> Generator[ZkOp | OffsetOp, Reply, T]:
+    """The same script for one that carries out a single operation at a time."""
+    reply: Reply | None = None
+    while True:
+        try:
+            op = next(script) if reply is None else script.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if isinstance(op, Pipelined):
+            replies: list[Reply] = []
+            for part in op.ops:
+                replies.append((yield part))
+            reply = Ok(tuple(replies))
+        else:
+            reply = yield op
 
 
 def read(op: ZkOp) -> Script[Reply]:
@@ -120,24 +161,39 @@ def read(op: ZkOp) -> Script[Reply]:
             return reply
 
 
+def read_all(ops: Sequence[ZkOp]) -> MemberScript[list[Reply]]:
+    """Run reads together, and again those that a lost connection leaves without an answer."""
+    replies = yield from attempt_all(ops)
+    for index, reply in enumerate(replies):
+        if isinstance(reply, Failed) and reply.code is Code.CONNECTION_LOSS:
+            replies[index] = yield from read(ops[index])
+    return replies
+
+
 def read_many(paths: Iterable[str], watch: bool = False) -> Script[list[Node | None]]:
     """Read many znodes, ``None`` for each that does not exist, in batches bounded by size."""
     nodes: list[Node | None] = []
+    for batch in batches(paths, watch):
+        nodes += nodes_of((yield from read(batch)))
+    return nodes
+
+
+def batches(paths: Iterable[str], watch: bool = False) -> Iterator[GetMany]:
+    """Reads of ``paths``, each bounded by size."""
     batch: list[str] = []
     size = 0
     for path in paths:
         if batch and (len(batch) == READ_BATCH or size + len(path) > PACKET_BYTES):
-            nodes += yield from _read_batch(batch, watch)
+            yield GetMany(tuple(batch), watch)
             batch, size = [], 0
         batch.append(path)
         size += len(path)
     if batch:
-        nodes += yield from _read_batch(batch, watch)
-    return nodes
+        yield GetMany(tuple(batch), watch)
 
 
-def _read_batch(paths: list[str], watch: bool) -> Script[list[Node | None]]:
-    reply = yield from read(GetMany(tuple(paths), watch))
+def nodes_of(reply: Reply) -> list[Node | None]:
+    """The znodes in the answer to a ``GetMany``."""
     assert isinstance(reply, Ok)
     assert isinstance(reply.value, tuple)
     return [node if isinstance(node, Node) else None for node in reply.value]
@@ -198,9 +254,14 @@ __all__ = [
     "ScriptContext",
     "SessionGone",
     "attempt",
+    "attempt_all",
+    "batches",
     "ensure_path",
+    "nodes_of",
+    "one_by_one",
     "packets",
     "path_of",
     "read",
+    "read_all",
     "read_many",
 ]

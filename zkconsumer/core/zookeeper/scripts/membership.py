@@ -13,14 +13,17 @@ from zkconsumer.core.zookeeper.ops import (
     Multi,
     MultiOp,
     Ok,
+    Reply,
     SetData,
     Stat,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
     Refused,
     Script,
     ScriptContext,
     attempt,
+    attempt_all,
     ensure_path,
     read,
 )
@@ -29,14 +32,16 @@ from zkconsumer.core.zookeeper.znodes import encode_registration
 
 def register(
     command: commands.Register, ctx: ScriptContext
-) -> Script[events.Registered | events.RegistrationRefused]:
+) -> MemberScript[events.Registered | events.RegistrationRefused]:
     """Create the registration and bring it to version ``epoch``, in one multi.
+
+    Most groups exist already, so the parents are created only when they turn out to be missing.
 
     The data's timestamp is the moment of registration (Scala 1.1.1 ZookeeperConsumerConnector
     ``registerConsumerInZK``). Then the session that owns the znode decides, also after success: a
     request that the client library sent in a session this member does not know of yet would make
-    the check of the registration pass in the wrong session. (The ``scala`` profile looks only when
-    the znode was there already, as the JVM does.)
+    the check of the registration pass in the wrong session. The look travels behind the request.
+    (The ``scala`` profile looks only when the znode was there already, as the JVM does.)
     """
     spec = ctx.spec
     path = spec.paths.member(spec.consumer_id)
@@ -45,16 +50,24 @@ def register(
     # DEVIATION-13: the JVM's registration keeps version 0.
     ops: list[MultiOp] = [create]
     ops += [SetData(path, data, version) for version in range(command.epoch)]
-    yield from ensure_path(ctx.known_paths, spec.paths.ids)
+    request = Multi(tuple(ops)) if command.epoch else create
+    look = Exists(path)
+    if spec.scala:
+        yield from ensure_path(ctx.known_paths, spec.paths.ids)
     while True:
-        reply = yield from attempt(Multi(tuple(ops)) if command.epoch else create)
-        if isinstance(reply, Ok) and spec.scala:
-            return events.Registered(command.token)
+        if spec.scala:
+            reply = yield from attempt(request)
+            if isinstance(reply, Ok):
+                return events.Registered(command.token)
+            found: Reply = Failed(Code.CONNECTION_LOSS)  # not looked yet
+        else:
+            reply, found = yield from attempt_all([request, look])
         if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
             ctx.known_paths.clear()
             yield from ensure_path(ctx.known_paths, spec.paths.ids)
         elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
-            found = yield from read(Exists(path))
+            if isinstance(found, Failed):
+                found = yield from read(look)
             stat = found.value if isinstance(found, Ok) else None
             if not isinstance(stat, Stat):
                 continue

@@ -19,21 +19,24 @@ from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
     Delete,
-    Failed,
     Multi,
     MultiOp,
     Node,
     Ok,
-    Reply,
     SetData,
     Stat,
 )
 from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
     Script,
     ScriptContext,
     attempt,
+    attempt_all,
+    batches,
     ensure_path,
+    nodes_of,
     packets,
+    read_all,
     read_many,
 )
 from zkconsumer.core.zookeeper.znodes import decode_offset, encode_offset
@@ -56,7 +59,7 @@ def stored_offset(path: str, node: Node) -> int | None:
 
 def read_owner_and_offset(
     ctx: ScriptContext, partitions: Iterable[TopicPartition]
-) -> Script[dict[TopicPartition, tuple[Node | None, Node | None]]]:
+) -> MemberScript[dict[TopicPartition, tuple[Node | None, Node | None]]]:
     """Owner and offset znode of each partition; the offset is read first.
 
     So an owner seen to be ours was ours after the offset's version was read, and whoever claims
@@ -64,9 +67,9 @@ def read_owner_and_offset(
     """
     wanted = list(partitions)
     paths = ctx.spec.paths
-    nodes = yield from read_many(
-        path for tp in wanted for path in (paths.offset(tp), paths.owner(tp))
-    )
+    pairs = (path for tp in wanted for path in (paths.offset(tp), paths.owner(tp)))
+    replies = yield from read_all(list(batches(pairs)))
+    nodes = [node for reply in replies for node in nodes_of(reply)]
     return {tp: (nodes[2 * i + 1], nodes[2 * i]) for i, tp in enumerate(wanted)}
 
 
@@ -82,6 +85,8 @@ class _Claiming:
         self.blocked: dict[TopicPartition, str] = {}
         self.broken: dict[TopicPartition, str] = {}
         self.unregistered = False
+        #: Offsets as they were after the partition was won.
+        self.looked: dict[TopicPartition, Node | None] = {}
 
     def operations(
         self, tp: TopicPartition, owner: Node | None, offset: Node | None
@@ -120,16 +125,15 @@ class _Claiming:
             self.claims[tp] = Claim(self.wanted[tp], last.version, committed)
 
 
-def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[events.Claimed]:
+def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
     """Claim what is free; say who blocks the rest. Each partition is won or not on its own.
 
     Owner znode and offset are read first, then packets of partitions are claimed in one multi
     each. When a packet fails, what is left of it is read again: the reads decide, so a lost answer,
-    a lost race and a changed offset need no cases of their own.
+    a lost race and a changed offset need no cases of their own. The packets are sent together, and
+    behind them the look that ``_touch_new_offsets`` needs.
     """
     state = _Claiming(command, ctx)
-    for topic in sorted({tp.topic for tp in command.wanted}):
-        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
     todo = sorted(command.wanted)
     while todo and not state.unregistered:
         seen = yield from read_owner_and_offset(ctx, todo)
@@ -141,11 +145,16 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
                 state.won(tp, None, None)
             elif ops is not None:
                 prepared.append((tp, ops))
+        ctx.known_paths.update(
+            ctx.spec.paths.owners_topic(tp.topic) for tp, (owner, _) in seen.items() if owner
+        )
+        yield from _ensure_owners(ctx, (tp for tp, _ in prepared))
+        new = [tp for tp, (_, offset) in seen.items() if offset is None and tp not in state.blocked]
+        looks = list(batches(state.paths.offset(tp) for tp in new))
         # DEVIATION-02: the JVM creates owner znodes one by one; one conflict undoes them all.
-        for packet in packets(prepared):
-            if state.unregistered:
-                break
-            reply = yield from _submit(ctx, state.check, packet)
+        sent = list(packets(prepared))
+        replies = yield from attempt_all([*(_multi(state.check, one) for one in sent), *looks])
+        for packet, reply in zip(sent, replies, strict=False):
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
                 position = 1
@@ -157,9 +166,13 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
             else:
                 if reply.code is Code.NO_NODE:
                     ctx.known_paths.clear()
-                    for topic in sorted({tp.topic for tp in packet}):
-                        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
+                    yield from _ensure_owners(ctx, packet)
                 todo += packet
+        looked = replies[len(sent) :]
+        if all(isinstance(reply, Ok) for reply in looked):
+            nodes = [node for reply in looked for node in nodes_of(reply)]
+            found = zip(new, nodes, strict=True)
+            state.looked |= {tp: node for tp, node in found if tp in state.claims}
     if not state.unregistered:
         yield from _touch_new_offsets(state)
     return events.Claimed(
@@ -167,14 +180,14 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> Script[event
     )
 
 
-def _submit(
-    ctx: ScriptContext, check: Check, packet: Mapping[TopicPartition, list[MultiOp]]
-) -> Script[Ok | Failed]:
-    ops: list[MultiOp] = [check]
-    for packet_ops in packet.values():
-        ops += packet_ops
-    reply: Reply = yield from attempt(Multi(tuple(ops)))
-    return reply
+def _ensure_owners(ctx: ScriptContext, partitions: Iterable[TopicPartition]) -> Script[None]:
+    """Create the parents of owner znodes that are not known to exist."""
+    for topic in sorted({tp.topic for tp in partitions}):
+        yield from ensure_path(ctx.known_paths, ctx.spec.paths.owners_topic(topic))
+
+
+def _multi(check: Check, packet: Mapping[TopicPartition, list[MultiOp]]) -> Multi:
+    return Multi((check, *(op for ops in packet.values() for op in ops)))
 
 
 def _touch_new_offsets(state: _Claiming) -> Script[None]:
@@ -185,8 +198,10 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
     """
     missing = [tp for tp, claim_ in state.claims.items() if claim_.version is None]
     while missing:
-        seen = yield from read_many([state.paths.offset(tp) for tp in missing])
-        found = {tp: node for tp, node in zip(missing, seen, strict=True) if node is not None}
+        again = [tp for tp in missing if tp not in state.looked]
+        seen = yield from read_many([state.paths.offset(tp) for tp in again])
+        state.looked.update(zip(again, seen, strict=True))
+        found = {tp: node for tp in missing if (node := state.looked.pop(tp)) is not None}
         missing = []
         for tp, node in found.items():
             path = state.paths.offset(tp)
@@ -196,9 +211,8 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
                 state.broken[tp] = str(fault)
                 del state.claims[tp]
                 continue
-            reply = yield from _submit(
-                state.ctx, state.check, {tp: [SetData(path, node.data, node.stat.version)]}
-            )
+            change = SetData(path, node.data, node.stat.version)
+            reply = yield from attempt(_multi(state.check, {tp: [change]}))
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
                 stat = reply.value[1]
@@ -211,7 +225,7 @@ def _touch_new_offsets(state: _Claiming) -> Script[None]:
                 missing.append(tp)
 
 
-def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Released]:
+def release(command: commands.Release, ctx: ScriptContext) -> MemberScript[events.Released]:
     """Delete owner znodes of this session.
 
     Only the session that made an ephemeral znode ends it, so looking at its owner first and
@@ -238,8 +252,9 @@ def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Rele
                 current = Check(ctx.spec.paths.offset(tp), offset.stat.version)
                 prepared.append((tp, (current, delete)))
         todo = []
-        for packet in packets(prepared):
-            reply = yield from _submit(ctx, check, packet)
+        sent = list(packets(prepared))
+        replies = yield from attempt_all([_multi(check, packet) for packet in sent])
+        for packet, reply in zip(sent, replies, strict=True):
             if isinstance(reply, Ok):
                 continue
             if reply.index == 0 and reply.code in (Code.NO_NODE, Code.BAD_VERSION):
@@ -249,7 +264,7 @@ def release(command: commands.Release, ctx: ScriptContext) -> Script[events.Rele
     return events.Released(command.token, frozenset(foreign), unregistered)
 
 
-def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Committed]:
+def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
     """Store positions by compare-and-set; nothing is ever lowered.
 
     A refused version means that another process wrote. While the owner znode is still ours that was
@@ -315,8 +330,9 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> Script[events.Commit
         for tp, nodes in (yield from read_owner_and_offset(ctx, suspects)).items():
             look_again(tp, *nodes)
         suspects = []
-        for packet in packets((tp, operation(tp)) for tp in sorted(todo)):
-            reply = yield from _submit(ctx, check, packet)
+        sent = list(packets((tp, operation(tp)) for tp in sorted(todo)))
+        replies = yield from attempt_all([_multi(check, packet) for packet in sent])
+        for packet, reply in zip(sent, replies, strict=True):
             if isinstance(reply, Ok):
                 assert isinstance(reply.value, tuple)
                 ctx.stored.zookeeper += len(packet)

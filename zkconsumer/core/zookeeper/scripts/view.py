@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.commands import Scope
 from zkconsumer.core.zookeeper.known import Known
-from zkconsumer.core.zookeeper.ops import Code, Exists, GetChildren, GetData, Listing, Node, Ok
-from zkconsumer.core.zookeeper.scripts.common import Refused, Script, ScriptContext, read, read_many
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Exists,
+    GetChildren,
+    GetData,
+    Listing,
+    Node,
+    Ok,
+    Reply,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
+    Refused,
+    Script,
+    ScriptContext,
+    batches,
+    nodes_of,
+    read,
+    read_all,
+    read_many,
+)
 from zkconsumer.core.zookeeper.view import GroupView
 from zkconsumer.core.zookeeper.znodes import (
     BROKER_IDS,
@@ -26,10 +46,13 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import ZkConsumerError, ZnodeFormatError
 
 
-def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
-    """The answer to ``op``; when the path is missing its creation is watched instead."""
+def _listed(op: GetChildren, reply: Reply | None = None) -> Script[tuple[str, ...] | Listing]:
+    """The answer to ``op``; when the path is missing its creation is watched instead.
+
+    ``reply``: the answer, if it is here already.
+    """
     while True:
-        reply = yield from read(op)
+        reply = reply or (yield from read(op))
         if isinstance(reply, Ok):
             assert isinstance(reply.value, tuple | Listing)
             return reply.value  # type: ignore[return-value]
@@ -38,6 +61,7 @@ def _listed(op: GetChildren) -> Script[tuple[str, ...] | Listing]:
         found = yield from read(Exists(op.path, watch=True))
         if isinstance(found, Ok) and found.value is None:
             break
+        reply = None
     return Listing((), 0, 0) if op.counted else ()
 
 
@@ -48,10 +72,13 @@ def _children(path: str) -> Script[tuple[str, ...]]:
     return names
 
 
+def _broker_names(listed: Iterable[str]) -> list[str]:
+    return [name for name in sorted(listed) if child_number(name) is not None]
+
+
 def _broker_nodes(ctx: ScriptContext) -> Script[dict[str, Node]]:
     """Znodes of the brokers, by name; their list is watched."""
-    listed = sorted((yield from _children(BROKER_IDS)))
-    names = [name for name in listed if child_number(name) is not None]
+    names = _broker_names((yield from _children(BROKER_IDS)))
     paths = [broker_path(int(name)) for name in names]
     nodes: list[Node | None] = []
     if ctx.spec.scala:
@@ -81,21 +108,20 @@ def load_brokers(command: commands.LoadBrokers, ctx: ScriptContext) -> Script[ev
     return events.BrokersLoaded(command.token, _endpoints(nodes, {}, ctx))
 
 
-def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.ViewLoaded]:
+def load_view(command: commands.LoadView, ctx: ScriptContext) -> MemberScript[events.ViewLoaded]:
     """Read the group: brokers, members, their registrations, topics; but for what is known.
 
-    Reads that do not depend on each other are pipelined. A member whose registration has vanished
-    between listing and reading has left; the watch on the list tells about it.
+    Reads that do not depend on each other are sent together: first the lists and the own topics,
+    then what is listed. A member whose registration has vanished between listing and reading has
+    left; the watch on the list tells about it.
     """
     if ctx.spec.scala:
         return (yield from _load_view_as_the_jvm(command, ctx))
     spec, known = ctx.spec, command.known
     quarantined: dict[str, str] = {}
-    broker_nodes = known.brokers or (yield from _broker_nodes(ctx))
-    brokers = _endpoints(broker_nodes, quarantined, ctx)
-    listing = yield from _listed(GetChildren(spec.paths.ids, True, True))
-    assert isinstance(listing, Listing)
-    registrations = yield from _registrations(known, listing, spec.paths.ids)
+    first = yield from _lists(known, ctx)
+    broker_nodes, registrations = yield from _what_is_listed(known, first, ctx)
+    brokers, listing = _endpoints(broker_nodes, quarantined, ctx), first.listing
     if not _is_own(registrations.get(spec.consumer_id), ctx, command.epoch):
         known = replace(known, brokers=broker_nodes, listing=listing, registrations=registrations)
         return events.ViewLoaded(
@@ -108,8 +134,8 @@ def load_view(command: commands.LoadView, ctx: ScriptContext) -> Script[events.V
         name: node for name, node in listed.items() if f"{spec.paths.ids}/{name}" not in foreign
     }
     members = yield from _expanded(ctx, ours, quarantined)
-    nodes = yield from _topic_nodes(_topics(ctx, members), known.topics)
-    partitions = _partitions(nodes, quarantined)
+    nodes = yield from _topic_nodes(_topics(ctx, members), {**known.topics, **first.topics})
+    partitions = _partitions(nodes, quarantined, ctx)
     known = Known(broker_nodes, listing, registrations, nodes)
     view = GroupView(True, brokers, members, quarantined, partitions, tuple(foreign))
     return events.ViewLoaded(command.token, view, known)
@@ -141,15 +167,56 @@ def _is_own(found: Node | None, ctx: ScriptContext, epoch: int) -> bool:
     return found is not None and (found.stat.ephemeral_owner, found.stat.version) == expected
 
 
-def _registrations(known: Known, listing: Listing, ids: str) -> Script[Mapping[str, Node]]:
-    """Registrations of the listed members by consumer id, ascending."""
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What can be read before anything else is known. ``topics``: those of the own that exist."""
+
+    brokers: list[str]
+    listing: Listing
+    topics: Mapping[str, Node]
+
+
+def _lists(known: Known, ctx: ScriptContext) -> MemberScript[_First]:
+    """Names of brokers (unless known) and members, and the own topics that are not known."""
+    own = ctx.spec.subscription
+    static = own.pattern is Pattern.STATIC
+    topics = [name for name in sorted(own.topics) if name not in known.topics] if static else []
+    brokers = GetChildren(BROKER_IDS, True)
+    members = GetChildren(ctx.spec.paths.ids, True, True)
+    ops: list[ZkOp] = [] if known.brokers else [brokers]
+    ops += batches(map(topic_path, topics), watch=True)
+    replies = yield from read_all([*ops, members])
+    listing = yield from _listed(members, replies.pop())
+    assert isinstance(listing, Listing)
+    names: list[str] = []
+    if not known.brokers:
+        listed = yield from _listed(brokers, replies.pop(0))
+        assert isinstance(listed, tuple)
+        names = _broker_names(listed)
+    nodes = [node for reply in replies for node in nodes_of(reply)]
+    return _First(names, listing, _existing(topics, nodes))
+
+
+def _what_is_listed(
+    known: Known, first: _First, ctx: ScriptContext
+) -> MemberScript[tuple[Mapping[str, Node], Mapping[str, Node]]]:
+    """Znodes of the brokers by name; registrations of the members by consumer id, ascending."""
+    listing, ids = first.listing, ctx.spec.paths.ids
     still = known.registrations_still(listing)
-    if still and len(still) == len(listing.names):
-        return still
     new = [name for name in sorted(listing.names) if name not in still]
-    nodes = yield from read_many(f"{ids}/{name}" for name in new)
-    found = {name: node for name, node in zip(new, nodes, strict=True) if node is not None}
-    return dict(sorted({**still, **found}.items()))
+    members = list(batches(f"{ids}/{name}" for name in new))
+    brokers = list(batches(broker_path(int(name)) for name in first.brokers))
+    replies = yield from read_all([*members, *brokers])
+    nodes = [node for reply in replies for node in nodes_of(reply)]
+    registrations = still
+    if new or len(still) != len(listing.names):
+        registrations = dict(sorted({**still, **_existing(new, nodes)}.items()))
+    return known.brokers or _existing(first.brokers, nodes[len(new) :]), registrations
+
+
+def _existing(names: Iterable[str], nodes: Iterable[Node | None]) -> dict[str, Node]:
+    """Znodes by name, without those that do not exist."""
+    return {name: node for name, node in zip(names, nodes, strict=False) if node is not None}
 
 
 def _load_view_as_the_jvm(
@@ -179,7 +246,7 @@ def _load_view_as_the_jvm(
     if bad := [path for path in quarantined if path.startswith(ids + "/")]:
         raise Refused(Code.OTHER, min(bad))
     nodes = yield from _topic_nodes(_topics(ctx, members), {})
-    partitions = _partitions(nodes, quarantined)
+    partitions = _partitions(nodes, quarantined, ctx)
     return events.ViewLoaded(
         command.token, GroupView(True, brokers, members, quarantined, partitions)
     )
@@ -232,15 +299,20 @@ def _topic_nodes(topics: list[str], known: Mapping[str, Node]) -> Script[Mapping
 
 
 def _partitions(
-    nodes: Mapping[str, Node], quarantined: dict[str, str]
+    nodes: Mapping[str, Node], quarantined: dict[str, str], ctx: ScriptContext
 ) -> dict[str, tuple[int, ...]]:
-    """Partitions of each topic."""
+    """Partitions of each topic. A znode that was not read again is not decoded again."""
     partitions: dict[str, tuple[int, ...]] = {}
     for topic, node in nodes.items():
+        before, found = ctx.decoded.get(topic, (None, ()))
         try:
-            partitions[topic] = decode_topic(topic_path(topic), node.data)
+            if before is not node:
+                found = decode_topic(topic_path(topic), node.data)
         except ZkConsumerError as fault:
             quarantined[topic_path(topic)] = str(fault)
+        else:
+            partitions[topic] = found
+    ctx.decoded = {topic: (nodes[topic], found) for topic, found in partitions.items()}
     return partitions
 
 
@@ -258,10 +330,9 @@ def check_owners(command: commands.CheckOwners, ctx: ScriptContext) -> Script[ev
 
 def watch_blockers(
     command: commands.WatchBlockers, ctx: ScriptContext
-) -> Script[events.BlockersWatched]:
+) -> MemberScript[events.BlockersWatched]:
     """Leave a watch on each blocking owner znode; say so when one has gone meanwhile."""
-    gone = False
-    for tp in sorted(command.partitions):
-        reply = yield from read(Exists(ctx.spec.paths.owner(tp), watch=True))
-        gone = gone or (isinstance(reply, Ok) and reply.value is None)
+    owners = (ctx.spec.paths.owner(tp) for tp in sorted(command.partitions))
+    replies = yield from read_all([Exists(owner, watch=True) for owner in owners])
+    gone = any(isinstance(reply, Ok) and reply.value is None for reply in replies)
     return events.BlockersWatched(command.token, gone)

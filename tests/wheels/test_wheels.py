@@ -1,0 +1,128 @@
+"""The wheels: one with a compiled decoder for each CPython, and one in pure Python for all.
+
+``make test-wheels`` runs this with the running interpreter. ``ZKC_PYTHONS`` names others, separated
+as in ``PATH``; ``ZKC_PYTHONS=all`` takes those of ``PATH`` and of pyenv.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ABOUT = (
+    "import sys, os, sysconfig, ensurepip, venv\n"
+    "assert sys.implementation.name == 'cpython' and sys.version_info >= (3, 11)\n"
+    "assert os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h'))\n"
+    "print('%d.%d' % sys.version_info[:2])\n"
+)
+"""Fails where no extension module can be built."""
+
+
+def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
+    """Run a command; return what it printed. Fails with all of its output."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=kept | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+@functools.cache
+def interpreters() -> dict[str, str]:
+    """CPython versions by name, each with one interpreter; the running one comes first."""
+
+    def candidates() -> Iterator[str]:
+        yield sys.executable
+        named = os.environ.get("ZKC_PYTHONS", "")
+        if named != "all":
+            yield from filter(None, named.split(os.pathsep))
+            return
+        for minor in range(11, 20):
+            if found := shutil.which(f"python3.{minor}"):
+                yield found
+        versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+        yield from map(str, sorted(versions.glob("3.*/bin/python")))
+
+    found: dict[str, str] = {}
+    for path in candidates():
+        asked = subprocess.run([path, "-c", ABOUT], capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            found.setdefault(asked.stdout.strip(), path)
+    return found
+
+
+def build(python: str, out: Path, compile: str) -> Path:
+    """Build a wheel with this interpreter, in an environment of its own."""
+    run(python, "-m", "venv", out / "env")
+    pip = (out / "env" / "bin" / "python", "-m", "pip")
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", out, ROOT, ZKCONSUMER_COMPILE=compile)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def decoder(python: str, wheel: Path, place: Path) -> str:
+    """Install into an empty environment, import it, ask which decoder runs."""
+    run(python, "-m", "venv", place / "env")
+    bin = place / "env" / "bin"
+    run(bin / "python", "-m", "pip", "install", f"{wheel}[cli]")
+    modules = "zkconsumer, zkconsumer.connector, zkconsumer.coordinator, zkmigrate, zkaudit"
+    run(bin / "python", "-c", f"import {modules}", cwd=place)
+    for command in ("zkmigrate", "zkaudit"):
+        run(bin / command, "--help", cwd=place)
+    shown = run(bin / "zkconsumer", "--version", "--verbose", cwd=place)
+    return shown.partition("record decoder")[2].strip()
+
+
+def test_the_running_python_can_build() -> None:
+    """Otherwise the tests below would have nothing to do."""
+    sys.stdout.write(f"building for {interpreters()}\n")
+    assert ".".join(map(str, sys.version_info[:2])) in interpreters()
+
+
+@pytest.mark.parametrize("version", sorted(interpreters()))
+def test_a_compiled_wheel_is_installed_and_runs_compiled(version: str, tmp_path: Path) -> None:
+    """It is tagged for its interpreter, and needs nothing of the machine but the C library."""
+    python = interpreters()[version]
+    wheel = build(python, tmp_path, "yes")
+    tag = f"cp{version.replace('.', '')}"
+    assert f"-{tag}-{tag}-" in wheel.name
+    assert decoder(python, wheel, tmp_path / "there") == "compiled"
+    if sys.platform == "linux":
+        verdict = run(sys.executable, "-m", "auditwheel", "show", wheel)
+        assert "manylinux" in verdict, verdict
+
+
+def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
+    """One wheel, without an extension module, is installed by each interpreter."""
+    wheel = build(sys.executable, tmp_path, "no")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    for version, python in interpreters().items():
+        assert decoder(python, wheel, tmp_path / version) == "pure Python"
+
+
+@pytest.mark.parametrize("platform", ["linux", "macos", "windows"])
+def test_cibuildwheel_builds_for_every_supported_python(platform: str) -> None:
+    """Its configuration is understood, and names the versions that the package promises."""
+    found = run(
+        sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", platform
+    ).split()
+    assert {name.partition("-")[0] for name in found} == {"cp311", "cp312", "cp313"}
+    assert not [name for name in found if name.endswith(("win32", "i686"))]
