@@ -99,10 +99,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             instance_id=config.group_instance_id,
             subscription=subscription,
             exclude_internal=config.exclude_internal_topics,
-            strategies=tuple(
-                make_strategy(one, RoundRobinHash(config.roundrobin_hash))
-                for one in config.strategies
-            ),
+            strategies=tuple(make_strategy(one, hash_form) for one in config.strategies),
             auto_commit=config.auto_commit_enable,
             session_timeout=self._session_timeout,
             rebalance_timeout=config.max_poll_interval_ms / 1000,

@@ -9,6 +9,7 @@ from zkmigrate.commands.assess import assess
 from zkmigrate.commands.config_map import config_map
 from zkmigrate.commands.export import export
 from zkmigrate.commands.guard import guard
+from zkmigrate.commands.live import live
 from zkmigrate.commands.plan import plan
 from zkmigrate.commands.rehearse import rehearse
 from zkmigrate.commands.release import release
@@ -37,6 +38,7 @@ for _command in (
     reset,
     report,
     rehearse,
+    live,
     export,
     config_map,
 ):

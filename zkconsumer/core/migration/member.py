@@ -94,6 +94,7 @@ class LiveMember:
         self._owned: frozenset[TopicPartition] = frozenset()
         self._needs_group = False
         self._ack: int | None = None
+        self._noted = ""
         self._timers: dict[str, int] = {}
         self._timer_token = 0
         self._faults: tuple[str, ...] | None = None
@@ -235,11 +236,16 @@ class LiveMember:
         return True
 
     def _acknowledge(self) -> bool:
+        live, group = self.live, self.group
+        noted = group.generation < 0 or group.member_id == self._noted
+        if self._ack is None and live.acknowledged is not None and not noted:
+            self._ack = live.acknowledged  # tools look for the id on the coordinator
         if self._ack is None or not self.rebalance.registered or self.live.mode is None:
             return False
         version, self._ack = self._ack, None
         epoch = self.rebalance.registered_epoch
-        self._out.append(StoreAck(version, epoch, self.group.member_id))
+        self._noted = group.member_id
+        self._out.append(StoreAck(version, epoch, group.member_id))
         return True
 
     # -- the mode --------------------------------------------------------------------------------

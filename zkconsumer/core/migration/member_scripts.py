@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from zkconsumer.core.migration.commands import (
@@ -63,7 +64,7 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
                 case commands.Deregister():
                     return (yield from _deregister(command, ctx, paths))
                 case commands.ClaimPartitions() if live.mode is not Mode.ZOOKEEPER:
-                    return (yield from kafka_storage.claim(command, ctx))
+                    return (yield from _claim(command, ctx))
                 case commands.ClaimPartitions():
                     return (yield from ownership.claim(command, ctx))
                 case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
@@ -176,6 +177,25 @@ def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Scrip
         return AckStored(command.version, f"{mine}: {Code.SESSION_EXPIRED.value}")
     except Refused as refusal:
         return AckStored(command.version, str(refusal))
+
+
+def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
+    """Claim owner znodes; begin at the higher of both offsets.
+
+    Where ZooKeeper's is lower, the next commit raises it, also if nothing is read meanwhile.
+    """
+    claimed = yield from ownership.claim(command, ctx)
+    if claimed.unregistered:
+        return replace(claimed, claims={})  # their offsets are not known
+    if not claimed.claims:
+        return claimed
+    stored = yield from kafka_storage.fetch(claimed.claims)
+    claims = dict(claimed.claims)
+    for tp, found in claimed.claims.items():
+        offset = stored[tp]
+        if offset is not None and (found.committed is None or found.committed < offset):
+            claims[tp] = replace(found, committed=offset, invalidated=True)
+    return replace(claimed, claims=claims)
 
 
 def _commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:

@@ -30,7 +30,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
         return replace(claimed, claims={})  # their offsets are not known
     if not claimed.claims:
         return claimed
-    stored = yield from _fetch(claimed.claims)
+    stored = yield from fetch(claimed.claims)
     claims = {}
     for tp, found in claimed.claims.items():
         committed = stored[tp]
@@ -40,7 +40,8 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
     return replace(claimed, claims=claims)
 
 
-def _fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+def fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+    """Read offsets in Kafka; ``None`` where there is none. Raises Refused."""
     wanted = tuple(sorted(partitions))
     reply = yield FetchOffsets(wanted)
     if isinstance(reply, Failed):
