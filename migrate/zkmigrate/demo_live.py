@@ -139,6 +139,7 @@ class _Run:
             "auto.commit.interval.ms": COMMIT_MS,
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 500,
+            "zkconsumer.live.strategies": "cooperative-sticky",
         }
         words = ["--member", json.dumps(config), str(self.folder / name)]
         self.members[name] = subprocess.Popen([sys.executable, "-m", "zkmigrate.demo_live", *words])

@@ -306,6 +306,8 @@ class LiveMember:
         if self.live.mode is not None:
             # What may not be delivered and is not being given up orderly.
             taken |= self.live.held - self.live.delivered - self.live.giving_up
+            if isinstance(event, Left) and self.live.mode is not Mode.ZOOKEEPER:
+                taken |= self.live.held  # also what is being given up: others may have that by now
         if taken & self.rebalance.held.keys():
             self._todo.append(lambda: self._to_rebalance(TakenBack(taken)))
 
