@@ -232,7 +232,7 @@ def test_only_what_the_mode_allows_is_delivered() -> None:
 
 @pytest.mark.parametrize("weaker", ["keeps what it lost", "gives back at once"])
 def test_a_weaker_member_is_found(weaker: str) -> None:
-    """Without stopping when expelled, or without waiting for the owner znode, the rule is broken."""
+    """Without stopping when expelled, or without waiting for the release, the rule is broken."""
 
     def broken(seed: int) -> bool:
         try:
