@@ -38,6 +38,8 @@ STAGES: Final = (
 )
 VICTIMS: Final = ("none", "member", "tool", "zookeeper", "broker")
 COMMIT_MS: Final = 1000
+_STAGE_SECONDS: Final = 180.0
+"""After this long a stage that is refused ends the run."""
 
 
 class Delivered(NamedTuple):
@@ -147,34 +149,25 @@ class _Run:
     def stage(self, name: str) -> None:
         """Run a stage of the tool until it is done, with something killed meanwhile."""
         words = [sys.executable, "-c", "from zkmigrate.cli import main; main()", "live", name]
-        words += [
-            GROUP,
-            "--execute",
-            "--zookeeper",
-            self.cluster.zookeeper,
-            "--wait",
-            "60",
-            "--json",
-        ]
+        words += [GROUP, "--execute", "--zookeeper", self.cluster.zookeeper, "--wait", "60"]
         begun = time.monotonic()
         killer = threading.Timer(self.random.uniform(0, 1.5), self.kill)
-        deadline = begun + 180
-        for attempt in range(20):
-            process = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=None if attempt < 0 else subprocess.PIPE
-            )
-            if attempt == 0 and self.options.kill == "tool":
-                time.sleep(self.random.uniform(0.5, 2.0))
-                process.kill()
-                self.kills.append("tool")
-            elif attempt == 0 and self.options.kill != "none":
-                killer.start()
-            printed, errors = process.communicate()
-            if process.returncode == 0:
+        if self.options.kill not in ("none", "tool"):
+            killer.start()
+        if self.options.kill == "tool":
+            doomed = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            time.sleep(self.random.uniform(0.5, 2.0))
+            doomed.kill()
+            doomed.communicate()
+            self.kills.append("tool")
+        while True:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
                 break
-            if time.monotonic() > deadline or attempt == 19:
-                raise SystemExit(f"stage {name}: {printed!r} {errors!r}")
-        killer.cancel()
+            if time.monotonic() > begun + _STAGE_SECONDS:
+                raise SystemExit(f"stage {name}: {done.stdout}{done.stderr}")
+        if killer.ident is not None:
+            killer.join()
         took = time.monotonic() - begun
         self.seconds[name].append(took)
         sys.stderr.write(f"{name}: {took:.1f} s\n")

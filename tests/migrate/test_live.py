@@ -129,3 +129,32 @@ def test_the_whole_road(
     assert twice <= 60, "the original consumer alone repeats messages, at a rebalance"
     by_ours = [(one.partition, one.offset) for some in readers for one in some.deliveries]
     assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
+
+
+def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
+    """Without --execute nothing changes; --all-ready passes over groups that cannot be moved."""
+    bench.topic(topic, 2, 5)
+    bench.set_zk(f"{group}-legacy", topic, {0: 1})
+    config = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "bootstrap.servers": bench.cluster.bootstrap,
+        "group.id": group,
+        **QUICK,
+    }
+    with MigratableConsumerConnector(config) as member:
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(10)
+        status, rows = shell.rows("live", "lock", group)
+        assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
+        assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
+        status, rows = shell.rows("live", "lock", "--all-ready", "--execute", "--wait", "20")
+        assert status == 0
+        assert [(row["group"], row["outcome"], row["mode"]) for row in rows] == [
+            (group, "done", "locked")
+        ]
+        status, rows = shell.rows("live", "finalize", group)
+        assert (status, rows[0]["outcome"]) == (1, "refused")
+        act(shell, "unlock", group)
+    assert shell("live", "lock")[0] == 2
+    status, rows = shell.rows("live", "prepare", f"{group}-legacy")
+    assert (status, rows[0]["mode"]) == (0, "zookeeper"), "a group without members"
