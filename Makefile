@@ -47,6 +47,9 @@ demo-audit: setup ## members with injected faults on real servers, and the audit
 demo-migrate: setup ## move legacy groups to Kafka and back on real servers, with a kill in between
 	$(BIN)/python -m zkmigrate.demo
 
+demo-live: setup ## a running group moves to the coordinator, back and forward again (2 minutes)
+	$(BIN)/python -m zkmigrate.demo_live
+
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
 	    --ignore=tests/faults --ignore=tests/audit --ignore=tests/docker --ignore=tests/compiled \

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ZnodeFormatError,
         ZooKeeperError,
     )
+    from zkconsumer.migratable import MigratableConsumerConnector
     from zkconsumer.runtime.health import Health, Reason, Trouble
     from zkconsumer.runtime.listener import ConsumerRebalanceListener
     from zkconsumer.runtime.messages import (
@@ -95,6 +96,7 @@ __all__ = [
     "MessageAndMetadata",
     "MessageSizeTooLargeError",
     "Metrics",
+    "MigratableConsumerConnector",
     "OffsetOutOfRangeError",
     "OffsetsFileError",
     "PythonDecoder",
@@ -129,6 +131,7 @@ _HOMES = {
     "zkconsumer.coordinator": ("CoordinatorConsumerConnector",),
     "zkconsumer.core.common.topic_filter": ("Blacklist", "TopicFilter", "Whitelist"),
     "zkconsumer.core.common.types": ("ConsumerThreadId", "TopicPartition"),
+    "zkconsumer.migratable": ("MigratableConsumerConnector",),
     "zkconsumer.runtime.health": ("Health", "Reason", "Trouble"),
     "zkconsumer.runtime.listener": ("ConsumerRebalanceListener",),
     "zkconsumer.runtime.messages": (

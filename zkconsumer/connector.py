@@ -79,9 +79,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         parsed = ConsumerConfig.parse(config)
         for warning in parsed.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(
-            parsed, DeliveryGate(always_open=parsed.profile == "scala"), journal, decoder
-        )
+        super().__init__(parsed, self._make_gate(parsed), journal, decoder)
         self._session_timeout = self.config.zookeeper_session_timeout_ms / 1000
         self._servers = f"ZooKeeper at {self.config.zookeeper_hosts}"
         self._start_patience = START_PATIENCE + 2 * self._session_timeout
@@ -93,7 +91,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._leave_patience += self._offset_patience
         self._coordination = ZooKeeperCoordination(
             self._host,
-            self._gate,
+            self._session_lease,
             self._session_timeout,
             protocol=self.config.security_protocol,
         )
@@ -107,7 +105,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             self._coordination.on_session,
             self._coordination.on_watch,
             self._host.crash,
-            security=ZkSecurity(self.config),
+            security=self._zk_security,
         )
         try:
             self._zk.start(self.config.zookeeper_connection_timeout_ms / 1000)
@@ -115,6 +113,18 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             if self._cluster is not None:
                 self._cluster.close()
             raise
+
+    def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
+        return DeliveryGate(always_open=config.profile == "scala")
+
+    @property
+    def _session_lease(self) -> DeliveryGate:
+        """What is open while the session surely lives."""
+        return self._gate
+
+    @property
+    def _zk_security(self) -> ZkSecurity:
+        return ZkSecurity(self.config)
 
     def _learn_from_brokers(self) -> ClusterWorker:
         """Let the coordination ask brokers for what is below ``/brokers``, or for brokers alone."""
@@ -148,26 +158,7 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[RebalanceMachine]:
-        config = self.config
-        spec = MemberSpec(
-            paths=GroupPaths(config.group_id),
-            consumer_id=self.consumer_id,
-            subscription=subscription,
-            exclude_internal=config.exclude_internal_topics,
-            assignor=Assignor(
-                config.partition_assignment_strategy, RoundRobinHash(config.roundrobin_hash)
-            ),
-            scala=self._scala,
-            auto_commit=config.auto_commit_enable,
-            kafka_storage=config.offsets_storage == "kafka",
-            dual_commit=config.offsets_storage == "kafka" and config.dual_commit_enabled,
-            coalesce=config.coalesce_ms / 1000,
-            backoff=config.rebalance_backoff_ms / 1000,
-            reread=config.reread_interval_ms / 1000,
-            session_timeout=max(self._session_timeout, self._zk.session_timeout),
-            max_attempts=config.rebalance_max_retries,
-            bootstrap=config.brokers == "bootstrap",
-        )
+        spec = self._member_spec(subscription)
         if spec.kafka_storage:
             self._coordination.offsets = worker = self._offset_worker(plane)
             self._checks.append(worker.check)
@@ -185,6 +176,28 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
             auto_commit_interval=self._auto_commit_interval,
             rebalances=rebalance_counts(),
             observer=self._coordination.observer,
+        )
+
+    def _member_spec(self, subscription: Subscription) -> MemberSpec:
+        config = self.config
+        return MemberSpec(
+            paths=GroupPaths(config.group_id),
+            consumer_id=self.consumer_id,
+            subscription=subscription,
+            exclude_internal=config.exclude_internal_topics,
+            assignor=Assignor(
+                config.partition_assignment_strategy, RoundRobinHash(config.roundrobin_hash)
+            ),
+            scala=self._scala,
+            auto_commit=config.auto_commit_enable,
+            kafka_storage=config.offsets_storage == "kafka",
+            dual_commit=config.offsets_storage == "kafka" and config.dual_commit_enabled,
+            coalesce=config.coalesce_ms / 1000,
+            backoff=config.rebalance_backoff_ms / 1000,
+            reread=config.reread_interval_ms / 1000,
+            session_timeout=max(self._session_timeout, self._zk.session_timeout),
+            max_attempts=config.rebalance_max_retries,
+            bootstrap=config.brokers == "bootstrap",
         )
 
     def _journal_settings(self) -> dict[str, object]:

@@ -92,13 +92,14 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         fetchers: ConsumerFetcherManager,
     ) -> MemberLoop[MembershipMachine]:
         config = self.config
+        hash_form = RoundRobinHash(config.roundrobin_hash)
         spec = GroupSpec(
             group=config.group_id,
             consumer_id=self.consumer_id,
             instance_id=config.group_instance_id,
             subscription=subscription,
             exclude_internal=config.exclude_internal_topics,
-            strategies=tuple(map(self._strategy, config.strategies)),
+            strategies=tuple(make_strategy(one, hash_form) for one in config.strategies),
             auto_commit=config.auto_commit_enable,
             session_timeout=self._session_timeout,
             rebalance_timeout=config.max_poll_interval_ms / 1000,
@@ -170,17 +171,6 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         config = self.config
         return {"group.id": config.group_id, "bootstrap.servers": config.bootstrap_servers}
 
-    def _strategy(self, name: str) -> Strategy:
-        match name:
-            case "range":
-                return RangeStrategy()
-            case "roundrobin":
-                return RoundRobinStrategy()
-            case "sticky" | "cooperative-sticky":
-                return StickyStrategy(name == "cooperative-sticky")
-            case _:
-                return LegacyStrategy(name, RoundRobinHash(self.config.roundrobin_hash))
-
     def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
         config = self.config
         return GroupClient(
@@ -216,3 +206,16 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")
         return snapshot.of_group_member(self._gate, loop, self._coordination.committed, plane)
+
+
+def make_strategy(name: str, hash_form: RoundRobinHash) -> Strategy:
+    """Return the assignment strategy that ``partition.assignment.strategy`` calls ``name``."""
+    match name:
+        case "range":
+            return RangeStrategy()
+        case "roundrobin":
+            return RoundRobinStrategy()
+        case "sticky" | "cooperative-sticky":
+            return StickyStrategy(name == "cooperative-sticky")
+        case _:
+            return LegacyStrategy(name, hash_form)

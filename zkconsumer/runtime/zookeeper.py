@@ -105,6 +105,8 @@ class ZooKeeperCoordination:
         """Set where brokers are not learnt from ZooKeeper."""
         self.directory_interval = 10.0
         """Seconds between two times that it asks the brokers."""
+        self.scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for
+        """Which script carries out which command."""
         self.stored = CommitCounts()
         self._host = host
         self._gate = gate
@@ -162,7 +164,7 @@ class ZooKeeperCoordination:
         if isinstance(command, commands.Release):
             self._member.data.forget(command.claims)
         number = next(self._numbers)
-        running = Running(command, script_for(command, context), context.session_id)
+        running = Running(command, self.scripts(command, context), context.session_id)
         self._scripts[number] = running
         self._step(number, running, None)
 

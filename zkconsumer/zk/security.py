@@ -28,11 +28,13 @@ class ZkSecurity:
 
     Args:
         keys: checked configuration; without it, no TLS and no identity.
+        also: one more digest identity as ``user:password``; not a secret.
 
     Raises ConfigError when certificates cannot be read, or a library is missing.
     """
 
-    def __init__(self, keys: SecurityKeys | None = None) -> None:
+    def __init__(self, keys: SecurityKeys | None = None, also: str | None = None) -> None:
+        self._also = also
         self._keys = keys = NO_SECURITY if keys is None else keys
         tls = keys.zookeeper_ssl_client_enable
         self.context: ssl.SSLContext | None = for_zookeeper(keys) if tls else None
@@ -101,7 +103,8 @@ class ZkSecurity:
     def auth_data(self) -> list[tuple[str, str]]:
         """kazoo's ``auth_data``."""
         digest = self._keys.zookeeper_digest
-        return [] if digest is None else [("digest", digest.value)]
+        found = [] if digest is None else [digest.value]
+        return [("digest", one) for one in (*found, *([self._also] if self._also else []))]
 
     def sasl_refused(self) -> str:
         """What to say when SASL has failed."""

@@ -21,6 +21,7 @@ from typing import Final
 
 from zkconsumer.admin.reads import children
 from zkconsumer.core.common.types import Pattern, Subscription
+from zkconsumer.core.migration.znodes import LIVE_CREDENTIAL
 from zkconsumer.core.zookeeper.ops import (
     Acl,
     AclEntry,
@@ -46,6 +47,10 @@ from zkmigrate.text import shown
 FORMAT: Final = 1
 CREATE: Final = 4
 """ZooKeeper's bit for the permission to create children."""
+
+
+LIVE: Final = AclEntry(CREATE, "digest", LIVE_CREDENTIAL)
+"""Lets migratable members register in a group that is locked while it moves."""
 
 
 class Guard(Enum):
@@ -97,7 +102,7 @@ def look(group: str) -> Script[Found]:
         return Found(Guard.OPEN)
     assert isinstance(reply.value, Acl)
     acl = reply.value
-    may_register = any(entry.perms & CREATE for entry in acl.entries)
+    may_register = any(entry.perms & CREATE and entry != LIVE for entry in acl.entries)
     found = Found(Guard.OPEN, data=node.data, acl=acl, version=node.stat.version)
     decoded = decode(node.data)
     if decoded is not None:
@@ -108,10 +113,10 @@ def look(group: str) -> Script[Found]:
     return replace(found, guard=Guard.CLOSED if decoded is None else Guard.LOCKED)
 
 
-def lock(group: str, now_ms: int) -> Script[str | None]:
+def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
     """Keep consumers from registering; return why that is not possible, else ``None``.
 
-    When it is not possible, nothing is changed in the end.
+    When it is not possible, nothing is changed in the end. ``allowed``: who may register still.
     """
     path = GroupPaths(group).ids
     try:
@@ -128,7 +133,7 @@ def lock(group: str, now_ms: int) -> Script[str | None]:
                 data = _encode(now_ms, record, found.data)
                 if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
                     continue
-            entries = tuple(_without_create(entry) for entry in record)
+            entries = (*(_without_create(entry) for entry in record), *allowed)
             if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Ok):
                 break
         if not (yield from _can_register(group)):

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "reset": "zkmigrate.commands.reset:reset",
     "report": "zkmigrate.commands.report:report",
     "rehearse": "zkmigrate.commands.rehearse:rehearse",
+    "live": "zkmigrate.commands.live:live",
     "export": "zkmigrate.commands.export:export",
     "config-map": "zkmigrate.commands.config_map:config_map",
 }

@@ -124,7 +124,7 @@ class LiveMachine:
 
     Readable by the owner thread at any time: ``mode`` (``None``: not read in this session),
     ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group), ``assigned``,
-    ``held``, ``delivered``, ``acknowledged``.
+    ``held``, ``delivered``, ``giving_up``, ``acknowledged``.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class LiveMachine:
         self._followed: Follow | None = None
         self._asked: Offer | None = None
         self._acknowledging: int | None = None
-        self._giving_up = NONE
+        self.giving_up = NONE
         self._commands: list[Command] = []
 
     def on(self, event: Event) -> list[Command]:
@@ -153,14 +153,14 @@ class LiveMachine:
 
     def may_claim(self, partition: TopicPartition) -> bool:
         """Whether the owner znode of a partition may be claimed now."""
-        if self.mode is None or partition in self._giving_up:
+        if self.mode is None or partition in self.giving_up:
             return False
         return may_claim(self.mode, self.joined, partition in self.assigned)
 
     # -- what happens ----------------------------------------------------------------------------
 
     def _session_lost(self, _event: SessionLost) -> None:
-        self.mode, self.held, self._giving_up = None, NONE, NONE
+        self.mode, self.held, self.giving_up = None, NONE, NONE
         self.acknowledged = self._acknowledging = self._followed = None
 
     def _mode_read(self, event: ModeRead) -> None:
@@ -181,7 +181,7 @@ class LiveMachine:
 
     def _held(self, event: Held) -> None:
         self.held = event.partitions
-        self._giving_up &= self.held
+        self.giving_up &= self.held
 
     def _acknowledged(self, event: Acknowledged) -> None:
         if event.version == self._acknowledging:
@@ -198,7 +198,7 @@ class LiveMachine:
         follows = rule.follows is Follows.COORDINATOR
         deliverable = frozenset(
             tp
-            for tp in self.held - self._giving_up
+            for tp in self.held - self.giving_up
             if may_deliver(mode, self.joined, tp in self.assigned, owner=True)
         )
         self._deliver(deliverable)
@@ -211,7 +211,7 @@ class LiveMachine:
         if self.joined is not rule.offer and self._asked is not rule.offer:
             self._asked = rule.offer
             self._commands.append(Join(rule.offer))
-        settled = self.joined is rule.offer and not self._giving_up
+        settled = self.joined is rule.offer and not self.giving_up
         if settled and self.version not in (self.acknowledged, self._acknowledging):
             self._acknowledging = self.version
             self._commands.append(Acknowledge(self.version))
@@ -222,9 +222,9 @@ class LiveMachine:
             self._commands.append(Deliver(partitions))
 
     def _give_up(self, partitions: Partitions, commit: bool) -> None:
-        partitions -= self._giving_up
+        partitions -= self.giving_up
         if partitions:
-            self._giving_up |= partitions
+            self.giving_up |= partitions
             self._deliver(self.delivered - partitions)
             self._commands.append(GiveUp(partitions, commit))
 

@@ -9,7 +9,9 @@ mode that it has acknowledged. Legacy consumers look at neither.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Any, Final, NoReturn
 
 from zkconsumer.core.migration.modes import Mode
@@ -19,6 +21,11 @@ from zkconsumer.errors import ZnodeFormatError
 FORMAT: Final = 1
 MAX_BYTES: Final = 64 * 1024
 _INT32: Final = 2**31 - 1
+LIVE_USER: Final = "zkconsumer-live:member"
+"""The digest user as whom migratable members log in to ZooKeeper. Not a secret: it only tells them
+from legacy consumers, which do not know it, while the group's ``ids`` are locked."""
+LIVE_CREDENTIAL: Final = "zkconsumer-live:" + b64encode(sha1(LIVE_USER.encode()).digest()).decode()
+"""The same in an access list of ZooKeeper's scheme ``digest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +62,26 @@ def decode_mode(path: str, data: bytes) -> Mode:
         _refuse(path, "names no mode that this version knows")
 
 
-def encode_member(acknowledged: int | None) -> bytes:
-    """Return a member's content. ``acknowledged``: the number of a mode, if any."""
+def encode_member(acknowledged: int | None, member_id: str = "") -> bytes:
+    """Return a member's content.
+
+    Args:
+        acknowledged: the number of a mode, if any.
+        member_id: on the coordinator, for people.
+    """
     if acknowledged is not None and not 0 <= acknowledged <= _INT32:
         raise ValueError(f"{acknowledged} is not a version of a znode")
-    return _text({"version": FORMAT, "acknowledged": acknowledged})
+    document = {"version": FORMAT, "acknowledged": acknowledged}
+    return _text({**document, "member_id": member_id} if member_id else document)
+
+
+def member_id_of(data: bytes) -> str:
+    """Return the id on the coordinator that a member's content names, or an empty text."""
+    try:
+        found = json.loads(data.decode())["member_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def decode_member(path: str, data: bytes) -> int | None:

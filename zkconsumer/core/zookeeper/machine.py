@@ -266,13 +266,16 @@ class RebalanceMachine(Committing):
         elif self.spec.scala:
             self._stop(frozenset(self.held) | self.fetching)
         else:
-            self.decision = decide(view, self.spec.consumer_id, self.spec.assignor)
+            self.decision = self._decide(view)
             if self._due.owners and self.held:
                 self._due.owners = False
                 token = self._await(State.CHECKING)
                 self._emit(commands.CheckOwners(token, frozenset(self.held)))
             else:
                 self._stop_what_is_lost()
+
+    def _decide(self, view: GroupView) -> Decision:
+        return decide(view, self.spec.consumer_id, self.spec.assignor)
 
     def _report_quarantined(self, view: GroupView) -> None:
         for path, reason in view.quarantined.items():
@@ -370,7 +373,7 @@ class RebalanceMachine(Committing):
         # would look like that of the first one, which alone calls for a rebalance.
         assert self.view is not None
         self.view = replace(event.view, brokers=self.view.brokers)
-        self.decision = decide(event.view, self.spec.consumer_id, self.spec.assignor)
+        self.decision = self._decide(event.view)
         if self.spec.consumer_id in event.view.members:
             self._claim()
         else:

@@ -30,7 +30,7 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
         return replace(claimed, claims={})  # their offsets are not known
     if not claimed.claims:
         return claimed
-    stored = yield from _fetch(claimed.claims)
+    stored = yield from fetch(claimed.claims)
     claims = {}
     for tp, found in claimed.claims.items():
         committed = stored[tp]
@@ -40,7 +40,8 @@ def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript
     return replace(claimed, claims=claims)
 
 
-def _fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+def fetch(partitions: Iterable[TopicPartition]) -> MemberScript[dict[TopicPartition, int | None]]:
+    """Read offsets in Kafka; ``None`` where there is none. Raises Refused."""
     wanted = tuple(sorted(partitions))
     reply = yield FetchOffsets(wanted)
     if isinstance(reply, Failed):
@@ -64,13 +65,13 @@ def commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.
         # DEVIATION-27: the JVM writes to Kafka first, whoever owns the partition by now.
         settled = yield from ownership.commit(command, ctx)
     else:
-        settled = yield from _confirm_owners(command, ctx)
+        settled = yield from confirm_owners(command, ctx)
     if settled.unregistered:
         return settled
-    return (yield from _store(command, ctx, settled))
+    return (yield from store(command, ctx, settled))
 
 
-def _confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+def confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
     """What of the order is still owned by this session."""
     partitions = sorted(command.positions)
     nodes = yield from read_many([ctx.spec.paths.owner(tp) for tp in partitions])
@@ -83,7 +84,7 @@ def _confirm_owners(command: commands.Commit, ctx: ScriptContext) -> MemberScrip
     return events.Committed(command.token, claims, fenced)
 
 
-def _store(
+def store(
     command: commands.Commit, ctx: ScriptContext, settled: events.Committed
 ) -> MemberScript[events.Committed]:
     """Write to Kafka what is settled in ZooKeeper; what Kafka refuses is not committed."""
@@ -119,7 +120,7 @@ def _commit_as_the_jvm(
 ) -> MemberScript[events.Committed]:
     """Kafka first; then, with dual commit, ZooKeeper for what Kafka took."""
     unlimited = {tp: replace(found, committed=None) for tp, found in command.claims.items()}
-    stored = yield from _store(command, ctx, events.Committed(command.token, unlimited))
+    stored = yield from store(command, ctx, events.Committed(command.token, unlimited))
     if not ctx.spec.dual_commit:
         return stored
     positions = {tp: at for tp, at in command.positions.items() if tp not in stored.broken}

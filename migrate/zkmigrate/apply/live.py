@@ -1,0 +1,252 @@
+"""Moves one running group through its modes: gates, locks, barriers. The thread of ``Stores``.
+
+Every step looks at the group first and finds its work done or to be done, so that another process
+can resume what one has begun. The mode is written only if it is still the one that was looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from zkconsumer.admin.reads import children
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.migration.gates import Facts, obstacles
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_mode, write_mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
+from zkconsumer.core.zookeeper.scripts.common import Script, read_many
+from zkconsumer.core.zookeeper.znodes import GroupPaths, is_ours
+from zkmigrate.apply import guard
+from zkmigrate.apply.guard import Guard
+from zkmigrate.stores.offset_znodes import offset_in, offset_partitions
+from zkmigrate.stores.sessions import Stores
+
+_POLL: Final = 0.2
+"""Seconds between two looks at a group that is waited for."""
+_NAMED: Final = 5
+
+
+class InZooKeeper(NamedTuple):
+    """What ZooKeeper says of a group. ``ids``: kind and host of each registration."""
+
+    mode: Mode
+    version: int
+    ids: Mapping[str, str]
+    members: Mapping[str, int | None]
+    member_ids: frozenset[str]
+    locked: bool
+    offsets: Mapping[TopicPartition, int]
+
+
+def look(stores: Stores, group: str) -> Facts:
+    """Read everything that the gates need. Raises the errors of both stores."""
+    # In this order: what is stored in one only while it is read must look behind, not ahead.
+    before = {
+        tp: stored.offset
+        for tp, stored in stores.fetch(group, stores.zk.run(offset_partitions(group))).items()
+    }
+    found = stores.zk.run(_in_zookeeper(group))
+    after = {tp: stored.offset for tp, stored in stores.fetch(group, list(found.offsets)).items()}
+    plain = {name for name in stores.kafka.members(group) if _id_of(name) not in found.member_ids}
+    back = found.mode in (Mode.LOCKED, Mode.ZOOKEEPER)
+    return Facts(
+        found.mode,
+        found.version,
+        frozenset(f"{name} ({found.ids[name]})" for name in found.ids if name not in found.members)
+        | frozenset(name for name in found.ids if name in found.members),
+        found.members,
+        found.locked,
+        frozenset(plain),
+        found.offsets,
+        before if back else after,
+    )
+
+
+def in_the_way(facts: Facts, target: Mode) -> tuple[str, ...]:
+    """Return what is in the way of a mode, beyond what ``gates`` say of a group of the model."""
+    found = list(obstacles(facts, target))
+    if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
+        ahead = sorted(
+            str(tp)
+            for tp, offset in facts.in_kafka.items()
+            if facts.in_zookeeper.get(tp, -1) < offset
+        )
+        if ahead:
+            found.append(
+                f"offsets are higher in Kafka than in ZooKeeper, so from an earlier use of the "
+                f"group there: {_named(ahead)}: delete these offsets in Kafka"
+            )
+    if target is Mode.KAFKA and facts.mode is Mode.OPEN and facts.plain:
+        found.append(
+            f"plain members on the coordinator: {_named(sorted(facts.plain))}: stop these first"
+        )
+    return tuple(found)
+
+
+class Step(NamedTuple):
+    """What became of one step. ``why``: what is in the way; empty: it is done."""
+
+    mode: Mode
+    changed: bool
+    why: tuple[str, ...] = ()
+
+
+class LiveMove:
+    """One group. ``wait``: seconds to wait for members and offsets at each gate.
+
+    ``say`` is called with each gate that is passed, as text.
+    """
+
+    def __init__(
+        self, stores: Stores, group: str, wait: float, say: Callable[[str], object]
+    ) -> None:
+        self._stores = stores
+        self._group = group
+        self._paths = LivePaths.of(group)
+        self._wait = wait
+        self._say = say
+
+    def check(self, target: Mode) -> Step:
+        """Only look at the gate before ``target``."""
+        facts = look(self._stores, self._group)
+        if facts.mode is target:
+            return Step(facts.mode, False, self._late(facts))
+        back = target is Mode.LOCKED and facts.mode is Mode.OPEN
+        why = in_the_way(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
+        if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
+            why = tuple(text for text in why if "lock the group's ids" not in text)
+        return Step(facts.mode, False, why)
+
+    def prepare(self) -> Step:
+        """Give the group a mode. Its members are named that are not migratable."""
+        zk = self._stores.zk
+        mode, version = zk.run(read_mode(self._paths))
+        changed = version < 0 and zk.run(write_mode(self._paths, Mode.ZOOKEEPER, -1))
+        facts = look(self._stores, self._group)
+        why = []
+        legacy = facts.registered - facts.members.keys()
+        if legacy:
+            why.append(f"members that are not migratable: {_named(sorted(legacy))}")
+        return Step(mode, changed, (*why, *self._late(facts)))
+
+    def lock(self) -> Step:
+        """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
+        facts = look(self._stores, self._group)
+        if facts.mode is not Mode.ZOOKEEPER:
+            return self.go(Mode.LOCKED)
+        first = self.check(Mode.LOCKED)
+        if any("not migratable" in text or "higher in Kafka" in text for text in first.why):
+            return first
+        was = facts.ids_locked
+        now_ms = int(time.time() * 1000)
+        fault = self._stores.zk.run(guard.lock(self._group, now_ms, (guard.LIVE,)))
+        if fault is not None:
+            return Step(facts.mode, False, (f"legacy consumers cannot be kept out: {fault}",))
+        self._say("legacy consumers can no longer register")
+        step = self.go(Mode.LOCKED)
+        if step.mode is Mode.ZOOKEEPER and step.why and not was:
+            self._stores.zk.run(guard.unlock(self._group))
+            self._say("legacy consumers can register again")
+        return step
+
+    def unlock(self) -> Step:
+        """Go to ``zookeeper``, then let legacy consumers in."""
+        step = self.go(Mode.ZOOKEEPER)
+        if step.why:
+            return step
+        was = self._stores.zk.run(guard.unlock(self._group))
+        if was:
+            self._say("legacy consumers can register again")
+        return step._replace(changed=step.changed or was)
+
+    def back(self) -> Step:
+        """Go back to ``locked``, over ``kafka`` where the group is ``open``."""
+        mode = self._stores.zk.run(read_mode(self._paths))[0]
+        if mode is Mode.OPEN:
+            step = self.go(Mode.KAFKA)
+            if step.why:
+                return step
+        return self.go(Mode.LOCKED)
+
+    def go(self, target: Mode) -> Step:
+        """Write a mode when its gate is open; wait until all members have acknowledged it."""
+        deadline = time.monotonic() + self._wait
+        changed = False
+        while True:
+            facts = look(self._stores, self._group)
+            if facts.mode is target:
+                why = self._late(facts)
+                if not why:
+                    acted = len(facts.members)
+                    self._say(f"mode {target.value}: acknowledged by all {acted} members")
+                    return Step(target, changed)
+            else:
+                why = in_the_way(facts, target)
+                if not why:
+                    self._say(f"gate before {target.value}: open")
+                    script = write_mode(self._paths, target, facts.version)
+                    if self._stores.zk.run(script):
+                        changed = True
+                        self._say(f"mode {target.value} is written")
+                        deadline = time.monotonic() + self._wait
+                    continue
+                if not all(text.endswith(("wait", "of these members")) for text in why):
+                    return Step(facts.mode, changed, why)
+            if time.monotonic() >= deadline:
+                return Step(facts.mode, changed, why)
+            time.sleep(_POLL)
+
+    def _late(self, facts: Facts) -> tuple[str, ...]:
+        late = sorted(name for name, number in facts.members.items() if number != facts.version)
+        if not late or facts.version < 0:
+            return ()
+        return (f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait",)
+
+
+def _in_zookeeper(group: str) -> Script[InZooKeeper]:
+    paths, live = GroupPaths(group), LivePaths.of(group)
+    mode, version = yield from read_mode(live)
+    names = (yield from children(paths.ids)) or []
+    nodes = yield from read_many([f"{paths.ids}/{name}" for name in names])
+    ids = {
+        name: f"{_host_of(group, name)}, {'zkconsumer' if is_ours(node.data) else 'JVM consumer'}"
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+    }
+    named = (yield from children(live.members)) or []
+    where = [f"{live.members}/{name}" for name in named]
+    texts = yield from read_many(where)
+    members: dict[str, int | None] = {}
+    member_ids = set()
+    for name, path, node in zip(named, where, texts, strict=True):
+        if node is not None:
+            members[name] = decode_member(path, node.data)
+            member_ids.add(member_id_of(node.data))
+    locked = (yield from guard.look(group)).guard is not Guard.OPEN
+    partitions = yield from offset_partitions(group)
+    stored = yield from read_many([paths.offset(tp) for tp in partitions])
+    offsets = {}
+    for tp, node in zip(partitions, stored, strict=True):
+        offset = offset_in(node, paths.offset(tp))
+        if offset is not None:
+            offsets[tp] = offset
+    return InZooKeeper(mode, version, ids, members, frozenset(member_ids), locked, offsets)
+
+
+def _host_of(group: str, consumer_id: str) -> str:
+    """The host in a generated consumer id, ``GROUP_HOST-TIME-RANDOM``; else the id's own part."""
+    rest = consumer_id.removeprefix(f"{group}_")
+    parts = rest.rsplit("-", 2)
+    return f"host {parts[0]}" if len(parts) == 3 and parts[1].isdigit() else f"id {rest}"
+
+
+def _id_of(member: str) -> str:
+    """The id in a line of ``GroupCoordinators.members``."""
+    return member.rpartition(" (")[2].removesuffix(")")
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

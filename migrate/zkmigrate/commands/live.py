@@ -1,0 +1,248 @@
+"""``zkmigrate live``: moves running groups between ZooKeeper and the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from zkconsumer.admin.text import printable
+from zkconsumer.cli.tables import How, format_options, print_rows
+from zkconsumer.core.migration.modes import Mode, neighbours
+from zkconsumer.core.zookeeper.znodes import is_legal_topic
+from zkconsumer.errors import ZkConsumerError
+from zkmigrate.commands.progress import Progress
+from zkmigrate.commands.servers import Servers, open_stores, server_options
+
+if TYPE_CHECKING:
+    from zkmigrate.apply.live import LiveMove, Step
+    from zkmigrate.stores.sessions import Stores
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COLUMNS = ("group", "outcome", "mode", "why")
+
+
+@click.group()
+def live() -> None:
+    """Move running groups between ZooKeeper and the coordinator without stopping them.
+
+    All members have to be MigratableConsumerConnector. The stages are prepare, lock, to-kafka,
+    finalize, and back: to-zookeeper, unlock. Each stage checks its gate, writes the group's mode
+    and waits until all members act on it. A stage that was interrupted is resumed by the same
+    command, on any machine.
+    """
+
+
+def _groups(command: F) -> F:
+    """Add ``GROUP...`` and ``--all-ready``, given as ``groups`` and ``all_ready``."""
+    command = click.argument("groups", nargs=-1, metavar="GROUP...")(command)
+    return click.option(
+        "--all-ready",
+        is_flag=True,
+        help="Every group that has migratable members and whose gate is open.",
+    )(command)
+
+
+def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F], F]:
+    """Make a command of a stage. ``target``: the mode whose gate a dry run checks."""
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def run(
+            groups: tuple[str, ...],
+            all_ready: bool,
+            execute: bool,
+            wait: float,
+            servers: Servers,
+            how: How,
+        ) -> None:
+            _run(target, act, groups, all_ready, execute, wait, servers, how)
+
+        command: Any = format_options(server_options(run))
+        command = click.option(
+            "--wait",
+            type=click.FloatRange(min=0),
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait at each gate for members and offsets.",
+        )(command)
+        command = click.option(
+            "--execute", is_flag=True, help="Do it; without it only the gate is checked."
+        )(command)
+        return _groups(command)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _names(
+    stores: Stores, groups: tuple[str, ...], all_ready: bool, ready: Callable[[str], bool]
+) -> list[str]:
+    from zkconsumer.admin.snapshot import list_groups
+
+    if bool(groups) == all_ready:
+        raise click.UsageError("name groups, or give --all-ready")
+    if wrong := [name for name in groups if not is_legal_topic(name)]:
+        raise click.UsageError(f"{wrong[0]!r} cannot be the name of a group in ZooKeeper")
+    if groups:
+        return list(dict.fromkeys(groups))
+    return [name for name in stores.zk.run(list_groups()) if is_legal_topic(name) and ready(name)]
+
+
+def _run(
+    target: Mode | None,
+    act: Callable[[LiveMove], Step],
+    groups: tuple[str, ...],
+    all_ready: bool,
+    execute: bool,
+    wait: float,
+    servers: Servers,
+    how: How,
+) -> None:
+    from zkmigrate.apply.live import LiveMove, look
+
+    if not execute:
+        click.echo("dry run: nothing is changed; give --execute to act", err=True)
+    rows: list[tuple[object, ...]] = []
+    good = True
+    with Progress("moving") as progress, open_stores(servers, progress) as stores:
+
+        def ready(name: str) -> bool:
+            try:
+                facts = look(stores, name)
+                if not facts.members or target is None:
+                    return bool(facts.members)
+                step = LiveMove(stores, name, 0, lambda _: None).check(target)
+            except ZkConsumerError:
+                return False
+            return facts.mode is not target and not step.why
+
+        names = _names(stores, groups, all_ready, ready)
+        progress.total = len(names)
+        for name in names:
+
+            def say(text: str, name: str = name) -> None:
+                click.echo(printable(f"group {name}: {text}"), err=True)
+
+            move = LiveMove(stores, name, wait, say)
+            try:
+                if execute:
+                    step = act(move)
+                elif target is not None:
+                    step = move.check(target)
+                else:
+                    step = move.check(Mode.LOCKED)
+                fine = not step.why
+                outcome = "refused" if not fine else "done" if step.changed else "was done"
+                if fine and not execute:
+                    outcome = "would be done"
+                rows.append((name, outcome, step.mode.value, "; ".join(step.why)))
+            except ZkConsumerError as error:
+                fine = False
+                rows.append((name, "failed", None, str(error)))
+            good = good and fine
+            progress.group(name, fine)
+    print_rows(_COLUMNS, rows, how)
+    click.get_current_context().exit(0 if good else 1)
+
+
+@live.command()
+@_groups
+@server_options
+@format_options
+def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How) -> None:
+    """Show each group's mode, its members, and what is in the way of its next modes.
+
+    Exit status 1 when a group could not be read.
+    """
+    from zkmigrate.apply.live import in_the_way, look
+
+    rows: list[tuple[object, ...]] = []
+    good = True
+    with Progress("looking") as progress, open_stores(servers, progress) as stores:
+
+        def ready(name: str) -> bool:
+            try:
+                return bool(look(stores, name).members)
+            except ZkConsumerError:
+                return False
+
+        for name in _names(stores, groups, all_ready, ready):
+            try:
+                facts = look(stores, name)
+            except ZkConsumerError as error:
+                good = False
+                rows.append((name, None, None, None, None, None, None, str(error)))
+                continue
+            acked = sum(number == facts.version for number in facts.members.values())
+            after = [
+                f"{mode.value}: {'; '.join(in_the_way(facts, mode)) or 'open'}"
+                for mode in neighbours(facts.mode)
+            ]
+            legacy = len(facts.registered - facts.members.keys())
+            locked = "yes" if facts.ids_locked else "no"
+            cells = (len(facts.members), acked, legacy, len(facts.plain))
+            rows.append((name, facts.mode.value, locked, *cells, " | ".join(after)))
+    columns = ("group", "mode", "locked", "members", "acknowledged", "legacy", "plain", "gates")
+    print_rows(columns, rows, how)
+    click.get_current_context().exit(0 if good else 1)
+
+
+@live.command()
+@_stage(None, lambda move: move.prepare())
+def prepare() -> None:
+    """Give groups a mode and name the members that are not migratable.
+
+    Restart these as MigratableConsumerConnector, one after the other. The way back is to restart
+    them as they were. Exit status 1 while there are any.
+    """
+
+
+@live.command()
+@_stage(Mode.LOCKED, lambda move: move.lock())
+def lock() -> None:
+    """Keep legacy consumers from starting, and plain Kafka consumers from joining.
+
+    Refused while a member is not migratable. The assignment stays ZooKeeper's. The way back is
+    unlock. Exit status 1 when a group is refused.
+    """
+
+
+@live.command("to-kafka")
+@_stage(Mode.KAFKA, lambda move: move.go(Mode.KAFKA))
+def to_kafka() -> None:
+    """Let the coordinator assign the partitions; offsets are stored in both places.
+
+    The way back is to-zookeeper. Exit status 1 when a group is refused.
+    """
+
+
+@live.command()
+@_stage(Mode.OPEN, lambda move: move.go(Mode.OPEN))
+def finalize() -> None:
+    """Let plain Kafka consumers join.
+
+    Replace the members by these, one after the other. The way back, when no plain consumer is left,
+    is to-zookeeper. Exit status 1 when a group is refused.
+    """
+
+
+@live.command("to-zookeeper")
+@_stage(Mode.LOCKED, lambda move: move.back())
+def to_zookeeper() -> None:
+    """Let ZooKeeper assign the partitions again; the group stays locked.
+
+    From mode open it goes over mode kafka. Refused while plain consumers are members. Exit status 1
+    when a group is refused.
+    """
+
+
+@live.command()
+@_stage(Mode.ZOOKEEPER, lambda move: move.unlock())
+def unlock() -> None:
+    """Let legacy consumers start again: the group is in ZooKeeper as before.
+
+    Exit status 1 when a group is refused.
+    """

@@ -1,0 +1,149 @@
+"""A group of migratable members moves between ZooKeeper and the coordinator, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.errors import BrokerError
+from zkconsumer.migratable import MigratableConsumerConnector
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.zk.blocking import BlockingZk
+
+Make = Callable[..., MigratableConsumerConnector]
+
+
+@pytest.fixture
+def config(cluster: LocalCluster, group: str) -> dict[str, object]:
+    """Settings of a member that reads from the beginning and reacts quickly."""
+    return {
+        "zookeeper.connect": cluster.zookeeper,
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": group,
+        "session.timeout.ms": 6000,
+        "heartbeat.interval.ms": 200,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "refresh.leader.backoff.ms": 50,
+        "rebalance.backoff.ms": 200,
+    }
+
+
+@pytest.fixture
+def make(config: dict[str, object]) -> Iterator[Make]:
+    """Makes members that are shut down after the test."""
+    made: list[MigratableConsumerConnector] = []
+
+    def one(**more: object) -> MigratableConsumerConnector:
+        added = {key.replace("_", "."): value for key, value in more.items()}
+        made.append(MigratableConsumerConnector(config | added))
+        return made[-1]
+
+    yield one
+    for member in made:
+        member.shutdown()
+
+
+def acknowledged(zk: BlockingZk, group: str, members: int, version: int) -> None:
+    """Wait until so many members have acknowledged this version of the mode."""
+    paths = LivePaths.of(group)
+    wait_until(
+        lambda: list(zk.run(read_members(paths)).values()) == [version] * members,
+        20,
+        f"{members} members have acknowledged version {version}",
+    )
+
+
+def move(zk: BlockingZk, group: str, target: Mode, members: int) -> None:
+    """Write a mode; wait until all members have acknowledged it."""
+    paths = LivePaths.of(group)
+    version = zk.run(read_mode(paths))[1]
+    assert zk.run(write_mode(paths, target, version))
+    acknowledged(zk, group, members, version + 1)
+
+
+def held(member: MigratableConsumerConnector) -> int:
+    """How many partitions a member owns."""
+    return member.metrics().owned_partitions
+
+
+def longest_pause(readers: list[Reader]) -> float:
+    """The longest time in which no member delivered anything, in seconds."""
+    at = sorted(one.at for reader in readers for one in reader.deliveries)
+    return max(after - before for before, after in pairwise(at))
+
+
+def test_forward_back_and_forward(
+    cluster: LocalCluster, make: Make, topic: str, group: str
+) -> None:
+    """Under production nothing is lost or repeated; the group never stops; members keep what they
+    have."""
+    cluster.create_topic(topic, 6)
+    with (
+        Producer(cluster.bootstrap, topic, range(6), interval=0.005) as producer,
+        BlockingZk(cluster.zookeeper) as zk,
+    ):
+        members = [make(consumer_id=f"m{n}") for n in range(3)]
+        readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in members]
+        wait_until(lambda: [held(m) for m in members] == [2, 2, 2], 20, "each has its share")
+        acknowledged(zk, group, 3, 0)
+        for there in (Mode.LOCKED, Mode.KAFKA, Mode.OPEN, Mode.KAFKA, Mode.LOCKED):
+            move(zk, group, there, 3)
+            assert [member.mode for member in members] == [there] * 3
+        for there in (Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA):
+            move(zk, group, there, 3)
+        sent = producer.stop()
+        wait_until(
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+        )
+        got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
+        assert len(got) == len(set(got)), "delivered twice"
+        assert set(got) == set(sent), "lost"
+        assert longest_pause(readers) < 2
+
+
+def test_plain_consumers_join_in_open_only(
+    cluster: LocalCluster, make: Make, config: dict[str, object], topic: str, group: str
+) -> None:
+    """The coordinator refuses a plain consumer until the group is open; then both share."""
+    cluster.create_topic(topic, 4)
+    plain = {k: v for k, v in config.items() if not k.startswith(("zookeeper", "rebalance"))}
+    with (
+        Producer(cluster.bootstrap, topic, range(4), interval=0.01) as producer,
+        BlockingZk(cluster.zookeeper) as zk,
+    ):
+        mine = make()
+        readers = [Reader(mine.create_message_streams({topic: 1})[topic])]
+        wait_until(lambda: held(mine) == 4, 20, "the member has all")
+        for version, there in enumerate((Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA)):
+            if version:
+                move(zk, group, there, 1)
+            else:
+                acknowledged(zk, group, 1, 0)
+            with (
+                CoordinatorConsumerConnector(plain) as refused,
+                pytest.raises(BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"),
+            ):
+                refused.create_message_streams({topic: 1})
+        move(zk, group, Mode.OPEN, 1)
+        with CoordinatorConsumerConnector(plain) as joined:
+            readers.append(Reader(joined.create_message_streams({topic: 1})[topic]))
+            wait_until(
+                lambda: (held(mine), joined.metrics().owned_partitions) == (2, 2), 20, "they share"
+            )
+            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain one reads")
+        wait_until(lambda: held(mine) == 4, 20, "the member has all again")
+        sent = producer.stop()
+        wait_until(
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+        )
+        got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
+        assert len(got) == len(set(got)), "delivered twice"
+        assert set(got) == set(sent), "lost"

@@ -1,0 +1,160 @@
+"""``zkmigrate live``: a running group moves to the coordinator and back, beside the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.migrate.conftest import Bench, Shell
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.errors import ClusterError
+from zkconsumer.migratable import MigratableConsumerConnector
+from zkconsumer.testing import wait_until
+from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
+
+PARTITIONS = 6
+QUICK = {
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 200,
+    "auto.offset.reset": "earliest",
+    "auto.commit.interval.ms": 200,
+}
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[JvmMembers]:
+    """A JVM with the original consumer."""
+    with JvmMembers("1.1") as running:
+        yield running
+
+
+def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
+    """A member of the original consumer."""
+    config = {
+        "zookeeper.connect": zookeeper,
+        "group.id": group,
+        "consumer.id": name,
+        "auto.offset.reset": "smallest",
+        "auto.commit.interval.ms": "200",
+        "rebalance.max.retries": "20",
+        "rebalance.backoff.ms": "500",
+    }
+    return JvmMember(jvm, config, topics={topic: 1})
+
+
+def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
+    """Run a stage; return why it was refused."""
+    status, rows = shell.rows("live", stage, group, "--execute", "--wait", "20")
+    assert [row["outcome"] for row in rows] == [outcome], rows
+    assert status == (outcome == "refused")
+    return str(rows[0]["why"])
+
+
+def test_the_whole_road(
+    bench: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str
+) -> None:
+    """JVM members, then mixed, locked, to Kafka, plain consumers beside, and all the way back.
+
+    Each gate names who is in the way. Nothing is lost; nothing is delivered twice.
+    """
+    zookeeper = bench.cluster.zookeeper
+    bench.topic(topic, PARTITIONS, 0)
+    config: dict[str, object] = {
+        "zookeeper.connect": zookeeper,
+        "bootstrap.servers": bench.cluster.bootstrap,
+        "group.id": group,
+        "zkconsumer.live.strategies": "cooperative-sticky,range",
+        **QUICK,
+    }
+    plain = {k: v for k, v in config.items() if not k.startswith("z")}
+    plain["partition.assignment.strategy"] = "cooperative-sticky"
+    mine: list[MigratableConsumerConnector] = []
+    readers: list[Reader] = []
+
+    def join(name: str) -> None:
+        mine.append(MigratableConsumerConnector(config | {"consumer.id": name}))
+        readers.append(Reader(mine[-1].create_message_streams({topic: 1})[topic]))
+
+    def owned() -> list[int]:
+        return [member.metrics().owned_partitions for member in mine]
+
+    with Producer(bench.cluster.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer:
+        old = original(jvm, zookeeper, group, topic, "old")
+        old.wait_joined()
+        join("m1")
+        join("m2")
+        wait_until(lambda: owned() == [2, 2], 30, "three members share")
+        why = act(shell, "prepare", group, "refused")
+        assert f"{group}_old (id old, JVM consumer)" in why
+        assert "not migratable" in act(shell, "lock", group, "refused")
+        old.leave()
+        wait_until(lambda: owned() == [3, 3], 30, "ours have all")
+        act(shell, "prepare", group, "was done")
+        act(shell, "lock", group)
+        act(shell, "lock", group, "was done")
+        with pytest.raises(ClusterError, match="NoAuth"):
+            original(jvm, zookeeper, group, topic, "late").wait_joined()
+        join("m3")  # a migratable member may register in a locked group
+        wait_until(lambda: owned() == [2, 2, 2], 30, "the new one has its share")
+        assert "next one is" in act(shell, "finalize", group, "refused")
+        act(shell, "to-kafka", group)
+        act(shell, "finalize", group)
+        with CoordinatorConsumerConnector(plain) as newer:
+            readers.append(Reader(newer.create_message_streams({topic: 1})[topic]))
+            wait_until(lambda: newer.metrics().owned_partitions >= 1, 30, "the plain one joins")
+            wait_until(lambda: len(readers[-1].deliveries) > 10, 30, "the plain one reads")
+            assert "plain members" in act(shell, "to-zookeeper", group, "refused")
+        wait_until(lambda: sum(owned()) == PARTITIONS, 30, "ours have all again")
+        act(shell, "to-zookeeper", group)
+        act(shell, "unlock", group)
+        last = original(jvm, zookeeper, group, topic, "last")
+        last.wait_joined()
+        wait_until(lambda: len(last.deliveries) > 10, 30, "the JVM reads again")
+        status, rows = shell.rows("live", "status", group)
+        assert (status, rows[0]["mode"], rows[0]["members"]) == (0, "zookeeper", 3)
+        sent = producer.stop()
+
+        def got() -> list[tuple[int, int]]:
+            each = [old.deliveries, last.deliveries, *(one.deliveries for one in readers)]
+            return [(found.partition, found.offset) for some in each for found in some]
+
+        wait_until(lambda: set(got()) >= set(sent), 30, "all is read")
+        last.leave()
+        for member in mine:
+            member.shutdown()
+    twice = len(got()) - len(set(got()))
+    # The JVM delivers what it has fetched while it gives up its partitions.
+    assert twice <= 60, "the original consumer alone repeats messages, at a rebalance"
+    by_ours = [(one.partition, one.offset) for some in readers for one in some.deliveries]
+    assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
+
+
+def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
+    """Without --execute nothing changes; --all-ready passes over groups that cannot be moved."""
+    bench.topic(topic, 2, 5)
+    bench.set_zk(f"{group}-legacy", topic, {0: 1})
+    config = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "bootstrap.servers": bench.cluster.bootstrap,
+        "group.id": group,
+        **QUICK,
+    }
+    with MigratableConsumerConnector(config) as member:
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(10)
+        status, rows = shell.rows("live", "lock", group)
+        assert (status, rows[0]["outcome"], rows[0]["mode"]) == (0, "would be done", "zookeeper")
+        assert b"zookeeper" in bench.client.get(f"/consumers/{group}/live/mode")[0]
+        status, rows = shell.rows("live", "lock", "--all-ready", "--execute", "--wait", "20")
+        assert status == 0
+        assert [(row["group"], row["outcome"], row["mode"]) for row in rows] == [
+            (group, "done", "locked")
+        ]
+        status, rows = shell.rows("live", "finalize", group)
+        assert (status, rows[0]["outcome"]) == (1, "refused")
+        act(shell, "unlock", group)
+    assert shell("live", "lock")[0] == 2
+    status, rows = shell.rows("live", "prepare", f"{group}-legacy")
+    assert (status, rows[0]["mode"]) == (0, "zookeeper"), "a group without members"

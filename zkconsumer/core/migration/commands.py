@@ -1,0 +1,99 @@
+"""What a migratable member takes in and commands beyond what its two machines know: data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.strategies import Strategy
+from zkconsumer.core.migration.modes import Mode, Offer
+
+# -- events ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FromGroup:
+    """An event of the coordinator's side."""
+
+    event: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRegistered:
+    """The member is registered, in a transaction that checked this version of the mode."""
+
+    token: int
+    mode: Mode
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModeLoaded:
+    """Answer to ``ReadMode``. ``fault``: why the mode cannot be used, if it cannot."""
+
+    mode: Mode
+    version: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AckStored:
+    """Answer to ``StoreAck``. ``fault``: why it is not stored, if it is not."""
+
+    version: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferChanged:
+    """Join the coordinator's group again, with these strategies."""
+
+    offer: Offer
+    strategies: tuple[Strategy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """What may be claimed has changed: look at the group again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Stop these at once and release them without a commit: others may have delivered them."""
+
+    partitions: frozenset[TopicPartition]
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToGroup:
+    """A command for the coordinator's side."""
+
+    command: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMode:
+    """Read the mode and watch it. Answer: ``ModeLoaded``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAck:
+    """Store that the member acts on this version of the mode. Answer: ``AckStored``.
+
+    ``epoch``: of the registration; ``member_id``: on the coordinator, for people.
+    """
+
+    version: int
+    epoch: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeedGroup:
+    """Deliver only while the coordinator treats the member as live as well, or not."""
+
+    needed: bool

@@ -1,0 +1,124 @@
+"""The coordinator's side of a migratable member: its strategy, and a machine that changes offers.
+
+Pure; run by the member's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.machine import Handler
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import events
+from zkconsumer.core.coordinator.data import Goal
+from zkconsumer.core.coordinator.events import GroupMember
+from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import LegacyStrategy, MemberState
+from zkconsumer.core.migration.commands import OfferChanged
+from zkconsumer.core.migration.modes import Offer
+
+OWN_PREFIX: Final = "zkconsumer-live-"
+"""How the names of strategies begin that only migratable members know."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStrategy:
+    """Assigns exactly as the members do in ZooKeeper, so that a move changes no owner.
+
+    Partitions are kept while joining: the owner znodes, not the coordinator, see to it that none is
+    delivered twice.
+
+    Args:
+        assignor: ``range`` or ``roundrobin``, as in ZooKeeper.
+        hash_form: for ``roundrobin``.
+    """
+
+    assignor: str = "range"
+    hash_form: RoundRobinHash = RoundRobinHash.DASH
+    cooperative: bool = True
+
+    @property
+    def name(self) -> str:
+        """See ``Strategy``."""
+        return f"{OWN_PREFIX}{self.assignor}"
+
+    def subscribe(self, state: MemberState) -> bytes:
+        """See ``Strategy``."""
+        return self._legacy.subscribe(state)
+
+    def assign(
+        self, members: Sequence[GroupMember], partitions: Mapping[str, int]
+    ) -> dict[str, bytes]:
+        """See ``Strategy``."""
+        return self._legacy.assign(members, partitions)
+
+    @property
+    def _legacy(self) -> LegacyStrategy:
+        return LegacyStrategy(f"legacy-{self.assignor}", self.hash_form)
+
+
+class LiveMembership(MembershipMachine):
+    """A member of the coordinator's group whose offer changes with the mode.
+
+    ``offer``: that of the present generation; ``None``: not a member. Partitions are kept while it
+    joins for the first time beside plain consumers: it was in a group of migratable members, in
+    which owner znodes protect them.
+    """
+
+    def __init__(self, spec: GroupSpec) -> None:
+        super().__init__(spec)
+        self._offered = self._wanted = Offer.OWN
+        self._joined_with: Offer | None = None
+        self._own = spec.strategies
+        self._changing = False
+
+    @property
+    def offer(self) -> Offer | None:
+        """What the member offers in the present generation."""
+        return self._joined_with if self.generation >= 0 else None
+
+    @property
+    def given(self) -> frozenset[TopicPartition]:
+        """What the coordinator assigns to the member and may not take back yet."""
+        return frozenset(self.held) - self._releasing.partitions
+
+    def _offer_changed(self, event: OfferChanged) -> None:
+        if event.strategies == self.spec.strategies:
+            return
+        self._wanted = event.offer
+        self.spec = replace(self.spec, strategies=event.strategies)
+        self._rejoin_wanted = True
+        if self.state is State.STABLE:
+            self._rejoin()
+
+    def _rejoin(self) -> None:
+        if self.offer is Offer.OWN:
+            self._go(Goal.LOAD)
+        else:
+            super()._rejoin()
+
+    def _join(self) -> None:
+        self._offered = self._wanted
+        super()._join()
+
+    def _joined(self, event: events.Joined) -> None:
+        self._joined_with = self._offered
+        super()._joined(event)
+
+    def _join_failed(self, event: events.RequestFailed) -> None:
+        if event.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            # Plain consumers are members, or members that have not seen the mode yet.
+            self._back_off(Goal.LOAD)
+        else:
+            super()._join_failed(event)
+
+    ANYWHERE: ClassVar[Mapping[type, Handler]] = {
+        **MembershipMachine.ANYWHERE,
+        OfferChanged: _offer_changed,
+    }

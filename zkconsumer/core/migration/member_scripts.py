@@ -1,0 +1,224 @@
+"""Scripts of a migratable member: as in a ZooKeeper group, except where the mode comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from zkconsumer.core.migration.commands import (
+    AckStored,
+    LiveRegistered,
+    ModeLoaded,
+    ReadMode,
+    StoreAck,
+)
+from zkconsumer.core.migration.machine import LiveMachine
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_mode, encode_member, encode_mode
+from zkconsumer.core.zookeeper import commands, events
+from zkconsumer.core.zookeeper.ops import (
+    Check,
+    Code,
+    Create,
+    Delete,
+    Exists,
+    Failed,
+    Multi,
+    MultiOp,
+    Ok,
+    SetData,
+    Stat,
+)
+from zkconsumer.core.zookeeper.scripts import kafka_storage, ownership
+from zkconsumer.core.zookeeper.scripts.common import (
+    MemberScript,
+    Refused,
+    Script,
+    ScriptContext,
+    SessionGone,
+    attempt,
+    ensure_path,
+    read,
+    read_many,
+)
+from zkconsumer.core.zookeeper.scripts.table import script_for
+from zkconsumer.core.zookeeper.znodes import encode_registration
+from zkconsumer.errors import ZnodeFormatError
+
+Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
+
+
+def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
+    """Which script carries out which command of a migratable member."""
+
+    def select(command: Any, ctx: ScriptContext) -> MemberScript[Any]:
+        try:
+            match command:
+                case ReadMode():
+                    return (yield from _read_mode(paths))
+                case StoreAck():
+                    return (yield from _store_ack(command, ctx, paths))
+                case commands.Register():
+                    return (yield from _register(command, ctx, paths))
+                case commands.Deregister():
+                    return (yield from _deregister(command, ctx, paths))
+                case commands.ClaimPartitions() if live.mode is not Mode.ZOOKEEPER:
+                    return (yield from _claim(command, ctx))
+                case commands.ClaimPartitions():
+                    return (yield from ownership.claim(command, ctx))
+                case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
+                    return (yield from _commit(command, ctx))
+                case commands.Commit():
+                    return (yield from ownership.commit(command, ctx))
+                case _:
+                    return (yield from script_for(command, ctx))
+        except SessionGone:
+            return events.ScriptFailed(command.token, Code.SESSION_EXPIRED)
+        except Refused as refusal:
+            return events.ScriptFailed(command.token, refusal.code, refusal.path, refusal.detail)
+        except ZnodeFormatError as error:
+            return events.ScriptFailed(command.token, Code.OTHER, paths.mode, str(error))
+
+    return select
+
+
+def _mode_of(paths: LivePaths) -> Script[tuple[Mode, int]]:
+    """Read the mode and leave a watch; a group without the znode gets one."""
+    while True:
+        (node,) = yield from read_many([paths.mode], watch=True)
+        if node is not None:
+            return decode_mode(paths.mode, node.data), node.stat.version
+        yield from ensure_path(set(), paths.mode.rpartition("/")[0])
+        yield from attempt(Create(paths.mode, encode_mode(Mode.ZOOKEEPER)))
+
+
+def _read_mode(paths: LivePaths) -> Script[ModeLoaded]:
+    try:
+        return ModeLoaded(*(yield from _mode_of(paths)))
+    except ZnodeFormatError as error:
+        return ModeLoaded(Mode.ZOOKEEPER, -1, str(error))
+    except SessionGone:
+        return ModeLoaded(Mode.ZOOKEEPER, -1, f"{paths.mode}: {Code.SESSION_EXPIRED.value}")
+    except Refused as refusal:
+        return ModeLoaded(Mode.ZOOKEEPER, -1, str(refusal))
+
+
+def _register(
+    command: commands.Register, ctx: ScriptContext, paths: LivePaths
+) -> Script[LiveRegistered | events.RegistrationRefused]:
+    """Register in both places, in one transaction that checks the version of the mode.
+
+    So a new session begins with the mode that holds. As in a ZooKeeper group, the session that owns
+    the znodes decides, also after success.
+    """
+    spec = ctx.spec
+    path, mine = spec.paths.member(spec.consumer_id), paths.member(spec.consumer_id)
+    data = encode_registration(spec.subscription, ctx.now_ms())
+    while True:
+        mode, version = yield from _mode_of(paths)
+        ops: list[MultiOp] = [Check(paths.mode, version)]
+        ops += [Create(path, data, ephemeral=True), Create(mine, encode_member(None), True)]
+        ops += [SetData(path, data, n) for n in range(command.epoch)]
+        reply = yield from attempt(Multi(tuple(ops)))
+        if isinstance(reply, Failed) and reply.code is Code.NO_NODE:
+            ctx.known_paths.clear()
+            yield from ensure_path(ctx.known_paths, spec.paths.ids)
+            yield from ensure_path(ctx.known_paths, paths.members)
+        elif isinstance(reply, Ok) or reply.code is Code.NODE_EXISTS:
+            found = []
+            for one in (path, mine):
+                seen = yield from read(Exists(one))
+                stat = seen.value if isinstance(seen, Ok) else None
+                if isinstance(stat, Stat):
+                    found.append((one, stat))
+            for _, stat in found:
+                if stat.ephemeral_owner != ctx.session_id:
+                    return events.RegistrationRefused(command.token, stat.ephemeral_owner)
+            if len(found) == 2 and found[0][1].version == command.epoch:
+                return LiveRegistered(command.token, mode, version)
+            for one, stat in found:
+                yield from attempt(Delete(one, stat.version))
+        elif reply.code not in (Code.CONNECTION_LOSS, Code.BAD_VERSION):
+            raise Refused(reply.code, path)
+
+
+def _deregister(
+    command: commands.Deregister, ctx: ScriptContext, paths: LivePaths
+) -> Script[events.Deregistered]:
+    """Delete both registrations, but only those that this session made."""
+    path = ctx.spec.paths.member(ctx.spec.consumer_id)
+    for one in (paths.member(ctx.spec.consumer_id), path):
+        while True:
+            found = yield from read(Exists(one))
+            stat = found.value if isinstance(found, Ok) else None
+            if not isinstance(stat, Stat) or stat.ephemeral_owner != ctx.session_id:
+                break
+            reply = yield from attempt(
+                Multi((Check(path, command.epoch), Delete(one, stat.version)))
+            )
+            if isinstance(reply, Ok) or reply.code is not Code.CONNECTION_LOSS:
+                break
+    return events.Deregistered(command.token)
+
+
+def _store_ack(command: StoreAck, ctx: ScriptContext, paths: LivePaths) -> Script[AckStored]:
+    mine = paths.member(ctx.spec.consumer_id)
+    text = encode_member(command.version, command.member_id)
+    ops = (ownership.own_check(ctx, command.epoch), SetData(mine, text))
+    try:
+        while True:
+            reply = yield from attempt(Multi(ops))
+            if isinstance(reply, Ok):
+                return AckStored(command.version)
+            if reply.code is not Code.CONNECTION_LOSS:
+                return AckStored(command.version, f"{mine}: {reply.code.value}")
+    except SessionGone:
+        return AckStored(command.version, f"{mine}: {Code.SESSION_EXPIRED.value}")
+    except Refused as refusal:
+        return AckStored(command.version, str(refusal))
+
+
+def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:
+    """Claim owner znodes; begin at the higher of both offsets.
+
+    Where ZooKeeper's is lower, the next commit raises it, also if nothing is read meanwhile.
+    """
+    claimed = yield from ownership.claim(command, ctx)
+    if claimed.unregistered:
+        return replace(claimed, claims={})  # their offsets are not known
+    if not claimed.claims:
+        return claimed
+    stored = yield from kafka_storage.fetch(claimed.claims)
+    claims = dict(claimed.claims)
+    for tp, found in claimed.claims.items():
+        offset = stored[tp]
+        if offset is not None and (found.committed is None or found.committed < offset):
+            claims[tp] = replace(found, committed=offset, invalidated=True)
+    return replace(claimed, claims=claims)
+
+
+def _commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+    """Store positions in Kafka, then in ZooKeeper: a plain consumer must not find an older one.
+
+    Kafka takes them only from a member of the present generation, and ZooKeeper only from the
+    owner. What Kafka refuses is not stored in ZooKeeper either.
+    """
+    owned = yield from kafka_storage.confirm_owners(command, ctx)
+    stored = yield from kafka_storage.store(command, ctx, owned)
+    positions = {
+        tp: at
+        for tp, at in command.positions.items()
+        if tp in owned.claims and tp not in stored.broken
+    }
+    claims = {tp: command.claims[tp] for tp in positions}
+    second = commands.Commit(command.token, command.epoch, positions, claims)
+    written = yield from ownership.commit(second, ctx)
+    return events.Committed(
+        command.token,
+        {**written.claims, **{tp: stored.claims[tp] for tp in stored.broken}},
+        owned.fenced | written.fenced,
+        {**stored.broken, **written.broken},
+        written.foreign,
+        written.unregistered,
+    )

@@ -1,0 +1,175 @@
+"""MigratableConsumerConnector: a member whose group can move between ZooKeeper and the coordinator.
+
+Wiring only; called from the application's threads. Streams, offsets and listeners are those of the
+other two connectors; only the group's mode decides whose assignment is followed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, cast
+
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.records import Decoder
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.migratable import MigratableConfig
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.coordinator import make_strategy
+from zkconsumer.core.common.assign import RoundRobinHash
+from zkconsumer.core.common.types import BrokerEndpoint, Subscription
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.migration.group import LiveMembership, OwnStrategy
+from zkconsumer.core.migration.machine import LiveMachine
+from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.migration.member_scripts import scripts_of
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.runtime.data_plane import DataPlane
+from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.requests import RequestWorker
+from zkconsumer.runtime.streams import KafkaStream
+from zkconsumer.runtime.zookeeper import rebalance_counts
+from zkconsumer.zk.security import ZkSecurity
+
+
+class MigratableConsumerConnector(ZookeeperConsumerConnector):
+    """One member of a group that can move between ZooKeeper and the coordinator while it runs.
+
+    It is a member of both groups and follows the group's mode, which ``zkmigrate live`` writes. In
+    mode ``zookeeper`` it works beside members of the JVM's consumer, in mode ``open`` beside any
+    Kafka consumer. Between the two it delivers a partition only while it has both the owner znode
+    and its membership on the coordinator. Source: the idea of KIP-125.
+
+    Args:
+        config: a ``MigratableConfig``, a mapping of keys to values, or the path of a Java
+            ``.properties`` file. It has the keys of ``ZookeeperConsumerConnector`` and
+            ``CoordinatorConsumerConnector``. ``zkconsumer.live.strategies`` (``range``) has the
+            names that ``partition.assignment.strategy`` has for a group on the brokers.
+        decoder: see ``ZookeeperConsumerConnector``.
+
+    The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
+    ChrootMissingError. Use it in a ``with`` statement, or call ``shutdown``.
+    """
+
+    def __init__(
+        self,
+        config: MigratableConfig | Mapping[str, object] | str | PathLike[str],
+        *,
+        decoder: Decoder | None = None,
+    ) -> None:
+        self._both = MigratableConfig.parse(config)
+        for warning in self._both.warnings:
+            warnings.warn(warning, stacklevel=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            super().__init__(self._both.zookeeper, decoder=decoder)
+        keys = self._both.coordinator
+        self._servers += f" and the coordinator, found through {keys.bootstrap_servers}"
+        self._group_timeout = keys.session_timeout_ms / 1000
+        self._answer_patience += self._group_timeout
+        self._leave_patience += self._group_timeout
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode that this member acts on; ``None`` while it does not know it. Any thread."""
+        machine = self._live_machine
+        return None if machine is None else machine.live.mode
+
+    @property
+    def _live_machine(self) -> LiveMember | None:
+        return None if self._loop is None else cast(LiveMember, self._loop.machine)
+
+    def _make_gate(self, config: ConsumerConfig) -> DeliveryGate:
+        return DualGate()
+
+    @property
+    def _session_lease(self) -> DeliveryGate:
+        return cast(DualGate, self._gate).zookeeper
+
+    @property
+    def _zk_security(self) -> ZkSecurity:
+        return ZkSecurity(self.config, also=LIVE_USER)
+
+    def _make_loop(
+        self,
+        subscription: Subscription,
+        streams: Sequence[KafkaStream],
+        plane: DataPlane,
+        fetchers: ConsumerFetcherManager,
+    ) -> MemberLoop[RebalanceMachine]:
+        config, keys, name = self.config, self._both.coordinator, self.consumer_id
+        hash_form = RoundRobinHash(config.roundrobin_hash)
+        spec = GroupSpec(
+            group=config.group_id,
+            consumer_id=name,
+            instance_id=None,
+            subscription=subscription,
+            exclude_internal=config.exclude_internal_topics,
+            strategies=(OwnStrategy(config.partition_assignment_strategy, hash_form),),
+            auto_commit=config.auto_commit_enable,
+            session_timeout=self._group_timeout,
+            rebalance_timeout=keys.max_poll_interval_ms / 1000,
+            heartbeat_interval=keys.heartbeat_interval_ms / 1000,
+            backoff=max(keys.rebalance_backoff_ms, 1) / 1000,
+            reread=keys.reread_interval_ms / 1000,
+        )
+        gate = cast(DualGate, self._gate)
+        live, group, paths = LiveMachine(), LiveMembership(spec), LivePaths.of(config.group_id)
+        rebalance = LiveRebalance(self._member_spec(subscription), live, group)
+        usual = tuple(make_strategy(one, hash_form) for one in keys.strategies)
+        machine = LiveMember(rebalance, group, live, paths.mode, usual)
+        servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(keys.servers)]
+        brokers = KnownBrokers(servers, fetchers.requests_to)
+        timeout = keys.socket_timeout_ms / 1000
+        short = min(timeout, self._group_timeout)
+        requests = RequestWorker(self._client(brokers, timeout), f"{name}_requests")
+        heartbeats = RequestWorker(self._client(brokers, short), f"{name}_heartbeat")
+        offsets = RequestWorker(self._client(brokers, short), f"{name}_offsets")
+        self._checks += [requests.check, heartbeats.check, offsets.check, self._zk.check]
+        calls = self._listener_calls(newer=False)
+        self._coordination.offsets = commits = LiveOffsets(
+            self._host, group, offsets, requests, spec.backoff, self._group_timeout
+        )
+        self._coordination.scripts = scripts_of(paths, live)
+        coordination = LiveCoordination(
+            self._coordination,
+            BrokerCoordination(
+                spec, self._host, gate.group, requests, heartbeats, streams, calls, None
+            ),
+            commits,
+            gate,
+        )
+        loop: MemberLoop[Any] = MemberLoop(
+            name,
+            machine,
+            coordination,
+            plane,
+            gate,
+            self._host,
+            calls,
+            auto_commit_interval=self._auto_commit_interval,
+            rebalances=rebalance_counts(),
+        )
+        return loop
+
+    def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
+        keys = self._both.coordinator
+        return GroupClient(
+            keys.group_id,
+            keys.client_id,
+            None,
+            brokers,
+            session_timeout=self._group_timeout,
+            rebalance_timeout=keys.max_poll_interval_ms / 1000,
+            timeout=timeout,
+            security=self._security,
+        )

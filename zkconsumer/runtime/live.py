@@ -1,0 +1,260 @@
+"""LiveCoordination: both coordinations of a migratable member, its delivery gate, its offsets.
+
+Owns which of the two leases delivery needs. Runs on the host's thread; leases are extended by the
+threads that hear from the servers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.reactions import SENT_AGAIN, Reaction, Request, name_of, reaction
+from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
+from zkconsumer.core.migration.group import LiveMembership
+from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
+from zkconsumer.runtime.coordinator import BrokerCoordination, RequestLine
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import Host, MemberLoop
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+
+
+class DualGate(DeliveryGate):
+    """Open while the ZooKeeper session lives and, where the mode needs it, the membership.
+
+    ``zookeeper`` and ``group`` are the two leases; each is extended and closed by its coordination.
+    """
+
+    def __init__(self, *, now: Callable[[], float] | None = None) -> None:
+        super().__init__(now=now)
+        self._both = threading.RLock()
+        self._needs_group = False
+        self.zookeeper = Lease(self, now)
+        self.group = Lease(self, now)
+
+    def need_group(self, needed: bool) -> None:
+        """Whether the group's lease counts from now on."""
+        with self._both:
+            self._needs_group = needed
+            self.refresh()
+
+    def refresh(self) -> None:
+        """A lease has changed."""
+        with self._both:
+            until = self.zookeeper.valid_until
+            if self._needs_group:
+                until = min(until, self.group.valid_until)
+            if until < self.valid_until:
+                self.close()
+            if until > -math.inf:
+                self.extend(until)
+
+
+class Lease(DeliveryGate):
+    """One of the two leases of a ``DualGate``."""
+
+    def __init__(self, gate: DualGate, now: Callable[[], float] | None) -> None:
+        super().__init__(now=now)
+        self._gate = gate
+
+    def extend(self, until: float) -> None:
+        """See ``DeliveryGate``."""
+        super().extend(until)
+        self._gate.refresh()
+
+    def close(self) -> None:
+        """See ``DeliveryGate``."""
+        super().close()
+        self._gate.refresh()
+
+    def hold(self) -> None:
+        """See ``DeliveryGate``."""
+        super().hold()
+        self._gate.refresh()
+
+
+@dataclass(slots=True)
+class _Job:
+    op: OffsetOp
+    on_reply: Callable[[Reply], object]
+    until: float
+
+
+class LiveOffsets:
+    """Reads and commits offsets in Kafka as the member that ``group`` is at that moment.
+
+    Args:
+        host: runs the member.
+        group: the member on the coordinator.
+        line: carries the requests.
+        requests: the line that knows where the coordinator is.
+        backoff, patience: seconds between two attempts, and for all of them.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        group: LiveMembership,
+        line: RequestLine,
+        requests: RequestLine,
+        backoff: float,
+        patience: float,
+    ) -> None:
+        self.committed = 0
+        """Offsets stored. Host's thread."""
+        self._host = host
+        self._group = group
+        self._line = line
+        self._requests = requests
+        self._backoff = backoff
+        self._patience = patience
+        self._jobs: dict[int, _Job] = {}
+        self._number = 0
+        self._closed = False
+
+    def begin(self) -> None:
+        """The member begins."""
+
+        def crash(error: BaseException) -> None:
+            def again() -> None:
+                raise error
+
+            self._host.post(again)
+
+        self._line.start(self._answered, crash)
+
+    def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
+        """Carry out ``op``; call ``on_reply`` once, on the host's thread."""
+        self._send(_Job(op, on_reply, self._host.now() + self._patience))
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._closed = True
+        self._line.close()
+
+    def _send(self, job: _Job) -> None:
+        if self._closed:
+            return
+        group, op = self._group, job.op
+        self._number = number = self._number + 1
+        command: Any
+        if isinstance(op, FetchOffsets):
+            command = commands.FetchOffsets(number, frozenset(op.partitions))
+        elif group.generation < 0:
+            job.on_reply(Failed(Code.OTHER, detail="not a member on the coordinator at the moment"))
+            return
+        else:
+            positions = dict(op.positions)
+            command = commands.CommitOffsets(number, group.member_id, group.generation, positions)
+        self._jobs[number] = job
+        self._line.coordinator = self._requests.coordinator
+        self._line.submit(command)
+
+    def _answered(self, command: Any, event: Any, _sent: float, _sent_us: int) -> None:
+        self._host.post(partial(self._take, command.token, event))
+
+    def _take(self, number: int, event: Any) -> None:
+        job = self._jobs.pop(number)
+        op = job.op
+        if isinstance(op, FetchOffsets):
+            if isinstance(event, events.OffsetsFetched):
+                job.on_reply(Ok(tuple(event.offsets.get(tp) for tp in op.partitions)))
+            elif not self._again(job):
+                job.on_reply(Failed(Code.OTHER, detail=f"offsets in Kafka: {event.detail}"))
+            return
+        if isinstance(event, events.OffsetsCommitted):
+            codes = [event.codes.get(tp, -1) for tp, _ in op.positions]
+        else:
+            codes = [event.code] * len(op.positions)
+        again = any(code and _passes(code) for code in codes)
+        if again and self._again(job):
+            return
+        self.committed += codes.count(0)
+        if again:
+            names = ", ".join(sorted({name_of(code) for code in codes if code}))
+            job.on_reply(Failed(Code.OTHER, detail=f"offsets in Kafka: {names}"))
+        else:
+            faults = tuple(
+                f"{tp}: {name_of(code)}" if code else None
+                for (tp, _), code in zip(op.positions, codes, strict=True)
+            )
+            job.on_reply(Ok(faults))
+
+    def _again(self, job: _Job) -> bool:
+        if self._host.now() > job.until:
+            return False
+        self._host.after(self._backoff, partial(self._send, job))
+        return True
+
+
+def _passes(code: int) -> bool:
+    """Whether a commit may succeed a moment later, perhaps in the next generation."""
+    what = reaction(Request.COMMIT, code)
+    return what in SENT_AGAIN or what in (Reaction.LOST, Reaction.EXPELLED) or code == 27
+
+
+class _GroupSide:
+    """The member as the coordinator's side sees it."""
+
+    def __init__(self, member: MemberLoop[LiveMember]) -> None:
+        self._member = member
+        self.every = member.every
+
+    @property
+    def machine(self) -> LiveMembership:
+        return self._member.machine.group
+
+    def take(self, event: Any) -> None:
+        self._member.take(FromGroup(event))
+
+
+class LiveCoordination:
+    """See ``Coordination``.
+
+    Args:
+        zookeeper, group: the two sides; their leases are those of ``gate``.
+        offsets: commits as the member of the group; ``zookeeper`` uses it.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeperCoordination,
+        group: BrokerCoordination,
+        offsets: LiveOffsets,
+        gate: DualGate,
+    ) -> None:
+        self.zookeeper = zookeeper
+        self.group = group
+        self._offsets = offsets
+        self._gate = gate
+
+    def begin(self, member: MemberLoop[LiveMember]) -> None:
+        """See ``Coordination``."""
+        self._offsets.begin()
+        self.zookeeper.begin(cast(Any, member))
+        self.group.begin(cast(Any, _GroupSide(member)))
+
+    def stamp(self) -> tuple[int, int]:
+        """See ``Coordination``."""
+        return self.zookeeper.stamp()
+
+    def carry_out(self, command: Any) -> None:
+        """See ``Coordination``."""
+        match command:
+            case ToGroup(inner):
+                self.group.carry_out(inner)
+            case NeedGroup(needed):
+                self._gate.need_group(needed)
+            case _:
+                self.zookeeper.carry_out(command)
+
+    def close(self, timeout: float) -> None:
+        """See ``Coordination``."""
+        self.group.close(timeout)
+        self.zookeeper.close(timeout)
