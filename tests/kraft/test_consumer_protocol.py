@@ -114,8 +114,9 @@ def test_a_member_joins_hands_over_and_leaves(
     first.beat_until(lambda: first.assigned == {topic: (0, 1)})
     first.beat(owned=first.assigned)
 
-    tp = TopicPartition(unique, 1)
-    assert commit_as_member(broker, unique, first.id, first.epoch, {tp: StoredOffset(7)}) == {tp: 0}
+    both = [TopicPartition(unique, 0), TopicPartition(unique, 1)]
+    sevens = {tp: StoredOffset(7) for tp in both}
+    assert set(commit_as_member(broker, unique, first.id, first.epoch, sevens).values()) == {0}
     assert second.join(wanted).code == 0
     first.beat_until(lambda: len(first.assigned.get(topic, ())) == 1)
     second.beat()
@@ -127,12 +128,19 @@ def test_a_member_joins_hands_over_and_leaves(
     second.beat(owned=second.assigned)
     assert sorted(first.assigned[topic] + second.assigned[topic]) == [0, 1]
 
-    stale = commit_as_member(broker, unique, first.id, old, {tp: StoredOffset(8)})
-    assert stale == {tp: ErrorCode.STALE_MEMBER_EPOCH}
-    behind = fetch_as_member(broker, unique, second.id, second.epoch - 1, [tp])
+    kept = TopicPartition(unique, first.assigned[topic][0])
+    gone = TopicPartition(unique, second.assigned[topic][0])
+    eights = {tp: StoredOffset(8) for tp in both}
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    together = commit_as_member(broker, unique, first.id, old, eights)
+    assert together == dict.fromkeys(both, stale), "one refused partition refuses all"
+    for tp, code in ((gone, stale), (kept, 0)):
+        alone = commit_as_member(broker, unique, first.id, old, {tp: StoredOffset(8)})
+        assert alone == {tp: code}, f"kept {kept}, gone {gone}"
+    behind = fetch_as_member(broker, unique, second.id, second.epoch - 1, both)
     assert behind.code == ErrorCode.STALE_MEMBER_EPOCH
-    found = fetch_as_member(broker, unique, second.id, second.epoch, [tp])
-    assert (found.code, found.offsets) == (0, {tp: StoredOffset(7)})
+    found = fetch_as_member(broker, unique, second.id, second.epoch, both)
+    assert (found.code, found.offsets) == (0, {kept: StoredOffset(8), gone: StoredOffset(7)})
     assert first.beat(first.epoch + 5).code == ErrorCode.FENCED_MEMBER_EPOCH
 
     assert first.beat(LEAVE).epoch == LEAVE
@@ -155,3 +163,56 @@ def test_a_static_member_comes_back_to_its_partitions(
     assert after.join(wanted).code == 0
     assert after.assigned == before.assigned
     assert after.beat(LEAVE).code == 0
+
+
+def test_after_a_lost_answer_a_member_says_again_what_it_owns(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The epoch before is accepted with the partitions that are still the member's, and only so."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0, assignor="range")
+    first, second = Member(broker, unique), Member(broker, unique)
+    joined = first.join(wanted)
+    assert first.join(wanted) == joined, "joining twice is the same as once"
+    first.beat_until(lambda: first.assigned != {})
+    everything = first.assigned
+    first.beat(owned=everything)
+    assert second.join(wanted).code == 0
+    first.beat_until(lambda: first.assigned != everything)
+    before = first.epoch
+    first.beat(owned=first.assigned)
+    assert first.epoch > before
+
+    def again(owned: Partitions | None) -> HeartbeatAnswer:
+        return heartbeat(broker, unique, first.id, before, owned=owned)
+
+    assert again(None).code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert again(everything).code == ErrorCode.FENCED_MEMBER_EPOCH
+    accepted = again(first.assigned)
+    assert (accepted.code, accepted.epoch) == (0, first.epoch)
+    kept = first.epoch, first.assigned
+    assert first.join(wanted).code == 0
+    assert (first.epoch, first.assigned) == kept, "a member that joins again has lost its place"
+    assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)
+    assert first.beat(LEAVE).code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_present_epoch_may_commit_any_partition(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The coordinator does not check who owns the partition: the member must do so itself."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0, assignor="range")
+    first, second = Member(broker, unique), Member(broker, unique)
+    tp = TopicPartition(unique, 1)
+    one = {tp: StoredOffset(1)}
+    assert (first.join(wanted).code, second.join(wanted).code) == (0, 0)
+    for member in (first, second):
+        member.beat_until(lambda member=member: len(member.assigned) == 1)  # type: ignore[misc]
+        assert commit_as_member(broker, unique, member.id, member.epoch, one) == {tp: 0}
+        for epoch in (-1, JOIN, member.epoch + 5):
+            stale = {tp: ErrorCode.STALE_MEMBER_EPOCH}
+            assert commit_as_member(broker, unique, member.id, epoch, one) == stale
+    unknown = {tp: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit_as_member(broker, unique, "another", first.epoch, one) == unknown
+    assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)

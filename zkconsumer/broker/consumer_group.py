@@ -87,7 +87,9 @@ def heartbeat(
     """Send one heartbeat: join (``JOIN``), acknowledge, stay, or leave (``LEAVE``).
 
     ``member_id`` is the member's own choice and stays the same (KIP-1082). ``owned`` None means "as
-    in my last heartbeat"; a member that joins sends an empty one.
+    in my last heartbeat"; a member that joins sends an empty one. After a lost answer ``owned`` must
+    be given: the coordinator accepts the previous epoch only with partitions that are still the
+    member's, and answers FENCED_MEMBER_EPOCH otherwise.
 
     Raises UnsupportedBrokerError for brokers before 4.0 and for a ``regex`` that they do not
     know, and what ``BrokerConnection.exchange`` raises.
@@ -153,7 +155,11 @@ def commit_as_member(
 ) -> dict[TopicPartition, int]:
     """Commit with OffsetCommit 9; return the code for each partition.
 
-    STALE_MEMBER_EPOCH: the epoch has changed, the same commit may be sent with the new one.
+    A broker of 4.4 accepts the current epoch for any partition, also one that the member does not
+    own. It accepts an older epoch for partitions that the member has kept since then. If it refuses
+    one partition (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same
+    commit with a newer epoch, it must leave out the partitions that it has released.
+
     Raises what ``BrokerConnection.exchange`` raises.
     """
     connection.version(OFFSET_COMMIT, _WITH_EPOCH)
