@@ -87,9 +87,9 @@ def heartbeat(
     """Send one heartbeat: join (``JOIN``), acknowledge, stay, or leave (``LEAVE``).
 
     ``member_id`` is the member's own choice and stays the same (KIP-1082). ``owned`` None means "as
-    in my last heartbeat"; a member that joins sends an empty one. After a lost answer ``owned`` must
-    be given: the coordinator accepts the previous epoch only with partitions that are still the
-    member's, and answers FENCED_MEMBER_EPOCH otherwise.
+    in my last heartbeat"; a member that joins sends an empty one. After a lost answer ``owned``
+    must be given: the coordinator accepts the previous epoch only with partitions that are still
+    the member's, and answers FENCED_MEMBER_EPOCH otherwise.
 
     Raises UnsupportedBrokerError for brokers before 4.0 and for a ``regex`` that they do not
     know, and what ``BrokerConnection.exchange`` raises.
