@@ -164,7 +164,7 @@ def fetch_offsets(
         **({"require_stable": True} if version == _FLEXIBLE else {}),
     )
     if version == _FLEXIBLE:
-        answer = _call_flexible(connection, request, OffsetFetchResponse, version)
+        answer = call_flexible(connection, request, OffsetFetchResponse, version)
     else:
         answer = (ask or connection.call)(request, OffsetFetchResponse, version)
     code, what = (answer.error_code if version > 1 else 0), f"stored offsets of group {group}"
@@ -186,7 +186,7 @@ def fetch_offsets(
     return FetchedOffsets(code, what, offsets)
 
 
-def _call_flexible(
+def call_flexible(
     connection: BrokerConnection, request: Any, response: type[Any], version: int
 ) -> Any:
     """Do what ``call`` does, in a version whose headers have tagged fields: both are empty."""

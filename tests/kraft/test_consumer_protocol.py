@@ -1,0 +1,218 @@
+"""The requests of the consumer group protocol (KIP-848), sent by hand to a broker of Kafka 4."""
+
+from __future__ import annotations
+
+import uuid
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.consumer_group import (
+    JOIN,
+    LEAVE,
+    LEAVE_STATIC,
+    HeartbeatAnswer,
+    Partitions,
+    Subscription,
+    commit_as_member,
+    fetch_as_member,
+    heartbeat,
+)
+from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.testing import LocalCluster, wait_until
+
+
+@pytest.fixture
+def broker(kraft: LocalCluster, unique: str) -> Iterator[BrokerConnection]:
+    """A connection to the one broker, which is the coordinator of the group ``unique`` by now."""
+    host, port = kraft.bootstrap.split(":")
+    connection = BrokerConnection(BrokerEndpoint(0, host, int(port)), "tests", 10.0, 0)
+
+    def found() -> bool:
+        try:
+            find_coordinator(connection, unique)
+        except TryAgainError:
+            return False
+        return True
+
+    wait_until(found, 30, "a coordinator")
+    yield connection
+    connection.close()
+
+
+def topic_id(broker: BrokerConnection, topic: str) -> uuid.UUID:
+    """The id that heartbeats name the topic by."""
+    text = read_cluster(broker).topics[topic].topic_id
+    return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
+
+
+def member() -> str:
+    """An id as a new member chooses it."""
+    return str(uuid.uuid4())
+
+
+class Member:
+    """Sends heartbeats by hand and remembers what the coordinator answered last."""
+
+    def __init__(self, broker: BrokerConnection, group: str, instance: str | None = None) -> None:
+        self.broker, self.group, self.instance = broker, group, instance
+        self.id, self.epoch = member(), JOIN
+        self.assigned: Partitions = {}
+
+    def beat(
+        self,
+        epoch: int | None = None,
+        owned: Partitions | None = None,
+        subscription: Subscription | None = None,
+    ) -> HeartbeatAnswer:
+        """Send one heartbeat; an accepted one changes epoch and assignment."""
+        answer = heartbeat(
+            self.broker,
+            self.group,
+            self.id,
+            self.epoch if epoch is None else epoch,
+            instance_id=self.instance,
+            owned=owned,
+            subscription=subscription,
+        )
+        if not answer.code:
+            self.epoch = answer.epoch
+            self.assigned = self.assigned if answer.assignment is None else answer.assignment
+        return answer
+
+    def beat_until(self, arrived: Callable[[], bool]) -> None:
+        """Send heartbeats, which must be accepted, until the assignment is what it should be."""
+
+        def beaten() -> bool:
+            answer = self.beat()
+            assert not answer.code, answer
+            return arrived()
+
+        wait_until(beaten, 10, f"another assignment than {self.assigned}")
+
+    def join(self, subscription: Subscription) -> HeartbeatAnswer:
+        """Join with no partitions."""
+        return self.beat(JOIN, {}, subscription)
+
+
+def test_a_member_joins_hands_over_and_leaves(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The second member is given a partition only after the first one acknowledged its loss."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0, assignor="range")
+    topic = topic_id(broker, unique)
+    first, second = Member(broker, unique), Member(broker, unique)
+    answer = first.join(wanted)
+    assert (answer.code, answer.member_id) == (0, first.id), answer
+    assert answer.interval > 0
+    first.beat_until(lambda: first.assigned == {topic: (0, 1)})
+    first.beat(owned=first.assigned)
+
+    both = [TopicPartition(unique, 0), TopicPartition(unique, 1)]
+    sevens = {tp: StoredOffset(7) for tp in both}
+    assert set(commit_as_member(broker, unique, first.id, first.epoch, sevens).values()) == {0}
+    assert second.join(wanted).code == 0
+    first.beat_until(lambda: len(first.assigned.get(topic, ())) == 1)
+    second.beat()
+    assert second.assigned == {}, "given before its owner acknowledged"
+    old = first.epoch
+    first.beat(owned=first.assigned)
+    assert first.epoch > old
+    second.beat_until(lambda: second.assigned != {})
+    second.beat(owned=second.assigned)
+    assert sorted(first.assigned[topic] + second.assigned[topic]) == [0, 1]
+
+    kept = TopicPartition(unique, first.assigned[topic][0])
+    gone = TopicPartition(unique, second.assigned[topic][0])
+    eights = {tp: StoredOffset(8) for tp in both}
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    together = commit_as_member(broker, unique, first.id, old, eights)
+    assert together == dict.fromkeys(both, stale), "one refused partition refuses all"
+    for tp, code in ((gone, stale), (kept, 0)):
+        alone = commit_as_member(broker, unique, first.id, old, {tp: StoredOffset(8)})
+        assert alone == {tp: code}, f"kept {kept}, gone {gone}"
+    behind = fetch_as_member(broker, unique, second.id, second.epoch - 1, both)
+    assert behind.code == ErrorCode.STALE_MEMBER_EPOCH
+    found = fetch_as_member(broker, unique, second.id, second.epoch, both)
+    assert (found.code, found.offsets) == (0, {kept: StoredOffset(8), gone: StoredOffset(7)})
+    assert first.beat(first.epoch + 5).code == ErrorCode.FENCED_MEMBER_EPOCH
+
+    assert first.beat(LEAVE).epoch == LEAVE
+    assert first.beat(1).code == ErrorCode.UNKNOWN_MEMBER_ID
+    second.beat_until(lambda: second.assigned == {topic: (0, 1)})
+    assert second.beat(LEAVE).code == 0
+
+
+def test_a_static_member_comes_back_to_its_partitions(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """With -2 it keeps them; while it is there, another one of its name is refused."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0)
+    before, after = Member(broker, unique, "one"), Member(broker, unique, "one")
+    assert before.join(wanted).code == 0
+    before.beat_until(lambda: before.assigned != {})
+    assert after.join(wanted).code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert before.beat(LEAVE_STATIC).epoch == LEAVE_STATIC
+    assert after.join(wanted).code == 0
+    assert after.assigned == before.assigned
+    assert after.beat(LEAVE).code == 0
+
+
+def test_after_a_lost_answer_a_member_says_again_what_it_owns(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The epoch before is accepted with the partitions that are still the member's, and only so."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0, assignor="range")
+    first, second = Member(broker, unique), Member(broker, unique)
+    joined = first.join(wanted)
+    assert first.join(wanted) == joined, "joining twice is the same as once"
+    first.beat_until(lambda: first.assigned != {})
+    everything = first.assigned
+    first.beat(owned=everything)
+    assert second.join(wanted).code == 0
+    first.beat_until(lambda: first.assigned != everything)
+    before = first.epoch
+    first.beat(owned=first.assigned)
+    assert first.epoch > before
+
+    def again(owned: Partitions | None) -> HeartbeatAnswer:
+        return heartbeat(broker, unique, first.id, before, owned=owned)
+
+    assert again(None).code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert again(everything).code == ErrorCode.FENCED_MEMBER_EPOCH
+    accepted = again(first.assigned)
+    assert (accepted.code, accepted.epoch) == (0, first.epoch)
+    kept = first.epoch, first.assigned
+    assert first.join(wanted).code == 0
+    assert (first.epoch, first.assigned) == kept, "a member that joins again has lost its place"
+    assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)
+    assert first.beat(LEAVE).code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_present_epoch_may_commit_any_partition(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The coordinator does not check who owns the partition: the member must do so itself."""
+    kraft.create_topic(unique, partitions=2)
+    wanted = Subscription((unique,), 30.0, assignor="range")
+    first, second = Member(broker, unique), Member(broker, unique)
+    tp = TopicPartition(unique, 1)
+    one = {tp: StoredOffset(1)}
+    assert (first.join(wanted).code, second.join(wanted).code) == (0, 0)
+    for member in (first, second):
+        member.beat_until(lambda member=member: len(member.assigned) == 1)  # type: ignore[misc]
+        assert commit_as_member(broker, unique, member.id, member.epoch, one) == {tp: 0}
+        for epoch in (-1, JOIN, member.epoch + 5):
+            stale = {tp: ErrorCode.STALE_MEMBER_EPOCH}
+            assert commit_as_member(broker, unique, member.id, epoch, one) == stale
+    unknown = {tp: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert commit_as_member(broker, unique, "another", first.epoch, one) == unknown
+    assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)

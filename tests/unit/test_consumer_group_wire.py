@@ -1,0 +1,148 @@
+"""Requests of the consumer group protocol: their bytes, and answers that say less than asked."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.broker.consumer_group import (
+    JOIN,
+    LEAVE,
+    HeartbeatAnswer,
+    Subscription,
+    commit_as_member,
+    fetch_as_member,
+    heartbeat,
+)
+from zkconsumer.broker.coordinator_calls import StoredOffset
+from zkconsumer.broker.messages import (
+    ConsumerGroupHeartbeatResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+
+TOPIC = uuid.UUID(int=5)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ACCEPTED = b"\0" + bytes(4) + b"\0\0" + b"\0" + b"\x02m" + b"\0\0\0\x03" + b"\0\0\x13\x88"
+"""An answer's head and its fields up to the assignment: member ``m``, epoch 3, 5000 ms."""
+
+
+class Broker:
+    """Answers with the same bytes whatever it is asked; keeps the request."""
+
+    endpoint = BrokerEndpoint(0, "127.0.0.1", 1)
+
+    def __init__(self, answer: bytes, highest: int = 9) -> None:
+        self.answer, self.highest = answer, highest
+        self.sent = b""
+
+    def version(self, _key: int, *wanted: int) -> int:
+        return next(one for one in wanted if one <= self.highest)
+
+    def exchange(self, _key: int, _version: int, body: bytes) -> memoryview:
+        self.sent = body
+        return memoryview(self.answer)
+
+
+def test_a_heartbeat_of_a_member_at_rest_names_only_the_member() -> None:
+    """All that has not changed is null, in Kafka's own layout."""
+    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
+    answer = heartbeat(broker, "g", "m", 3)
+    nulls = b"\0" + b"\0" + b"\xff\xff\xff\xff" + b"\0" + b"\0" + b"\0"
+    assert broker.sent == b"\0" + b"\x02g" + b"\x02m" + b"\0\0\0\x03" + nulls + b"\0"
+    assert answer == HeartbeatAnswer(0, "", "m", 3, 5.0, None)
+
+
+def test_a_joining_member_owns_nothing_and_says_so() -> None:
+    """An empty list is not null: null would be "as before"."""
+    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0")
+    wanted = Subscription(("t",), 30.0, assignor="range", rack="r")
+    heartbeat(broker, "g", "m", JOIN, subscription=wanted, owned={}, instance_id="i")
+    fields = b"\x02i" + b"\x02r" + b"\0\0\x75\x30" + b"\x02\x02t" + b"\0" + b"\x06range" + b"\x01"
+    assert broker.sent == b"\0" + b"\x02g" + b"\x02m" + bytes(4) + fields + b"\0"
+
+
+def test_an_assignment_is_told_apart_from_none() -> None:
+    """Empty: everything is taken away. Null: as before."""
+    one = b"\x02" + TOPIC.bytes + b"\x03" + b"\0\0\0\0" + b"\0\0\0\x02" + b"\0"
+    broker: Any = Broker(ACCEPTED + b"\x01" + one + b"\0" + b"\0")
+    assert heartbeat(broker, "g", "m", 3).assignment == {TOPIC: (0, 2)}
+    broker = Broker(ACCEPTED + b"\x01" + b"\x01" + b"\0" + b"\0")
+    assert heartbeat(broker, "g", "m", 3).assignment == {}
+
+
+def test_a_pattern_needs_a_broker_that_evaluates_it() -> None:
+    """Version 0 has no field for it, and without one the member would be given nothing."""
+    broker: Any = Broker(ACCEPTED + b"\xff" + b"\0", highest=0)
+    with pytest.raises(UnsupportedBrokerError, match=r"127\.0\.0\.1:1 is older than 4\.0"):
+        heartbeat(broker, "g", "m", JOIN, subscription=Subscription(None, 30.0, regex="a.*"))
+    assert broker.sent == b""
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, 19])
+def test_a_damaged_answer_is_an_error_of_the_broker(cut: int) -> None:
+    """Whatever is missing."""
+    broker: Any = Broker((ACCEPTED + b"\xff" + b"\0")[:cut])
+    with pytest.raises(BrokerError, match="broker 0 at 127"):
+        heartbeat(broker, "g", "m", LEAVE)
+
+
+def encoded(kind: type[Any], **fields: object) -> bytes:
+    """An answer in version 9 with an empty head."""
+    return b"\0" + bytes(kind(throttle_time_ms=0, **fields).encode(version=9))
+
+
+def stored(number: int, offset: int, code: int = 0) -> Any:
+    """A partition of an answer to OffsetFetch."""
+    kind = OffsetFetchResponse.OffsetFetchResponseGroup.OffsetFetchResponseTopics
+    return kind.OffsetFetchResponsePartitions(
+        partition_index=number,
+        committed_offset=offset,
+        committed_leader_epoch=4,
+        metadata="",
+        error_code=code,
+        version=9,
+    )
+
+
+def offsets(*parts: SimpleNamespace, code: int = 0) -> Any:
+    """A broker that answers OffsetFetch with ``parts`` of the topic ``t``."""
+    kind = OffsetFetchResponse.OffsetFetchResponseGroup
+    topic = kind.OffsetFetchResponseTopics(name="t", partitions=list(parts), version=9)
+    group = kind(group_id="g", topics=[topic] if parts else [], error_code=code, version=9)
+    return Broker(encoded(OffsetFetchResponse, groups=[group]))
+
+
+def test_offsets_are_read_with_the_epoch() -> None:
+    """A negative one is none; one that is left out has not been read."""
+    found = fetch_as_member(offsets(stored(0, 7), stored(1, -1)), "g", "m", 3, [T0, T1])
+    assert found == (0, "stored offsets of group g", {T0: StoredOffset(7, 4)})
+    left_out = fetch_as_member(offsets(stored(0, 7)), "g", "m", 3, [T0, T1])
+    assert left_out.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    old = fetch_as_member(offsets(code=ErrorCode.STALE_MEMBER_EPOCH), "g", "m", 2, [T0])
+    assert (old.code, old.offsets) == (ErrorCode.STALE_MEMBER_EPOCH, {})
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    unstable = fetch_as_member(offsets(stored(0, -1, code)), "g", "m", 3, [T0])
+    assert (unstable.code, unstable.what) == (code, f"stored offset of {T0}")
+
+
+def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
+    """It is sent again."""
+    kind = OffsetCommitResponse.OffsetCommitResponseTopic
+    part = kind.OffsetCommitResponsePartition(partition_index=0, error_code=0, version=9)
+    topic = kind(name="t", partitions=[part], version=9)
+    broker: Any = Broker(encoded(OffsetCommitResponse, topics=[topic]))
+    codes = commit_as_member(broker, "g", "m", 3, {T0: StoredOffset(1), T1: StoredOffset(2)})
+    assert codes == {T0: 0, T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert b"\x02g" + b"\0\0\0\x03" + b"\x02m" in broker.sent
+
+
+def test_the_answer_has_the_key_of_its_request() -> None:
+    """kafka-python finds the class of an answer by it."""
+    assert ConsumerGroupHeartbeatResponse.API_KEY == 68

@@ -1,0 +1,254 @@
+"""Requests of a member of the consumer group protocol (KIP-848) to its coordinator.
+
+They carry the member's epoch, which the coordinator raises with each change of the assignment, and
+which it compares with its own. Stateless; runs on the thread that owns the connection.
+
+Source: ConsumerGroupHeartbeatRequest.json, OffsetCommitRequest.json and OffsetFetchRequest.json of
+Kafka 4.0. Topics are named by id in heartbeats, and by name in version 9 of the others.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.broker.connection import BrokerConnection, mapped_errors
+from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, call_flexible
+from zkconsumer.broker.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.wire import by_topic
+from zkconsumer.errors import UnsupportedBrokerError
+
+JOIN: Final = 0
+"""Epoch of a member that joins, or joins again after it was fenced."""
+LEAVE: Final = -1
+"""Epoch of a member that leaves for good."""
+LEAVE_STATIC: Final = -2
+"""Epoch of a static member that will come back under the same ``group.instance.id``."""
+
+_WITH_EPOCH: Final = 9
+"""The first version of OffsetCommit and OffsetFetch that knows member epochs."""
+
+Partitions = Mapping[uuid.UUID, tuple[int, ...]]
+"""Partition numbers by topic id."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a member wants, sent whole when it joins and later only when it has changed.
+
+    ``regex`` is RE2 syntax, evaluated by the coordinator, of brokers since 4.0. ``assignor`` None
+    leaves the choice to the coordinator. ``rebalance_timeout`` in seconds.
+    """
+
+    topics: tuple[str, ...] | None
+    rebalance_timeout: float
+    regex: str | None = None
+    assignor: str | None = None
+    rack: str | None = None
+
+
+@dataclass(frozen=True)
+class HeartbeatAnswer:
+    """What the coordinator answered.
+
+    ``code`` 0: accepted. ``interval`` in seconds. ``assignment`` None: as it was before.
+    """
+
+    code: int
+    detail: str
+    member_id: str
+    epoch: int
+    interval: float
+    assignment: Partitions | None
+
+
+def heartbeat(
+    connection: BrokerConnection,
+    group: str,
+    member_id: str,
+    epoch: int,
+    *,
+    instance_id: str | None = None,
+    subscription: Subscription | None = None,
+    owned: Partitions | None = None,
+) -> HeartbeatAnswer:
+    """Send one heartbeat: join (``JOIN``), acknowledge, stay, or leave (``LEAVE``).
+
+    ``member_id`` is the member's own choice and stays the same (KIP-1082). ``owned`` None means "as
+    in my last heartbeat"; a member that joins sends an empty one. After a lost answer ``owned``
+    must be given: the coordinator accepts the previous epoch only with partitions that are still
+    the member's, and answers FENCED_MEMBER_EPOCH otherwise.
+
+    Raises UnsupportedBrokerError for brokers before 4.0 and for a ``regex`` that they do not
+    know, and what ``BrokerConnection.exchange`` raises.
+    """
+    version = connection.version(CONSUMER_GROUP_HEARTBEAT, 1, 0)
+    wanted: dict[str, Any] = {}
+    if subscription is not None:
+        wanted = {
+            "rack_id": subscription.rack,
+            "rebalance_timeout_ms": round(subscription.rebalance_timeout * 1000),
+            "subscribed_topic_names": (
+                None if subscription.topics is None else list(subscription.topics)
+            ),
+            "server_assignor": subscription.assignor,
+        }
+        if version >= 1:
+            wanted["subscribed_topic_regex"] = subscription.regex
+        elif subscription.regex is not None:
+            where = f"{connection.endpoint.host}:{connection.endpoint.port}"
+            raise UnsupportedBrokerError(
+                f"the broker at {where} is older than 4.0 and evaluates no patterns of topics: "
+                "name the topics"
+            )
+    kind = ConsumerGroupHeartbeatRequest.TopicPartitions
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=instance_id,
+        topic_partitions=None
+        if owned is None
+        else [
+            kind(topic_id=topic, partitions=list(numbers), version=version)
+            for topic, numbers in owned.items()
+        ],
+        **wanted,
+    )
+    answer = call_flexible(connection, request, ConsumerGroupHeartbeatResponse, version)
+    with mapped_errors(connection.endpoint):
+        assigned = answer.assignment
+        return HeartbeatAnswer(
+            answer.error_code,
+            answer.error_message or "",
+            answer.member_id or member_id,
+            answer.member_epoch,
+            answer.heartbeat_interval_ms / 1000,
+            None
+            if assigned is None
+            else {
+                uuid.UUID(str(one.topic_id)): tuple(one.partitions)
+                for one in assigned.topic_partitions
+            },
+        )
+
+
+def commit_as_member(
+    connection: BrokerConnection,
+    group: str,
+    member_id: str,
+    epoch: int,
+    offsets: Mapping[TopicPartition, StoredOffset],
+    instance_id: str | None = None,
+) -> dict[TopicPartition, int]:
+    """Commit with OffsetCommit 9; return the code for each partition.
+
+    A broker of 4.4 accepts the current epoch for any partition, also one that the member does not
+    own. It accepts an older epoch for partitions that the member has kept since then. If it refuses
+    one partition (STALE_MEMBER_EPOCH), it refuses the whole request. Before a member sends the same
+    commit with a newer epoch, it must leave out the partitions that it has released.
+
+    Raises what ``BrokerConnection.exchange`` raises.
+    """
+    connection.version(OFFSET_COMMIT, _WITH_EPOCH)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[
+            topic(
+                name=name,
+                partitions=[
+                    partition(
+                        partition_index=index,
+                        committed_offset=offsets[TopicPartition(name, index)].offset,
+                        committed_leader_epoch=offsets[TopicPartition(name, index)].leader_epoch,
+                        committed_metadata=offsets[TopicPartition(name, index)].metadata,
+                        version=_WITH_EPOCH,
+                    )
+                    for index in indexes
+                ],
+                version=_WITH_EPOCH,
+            )
+            for name, indexes in by_topic(offsets).items()
+        ],
+    )
+    answer = call_flexible(connection, request, OffsetCommitResponse, _WITH_EPOCH)
+    with mapped_errors(connection.endpoint):
+        codes = {
+            TopicPartition(entry.name, one.partition_index): one.error_code
+            for entry in answer.topics
+            for one in entry.partitions
+        }
+    return {tp: codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in offsets}
+
+
+def fetch_as_member(
+    connection: BrokerConnection,
+    group: str,
+    member_id: str,
+    epoch: int,
+    partitions: Iterable[TopicPartition],
+) -> FetchedOffsets:
+    """Ask for stored offsets with OffsetFetch 9, which fails for a member with an old epoch.
+
+    Those stored as negative numbers are none. Raises what ``BrokerConnection.exchange`` raises.
+    """
+    connection.version(OFFSET_FETCH, _WITH_EPOCH)
+    left = set(partitions)
+    what = f"stored offsets of group {group}"
+    if not left:
+        return FetchedOffsets(0, "", {})
+    kind = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = kind.OffsetFetchRequestTopics
+    request = OffsetFetchRequest(
+        groups=[
+            kind(
+                group_id=group,
+                member_id=member_id,
+                member_epoch=epoch,
+                topics=[
+                    topic(name=name, partition_indexes=indexes, version=_WITH_EPOCH)
+                    for name, indexes in by_topic(left).items()
+                ],
+                version=_WITH_EPOCH,
+            )
+        ],
+        require_stable=True,
+    )
+    answer = call_flexible(connection, request, OffsetFetchResponse, _WITH_EPOCH)
+    offsets: dict[TopicPartition, StoredOffset] = {}
+    code = 0
+    with mapped_errors(connection.endpoint):
+        (found,) = answer.groups
+        if found.error_code:
+            return FetchedOffsets(found.error_code, what, {})
+        for entry in found.topics:
+            for part in entry.partitions:
+                tp = TopicPartition(entry.name, part.partition_index)
+                left.discard(tp)
+                if part.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    if not code:
+                        code, what = part.error_code, f"stored offset of {tp}"
+                elif part.committed_offset >= 0:
+                    offsets[tp] = StoredOffset(
+                        part.committed_offset, part.committed_leader_epoch, part.metadata or ""
+                    )
+    if left and not code:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return FetchedOffsets(code, what, offsets)
