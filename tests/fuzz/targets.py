@@ -952,6 +952,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "migrate/zkmigrate/apply/guard.py": ("group-lock",),
     "migrate/zkmigrate/apply/journal.py": ("migration-journal",),
     "migrate/zkmigrate/formats/decisions_file.py": ("decisions",),
+    "migrate/zkmigrate/demo_live.py": OWN,
     "migrate/zkmigrate/formats/offset_csv.py": ("offsets-csv",),
     "migrate/zkmigrate/formats/plan_file.py": ("plan",),
     "migrate/zkmigrate/stores/migration_marker.py": ("migration-marker",),
