@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.reactions import SENT_AGAIN, Reaction, Request, name_of, reaction
 from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
@@ -196,7 +197,11 @@ class LiveOffsets:
 def _passes(code: int) -> bool:
     """Whether a commit may succeed a moment later, perhaps in the next generation."""
     what = reaction(Request.COMMIT, code)
-    return what in SENT_AGAIN or what in (Reaction.LOST, Reaction.EXPELLED) or code == 27
+    return (
+        what in SENT_AGAIN
+        or what in (Reaction.LOST, Reaction.EXPELLED)
+        or code == ErrorCode.REBALANCE_IN_PROGRESS
+    )
 
 
 class _GroupSide:
