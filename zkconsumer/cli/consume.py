@@ -243,7 +243,7 @@ def consume(
     set_up_logging(verbose)
     on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
     config: ConsumerConfig | CoordinatorConfig
-    if on_brokers and (bootstrap is not None or _has_key(file, properties, "bootstrap.servers")):
+    if on_brokers and bootstrap is not None:
         if strict:
             raise click.UsageError("--strict goes with --zookeeper")
         config, generated = (
