@@ -45,7 +45,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     """One member of a group that can move between ZooKeeper and the coordinator while it runs.
 
     It is a member of both groups and follows the group's mode, which ``zkmigrate live`` writes. In
-    mode ``zookeeper`` it works beside members of the JVM's consumer, in mode ``open`` beside any
+    mode ``zookeeper`` it works with members of the JVM's consumer, in mode ``open`` with any
     Kafka consumer. Between the two it delivers a partition only while it has both the owner znode
     and its membership on the coordinator. Source: the idea of KIP-125.
 

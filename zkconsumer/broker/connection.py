@@ -257,7 +257,7 @@ class BrokerConnection:
         sock = self._socket
         if sock is not None:
             try:
-                # Not SSLSocket's own, which would let the other thread go on without TLS.
+                # Not SSLSocket's own, which would let the other thread continue without TLS.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 pass  # it is closed already

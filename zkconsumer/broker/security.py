@@ -44,7 +44,7 @@ _MAX_ROUNDS: Final = 8
 _UNSECURED_SECONDS: Final = 3600
 _MAX_TOKEN: Final = 1024 * 1024
 _RENEW_AT: Final = 0.85
-"""Part of a session's life after which a connection is made again, as in Kafka's client."""
+"""Part of a session's life after which a connection is reopened, as in Kafka's client."""
 
 
 class KafkaSecurity:
@@ -106,7 +106,7 @@ class KafkaSecurity:
     def log_in(self, connection: BrokerConnection) -> float | None:
         """Carry out the SASL exchange on a new connection.
 
-        Returns when (``time.monotonic``) the connection has to be made again; None: never.
+        Returns when (``time.monotonic``) the connection has to be reopened; None: never.
         Raises AuthenticationError, and what ``BrokerConnection.exchange_opened`` raises.
         """
         endpoint, name = connection.endpoint, str(self._keys.sasl_mechanism)

@@ -111,7 +111,7 @@ class PartitionTopicInfo:
         run = self.run
         if run is not None:
             consumed = run.consumed
-            # Otherwise it may be in ``drain``; what it told before is noted soon.
+            # Otherwise it may be in ``drain``; what it reported before is noted soon.
             if consumed is not None and self.run is run:
                 return max(consumed, self._consumed or 0)
         return self._consumed

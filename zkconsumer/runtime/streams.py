@@ -605,7 +605,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._queue.current = None
 
     def _drop_decoded(self) -> None:
-        self._info.run = None  # it would tell that all is taken
+        self._info.run = None  # it would report that all is taken
         dropped = self._run.drain()
         self._note()
         self._taken_up -= dropped + (self._peeked is not None)

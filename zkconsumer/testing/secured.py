@@ -1,7 +1,7 @@
 """A cluster whose brokers and ZooKeeper are secured: every protocol at a port of its own.
 
 Makes certificates with the library ``cryptography`` (installed for tests), and users whose
-passwords are made anew for each cluster. Used from one thread.
+passwords are new for each cluster. Used from one thread.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ thread may call. Five differences from kazoo:
   connection.
 - ``stop`` ends in a limited time.
 - A server that refuses the client's identity or certificate ends the thread: it is not asked again.
-  TLS uses a context of ours, made once.
+  TLS uses our own context, made once.
 
 kazoo has no interface for this, so ``check_kazoo`` compares the internals used here with those of
 the installed version. ``pyproject.toml`` allows one minor version.

@@ -64,7 +64,7 @@ Accept = Callable[[TopicPartition, Node | None], str | None]
 class Hold:
     """A group that the migrator holds. ``nodes``: each claimed partition's offset znode.
 
-    ``locked``: nobody may register. The migrator's own registration is then below ``owners``, so
+    ``locked``: no member may register. The migrator's own registration is then below ``owners``, so
     that the lock stays where it is.
     """
 

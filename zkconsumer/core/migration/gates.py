@@ -89,7 +89,7 @@ def _behind(
 
 
 def _named(names: set[str] | frozenset[str]) -> str:
-    """Name the first ones, and how many there are besides."""
+    """Name the first ones, and how many more there are."""
     first = sorted(names)[:_NAMED]
     more = len(names) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")

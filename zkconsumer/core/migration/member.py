@@ -213,7 +213,7 @@ class LiveMember:
                 return
 
     def _rules_now(self) -> tuple[Any, ...]:
-        """What the ZooKeeper side's decision depends on, besides ZooKeeper."""
+        """What the ZooKeeper side's decision depends on, in addition to ZooKeeper."""
         live = self.live
         if live.mode is None:
             return ()

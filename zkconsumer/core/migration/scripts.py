@@ -28,7 +28,7 @@ def read_mode(paths: LivePaths) -> Script[tuple[Mode, int]]:
 def write_mode(paths: LivePaths, target: Mode, version: int) -> Script[bool]:
     """Write the mode if its version is still ``version`` (-1: there is no znode).
 
-    Return whether it is written; if not, somebody else has written one since. After a lost answer
+    Return whether it is written; if not, another operator has written one. After a lost answer
     the znode decides. Another operator who writes the same mode at the same moment cannot be told
     apart, and need not be. Raises ZnodeFormatError, Refused.
     """

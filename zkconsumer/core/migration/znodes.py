@@ -54,7 +54,7 @@ def encode_mode(mode: Mode) -> bytes:
 
 
 def decode_mode(path: str, data: bytes) -> Mode:
-    """Return the mode. Raises ZnodeFormatError; nobody may guess a group's mode."""
+    """Return the mode. Raises ZnodeFormatError: a group's mode is never guessed."""
     name = _object(path, data).get("mode")
     try:
         return Mode(name)

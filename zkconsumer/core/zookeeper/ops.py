@@ -204,7 +204,7 @@ class Pipelined:
 
     ZooKeeper carries out a session's requests in the order in which they were sent, so a read that
     follows a write sees it. Reply: ``Ok`` with a tuple of the replies. Each operation succeeds or
-    fails on its own. Drivers never see this: whoever runs the script sends the parts.
+    fails on its own. Drivers never see this: the runner of the script sends the parts.
     """
 
     ops: tuple[ZkOp, ...]
