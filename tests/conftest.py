@@ -7,6 +7,7 @@ for them; a server that does not start fails the tests that need it. When tests 
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import zlib
@@ -40,6 +41,12 @@ KINDS = {
     "repo": "promises about the repository itself",
 }
 
+ON_SERVERS = {"integration", "faults", "interop", "secure", "docker", "migrate", "audit", "kraft"}
+"""Kinds that depend on when real servers answer. With ``ZKC_RERUNS=1`` (CI) such a test that fails
+runs once more, as Kafka's own build does it. A test without servers never runs twice."""
+MOST_RERUNS = 2
+"""With more tests than this that needed a second try, the run has failed."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register one marker for each kind; let Ctrl-C reach the programs that tests start.
@@ -60,6 +67,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if kind not in KINDS:
             raise pytest.UsageError(f"{item.path}: tests lie in one of {', '.join(KINDS)}")
         item.add_marker(kind)
+        if kind in ON_SERVERS and os.environ.get("ZKC_RERUNS"):
+            item.add_marker(pytest.mark.flaky(reruns=int(os.environ["ZKC_RERUNS"])))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why each test that ran twice failed the first time: a rare fault is still a fault."""
+    reruns = terminalreporter.stats.get("rerun", [])
+    if len(reruns) > MOST_RERUNS:
+        terminalreporter.section(f"failed: {len(reruns)} tests needed a second try")
+    for report in reruns:
+        terminalreporter.section(f"failed at the first try: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.write_line(f"{title}\n{text}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Many tests that need a second try are not bad luck."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and len(terminal.stats.get("rerun", [])) > MOST_RERUNS:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
