@@ -130,6 +130,18 @@ def test_a_table_is_safe_and_never_cut(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_one_long_name_leaves_the_other_rows_narrow(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell of 303 characters is printed whole and moves its own row alone."""
+    long = "x" * 303
+    print_rows(COLUMNS, [(long, 5, "o"), ("g", 17, None)], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{'GROUP':<60}  LOG-END  OWNER",
+        f"{long}        5  o",
+        f"{'g':<60}       17  -",
+    ]
+
+
 def test_json_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON holds names as they are, missing values as null, and is ASCII."""
     print_rows(COLUMNS, [(EVIL, -5, None)], "json")

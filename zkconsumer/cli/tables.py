@@ -26,6 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _RICH_ROWS: Final = 5_000
 """Longer tables are laid out without rich, which needs about 0.1 ms for each row."""
+_PADDED: Final = 60
+"""A cell that is longer than this moves the rest of its own row to the right, and no other row's."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -142,7 +144,7 @@ def _print_plain(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> No
     cells = list(_columnwise(columns, rows))
     pieces = []
     for number, (heading, column) in enumerate(zip(columns, cells, strict=True)):
-        width = max([len(heading), *map(len, map(str, column))])
+        width = min(max([len(heading), *map(len, map(str, column))]), _PADDED)
         if any(isinstance(cell, int) for cell in column):
             pieces.append(f"%{width}s")
         else:
