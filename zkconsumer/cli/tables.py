@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RICH_ROWS: Final = 5_000
 """Longer tables are laid out without rich, which needs about 0.1 ms for each row."""
 _PADDED: Final = 60
-"""A cell that is longer than this moves the rest of its own row to the right, and no other row's."""
+"""A longer cell moves the rest of its own row to the right, and no other row's."""
 _DANGEROUS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
