@@ -190,8 +190,9 @@ def breaks(history: History) -> dict[str, list[Break]]:
                 for member in fault.members:
                     end = fault.ended + history.session + SLACK
                     found[member].append(Break(fault.began, end, fault.kind))
+        outages = [(fault.began, fault.ended) for fault in history.faults if fault.kind == "broker"]
         for one in history.expelled:
-            began = one.at - history.session - SLACK
+            began = _unheard(one.at, outages, history.session)
             found[one.member].append(Break(began, one.at, "expelled"))
         return found
     closed = [
@@ -215,13 +216,19 @@ def breaks(history: History) -> dict[str, list[Break]]:
             ):
                 found[one.member].append(Break(one.ended, one.ended + lease, "expiry"))
             continue
-        # The server last heard of it a session timeout before, less while no server counted.
-        began = one.ended - history.session - SLACK
-        for first, last in sorted(outages, reverse=True):
-            if first <= one.ended and last + SLACK >= began:
-                began = min(began, first - history.session)
+        began = _unheard(one.ended, outages, history.session)
         found[one.member].append(Break(began, one.ended + lease, one.how))
     return found
+
+
+def _unheard(ended: float, outages: list[tuple[float, float]], session: float) -> float:
+    """When a server last heard of a member at the latest, whose session it ended at ``ended``: a
+    session timeout before, and longer ago where the server itself was away."""
+    began = ended - session - SLACK
+    for first, last in sorted(outages, reverse=True):
+        if first <= ended and last + SLACK >= began:
+            began = min(began, first - session)
+    return began
 
 
 def repeated(history: History) -> tuple[list[Violation], Counter[str]]:

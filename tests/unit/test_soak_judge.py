@@ -9,6 +9,7 @@ import pytest
 from tests.soak import judge, recovery
 from tests.soak.history import (
     Claim,
+    Expelled,
     FaultRecord,
     Finding,
     Foreign,
@@ -260,6 +261,20 @@ def test_repeats_on_the_coordinator(kind: str, broken: set[str]) -> None:
         FaultRecord(kind, "", "0", began=15.6, ended=15.6, members=("anna",), evidence="x")
     )
     again(history, 155, 20.5)
+    assert rules(history) == broken
+
+
+@pytest.mark.parametrize(("first", "broken"), [(15.5, set()), (10.0, {"repeated"})])
+def test_repeats_after_a_coordinator_that_stood_still(first: float, broken: set[str]) -> None:
+    """It ends the session of a member that it did not hear when it resumes, however long it stood
+    still. What the member had not stored before that may be repeated."""
+    history = healthy("coordinator")
+    history.faults.append(
+        FaultRecord("broker", "paused", "1", began=16.0, ended=23.5, evidence="x")
+    )
+    history.expelled.append(Expelled("anna", 24.0))
+    history.quiet = []
+    again(history, int(first * 10), 24.5)
     assert rules(history) == broken
 
 
