@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
@@ -106,6 +107,7 @@ def read(folder: Path, history: History) -> None:
             history.foreign.append(Foreign(at, partition, member, name))
     if KINDS[history.kind].member == "coordinator":
         _from_journals(history, folder / "journals")
+        losses_in_logs(history, folder / "logs")
         _from_kafka(history, folder / "offsets.jsonl")
 
 
@@ -149,6 +151,19 @@ def _from_journals(history: History, place: Path) -> None:
                 for partition in entry.get("offsets", ()):
                     if partition in mine:
                         mine.pop(partition).ended = at
+
+
+def losses_in_logs(history: History, place: Path) -> None:
+    """The losses of members whose journals had ended: each is a line of the member's log, too."""
+    for member in {m for f in history.faults if f.kind == "full disk" for m in f.members}:
+        known = [one.at for one in history.expelled if one.member == member]
+        for line in (place / f"{member}.err").read_text().splitlines():
+            if "zkconsumer.member lost: " in line:
+                whole, thousandths = line[:23].split(",")
+                at = time.mktime(time.strptime(whole, "%Y-%m-%d %H:%M:%S"))  # logging's own
+                at += int(thousandths) / 1000
+                if all(abs(at - other) > 1 for other in known):
+                    history.expelled.append(Expelled(member, at))
 
 
 def _from_kafka(history: History, file: Path) -> None:

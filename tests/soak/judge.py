@@ -194,6 +194,10 @@ def breaks(history: History) -> dict[str, list[Break]]:
         for one in history.expelled:
             began = _unheard(one.at, outages, history.session)
             found[one.member].append(Break(began, one.at, "expelled"))
+        for life in history.lives:  # what it had not stored when it had to leave
+            for first, last in outages:
+                if life.ended is not None and first <= life.ended <= last + SLACK:
+                    found[life.member].append(Break(first, life.ended, "left without coordinator"))
         return found
     closed = [
         (fault.began, fault.ended, member)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.soak import judge, recovery
+from tests.soak import audit, judge, recovery
 from tests.soak.history import (
     Claim,
     Expelled,
@@ -276,6 +278,44 @@ def test_repeats_after_a_coordinator_that_stood_still(first: float, broken: set[
     history.quiet = []
     again(history, int(first * 10), 24.5)
     assert rules(history) == broken
+
+
+@pytest.mark.parametrize(("away", "broken"), [(15.8, set()), (None, {"repeated"})])
+def test_repeats_after_a_leave_without_a_coordinator(away: float | None, broken: set[str]) -> None:
+    """A member that has to leave while its coordinator is away cannot store its last offsets."""
+    history = healthy("coordinator")
+    history.lives[0].ended, history.lives[0].how = 19.0, "left"
+    history.quiet = []
+    if away is not None:
+        history.faults.append(
+            FaultRecord("broker", "killed", "1", began=away, ended=25.0, evidence="x")
+        )
+    history.delivered[0] = [
+        m if m.at < 16 else m._replace(at=max(m.at, 26.0), member="bert")
+        for m in history.delivered[0]
+    ]
+    again(history, 155, 26.5, "bert")
+    assert rules(history) == broken
+
+
+def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> None:
+    """The full disk ends the journal; the member's log goes on."""
+    history = healthy("coordinator")
+    history.faults.append(
+        FaultRecord("full disk", "", "0", began=16.0, ended=16.0, members=("anna",), evidence="x")
+    )
+    lines = ("10:00:00,500", "10:00:07,250")
+    (tmp_path / "anna.err").write_text(
+        "".join(
+            f"2026-11-22 {at} zkconsumer.member lost: 8 partitions were taken away\n"
+            for at in lines
+        )
+        + "2026-11-22 10:00:08,000 zkconsumer.journal the disk is full\n"
+    )
+    first = time.mktime((2026, 11, 22, 10, 0, 0, 0, 0, -1)) + 0.5
+    history.expelled.append(Expelled("anna", first - 0.1))  # from the journal
+    audit.losses_in_logs(history, tmp_path)
+    assert [one.at for one in history.expelled] == [first - 0.1, first + 6.75]
 
 
 def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
