@@ -24,7 +24,7 @@ from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.history import committed
 from zkaudit.sources.offsets import consumer
 
-from tests.audit.tables.test_intervals import Lifetime, Row, member_of, replay
+from tests.audit.tables.test_intervals import Commit, Lifetime, Row, member_of, replay
 from tests.soak.arena import GROUP, ROOT, SERVERS, TOPIC, Arena
 from tests.soak.history import Claim, Expelled, Finding, Foreign, History, Lowered, Registration
 from tests.soak.kinds import KINDS
@@ -104,11 +104,24 @@ def read(folder: Path, history: History) -> None:
         if write.owner is None or write.owner.session != write.session:
             owner = member_of(write.owner.data) if write.owner else None
             name = _name(owner[0]) if owner else ""
-            history.foreign.append(Foreign(at, partition, member, name))
+            deleter = members.get(_deleted_by(done.lifetimes, write) or 0, "")
+            history.foreign.append(Foreign(at, partition, member, name, deleter))
     if KINDS[history.kind].member == "coordinator":
         _from_journals(history, folder / "journals")
         losses_in_logs(history, folder / "logs")
         _from_kafka(history, folder / "offsets.jsonl")
+
+
+def _deleted_by(lifetimes: list[Lifetime], write: Commit) -> int | None:
+    """The other session that deleted the owner znode which the writer had last, if one did."""
+    path = write.path.replace("/offsets/", "/owners/")
+    mine = [
+        one
+        for one in lifetimes
+        if one.path == path and one.session == write.session and one.end and one.end < write.at
+    ]
+    last = max(mine, key=lambda one: one.end or (0, 0), default=None)
+    return last.ended_by if last and last.ended_by != write.session else None
 
 
 def _operations(place: Path) -> list[Operation]:

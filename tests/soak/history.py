@@ -113,6 +113,8 @@ class Foreign:
     """The writer; empty: not a member."""
     owner: str
     """Empty: there was none."""
+    deleter: str = ""
+    """The other member that had deleted the writer's owner znode, where one had."""
 
 
 @dataclass(slots=True)

@@ -336,6 +336,18 @@ def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
     assert "two deliverers" not in found["violations_by_rule"]
 
 
+@pytest.mark.parametrize(
+    ("owner", "deleter", "broken"),
+    [("", "john", set()), ("", "bert", {"foreign commit"}), ("bert", "john", {"foreign commit"})],
+)
+def test_the_original_consumer_deletes_an_owner(owner: str, deleter: str, broken: set[str]) -> None:
+    """The one whose znode it was may commit, as long as nobody has claimed the partition."""
+    history = healthy("mixed")
+    history.lives.append(Life("john", 7, 0.0, ours=False))
+    history.foreign.append(Foreign(20.0, 0, "anna", owner, deleter))
+    assert rules(history) == broken
+
+
 def test_the_original_consumer_is_not_judged() -> None:
     """What a JVM member repeats, delivers late or lowers is its own."""
     history = healthy("mixed")
