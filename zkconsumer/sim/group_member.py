@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
@@ -178,7 +179,7 @@ class Line:
         self._next()
 
 
-class SimGroupMember(SimProcess[MembershipMachine]):
+class SimGroupMember(SimProcess[GroupMachine]):
     """One member. Call ``start`` once.
 
     ``identify`` gives the number by which the observer knows a member id.
