@@ -208,7 +208,7 @@ KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
 
 def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     session, beat = values["session_timeout_ms"], values["heartbeat_interval_ms"]
-    if beat < session:
+    if beat < session or values["group_protocol"] == "consumer":
         return None
     return (
         f"heartbeat.interval.ms={beat}: must be smaller than session.timeout.ms={session}; a third "
@@ -273,7 +273,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "heartbeat.interval.ms",
         "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`",
-        ("session_timeout_ms", "heartbeat_interval_ms"),
+        ("session_timeout_ms", "heartbeat_interval_ms", "group_protocol"),
         True,
         _heartbeat,
     ),
