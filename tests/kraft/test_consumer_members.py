@@ -244,3 +244,57 @@ def test_a_group_with_librdkafka(
         got = lambda: [*found([reader]), *peer.seen]  # noqa: E731
         wait_until(lambda: set(got()) >= sent, 10, "everything is delivered")
         assert len(got()) == len(set(got())), "nothing is delivered twice"
+
+
+def test_a_live_group_is_rolled_to_the_protocol_and_back(
+    kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
+) -> None:
+    """Ours and librdkafka's restart one after the other, classic to consumer to classic: while both
+    protocols are in the group, and after that, nothing is lost or delivered twice."""
+    kraft.create_topic(topic, 6)
+    classic: dict[str, object] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
+    members: list[CoordinatorConsumerConnector] = []
+    readers: list[Reader] = []
+    peers: list[Peer] = []
+
+    def ours(**more: object) -> CoordinatorConsumerConnector:
+        members.append(make(**more))
+        readers.append(Reader(members[-1].create_message_streams({topic: 1})[topic]))
+        return members[-1]
+
+    def theirs(protocol: str) -> Peer:
+        peers.append(Peer(config, topic, protocol))
+        return peers[-1]
+
+    def got() -> list[tuple[int, int]]:
+        return [*found(readers), *(one for peer in peers for one in peer.seen)]
+
+    def settled(live: Sequence[CoordinatorConsumerConnector], peer: Peer | None) -> None:
+        theirs = 0 if peer is None else peer.held
+        wait_until(
+            lambda: (
+                sum(len(held(one)) for one in live) + (0 if peer is None else peer.held) == 6
+                and all(held(one) for one in live)
+                and (peer is None or peer.held > 0)
+            ),
+            30,
+            f"all have their share: {[held(one) for one in live]} {theirs}",
+        )
+
+    with Producer(kraft.bootstrap, topic, range(6), interval=0.005) as producer:
+        live = [ours(**classic), ours(**classic)]
+        peer = theirs("classic")
+        settled(live, peer)
+        for protocol in ("consumer", "classic"):
+            settings = classic if protocol == "classic" else {}
+            for number in range(2):
+                live[number].shutdown()
+                live[number] = ours(**settings)
+                settled(live, peer)
+            peer.close()
+            peer = theirs(protocol)
+            settled(live, peer)
+        peer.close()
+        sent = set(producer.stop())
+        wait_until(lambda: set(got()) >= sent, 20, "everything is delivered")
+        assert len(got()) == len(set(got())), "nothing is delivered twice"

@@ -204,6 +204,13 @@ class CoordinatorKeys(ConsumerKeys):
 
 KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
 """All rows."""
+PROTOCOLS: Final[Mapping[str, str]] = {
+    "heartbeat.interval.ms": "classic",
+    "partition.assignment.strategy": "classic",
+    "group.remote.assignor": "consumer",
+    "client.rack": "consumer",
+}
+"""Keys that have an effect with one ``group.protocol`` only."""
 
 
 def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:

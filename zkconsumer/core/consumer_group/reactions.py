@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.coordinator import reactions
 from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, Row, by_code
 
 _JOIN, _BEAT, _COMMIT, _FETCH = Request.JOIN, Request.HEARTBEAT, Request.COMMIT, Request.FETCH
@@ -154,3 +155,8 @@ HINTS: Final[Mapping[int, str]] = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
 """What to do about an error that ends the member."""
+
+
+def markdown() -> str:
+    """The table for the documentation."""
+    return reactions.markdown(TABLE, NAMES)
