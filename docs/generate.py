@@ -19,6 +19,7 @@ from zkmigrate.commands.root import cli as migrate_cli
 import zkconsumer.errors
 from zkconsumer.cli.main import cli
 from zkconsumer.config.render import coordinator_markdown
+from zkconsumer.core.consumer_group import reactions as consumer_reactions
 from zkconsumer.core.coordinator import states as member_states
 from zkconsumer.core.zookeeper import machine, states
 from zkconsumer.core.zookeeper.states import State
@@ -224,27 +225,42 @@ def _state_names(node: ast.expr) -> list[str]:
 
 
 def coordinator_states_page() -> str:
-    """The states of a member on the coordinator."""
-    rows = [
-        f"| `{one.name}` | {one.value} | {'yes' if one in member_states.COMMIT_STATES else 'no'} |"
-        for one in member_states.State
-    ]
+    """The states of a member on the coordinator, and what it does about error codes."""
+    rows = []
+    for one in member_states.State:
+        protocol = "classic" if one in _CLASSIC_STATES else ""
+        commits = "yes" if one in member_states.COMMIT_STATES else "no"
+        rows.append(f"| `{one.name}` | {one.value} | {protocol} | {commits} |")
     return "\n".join(
         [
             "# States of a member on the coordinator\n",
             NOTE,
-            "The metric `state` of a `CoordinatorConsumerConnector` has these values. The machine",
-            "is `zkconsumer/core/coordinator/machine.py`. Members of groups in ZooKeeper have",
-            "[other states](states.md).\n",
+            "The metric `state` of a `CoordinatorConsumerConnector` has these values. The machines",
+            "are `zkconsumer/core/coordinator/machine.py` for `group.protocol=classic` and",
+            "`zkconsumer/core/consumer_group/machine.py` for `group.protocol=consumer`. Members of",
+            "groups in ZooKeeper have [other states](states.md).\n",
             "![The usual way through the states](../images/coordinator-states.svg)\n",
-            "*Commits*: whether a commit that the application asks for is sent in this state. In",
-            "the others it waits.\n",
-            "| State | Meaning | Commits |",
-            "|---|---|---|",
+            "*Protocol*: the only `group.protocol` that has the state. *Commits*: whether a commit",
+            "that the application asks for is sent in this state. In the others it waits.\n",
+            "| State | Meaning | Protocol | Commits |",
+            "|---|---|---|---|",
             *rows,
             "",
+            "With `group.protocol=consumer` a member is `STABLE` most of the time. Heartbeats run",
+            "next to the state. When an answer brings another assignment, the member passes",
+            "through `STOPPING`, `COMMITTING` and `NOTIFYING_RELEASE` with the partitions that it",
+            "loses, sends a heartbeat at once, and through `LOADING` (names of topics),",
+            "`FETCHING_OFFSETS`, `NOTIFYING_START` and `STARTING` with those that it gets. The",
+            "others are delivered all the time.\n",
+            "## Error codes with group.protocol=consumer\n",
+            "Those of `group.protocol=classic` are in",
+            "[The group coordinator](../explanation/coordinator.md).\n",
+            consumer_reactions.markdown(),
         ]
     )
+
+
+_CLASSIC_STATES = {member_states.State.LEADING, member_states.State.SYNCING}
 
 
 def metrics_page() -> str:

@@ -6,16 +6,21 @@ offers, under the same names; only who decides about ownership differs.
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
+from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient, OnExchange
 from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.records import Decoder
 from zkconsumer.config.coordinator import CoordinatorConfig
 from zkconsumer.core.common.assign import RoundRobinHash
-from zkconsumer.core.common.types import BrokerEndpoint, Subscription
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import ENDED, State
@@ -26,10 +31,12 @@ from zkconsumer.core.coordinator.strategies import (
     RoundRobinStrategy,
     Strategy,
 )
+from zkconsumer.errors import ConfigError
 from zkconsumer.journal.group import GroupRecorder
 from zkconsumer.journal.recorder import Sink
 from zkconsumer.runtime import snapshot
 from zkconsumer.runtime.connector import ANSWER_PATIENCE, START_PATIENCE, StreamConnector
+from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
@@ -41,7 +48,7 @@ from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.streams import KafkaStream
 
 
-class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
+class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
     """One member of a consumer group on the broker's group coordinator.
 
     Args:
@@ -54,8 +61,10 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             the member's threads; for traces.
         decoder: see ``ZookeeperConsumerConnector``.
 
-    The group may have members of other libraries, if they offer a strategy in common. Raises
-    ConfigError. Use it in a ``with`` statement, or call ``shutdown``.
+    The group may have members of other libraries, if they offer a strategy in common. With
+    ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0), and evaluates
+    a ``Whitelist`` as RE2; a ``Blacklist`` is refused there. Raises ConfigError. Use it in a
+    ``with`` statement, or call ``shutdown``.
 
     A thread of this member that ends is noticed within a second. It is started again, or the member
     leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
@@ -90,40 +99,41 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
         streams: Sequence[KafkaStream],
         plane: DataPlane,
         fetchers: ConsumerFetcherManager,
-    ) -> MemberLoop[MembershipMachine]:
+    ) -> MemberLoop[GroupMachine]:
         config = self.config
-        hash_form = RoundRobinHash(config.roundrobin_hash)
-        spec = GroupSpec(
-            group=config.group_id,
-            consumer_id=self.consumer_id,
-            instance_id=config.group_instance_id,
-            subscription=subscription,
-            exclude_internal=config.exclude_internal_topics,
-            strategies=tuple(make_strategy(one, hash_form) for one in config.strategies),
-            auto_commit=config.auto_commit_enable,
-            session_timeout=self._session_timeout,
-            rebalance_timeout=config.max_poll_interval_ms / 1000,
-            heartbeat_interval=config.heartbeat_interval_ms / 1000,
-            backoff=max(config.rebalance_backoff_ms, 1) / 1000,
-            reread=config.reread_interval_ms / 1000,
-            commit_attempts=config.offsets_commit_max_retries + 1,
-        )
-        timeout = config.socket_timeout_ms / 1000
         servers = [BrokerEndpoint(-1 - n, *one) for n, one in enumerate(config.servers)]
         brokers = KnownBrokers(servers, fetchers.requests_to)
-        machine = MembershipMachine(spec)
-        name, calls, observer = (
-            self.consumer_id,
-            self._listener_calls(newer=True),
-            self._observer(machine),
-        )
-        requests = RequestWorker(self._client(brokers, timeout), f"{name}_requests")
-        heartbeats = RequestWorker(
-            self._client(brokers, min(timeout, self._session_timeout)), f"{name}_heartbeat"
+        timeout = config.socket_timeout_ms / 1000
+        calls = self._listener_calls(newer=True)
+        patient, quick = timeout, min(timeout, self._session_timeout)
+        machine: GroupMachine
+        kind: type[BrokerCoordination]
+        if config.group_protocol == "consumer":
+            member = self._consumer_spec(subscription)
+            machine, kind = ConsumerGroupMachine(member), ConsumerGroupCoordination
+            clients: list[GroupClient] = [
+                ConsumerGroupClient(
+                    member,
+                    config.client_id,
+                    brokers,
+                    timeout=seconds,
+                    on_exchange=self._on_exchange,
+                    security=self._security,
+                )
+                for seconds in (patient, quick)
+            ]
+        else:
+            machine = MembershipMachine(self._classic_spec(subscription))
+            kind = BrokerCoordination
+            clients = [self._client(brokers, seconds) for seconds in (patient, quick)]
+        name, observer = self.consumer_id, self._observer(machine)
+        requests, heartbeats = (
+            RequestWorker(client, f"{name}_{what}")
+            for client, what in zip(clients, ("requests", "heartbeat"), strict=True)
         )
         self._checks += [requests.check, heartbeats.check]
-        self._coordination = BrokerCoordination(
-            spec,
+        self._coordination = kind(
+            machine.spec,
             self._host,
             self._gate,
             requests,
@@ -149,10 +159,56 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             observer=observer,
         )
 
+    def _classic_spec(self, subscription: Subscription) -> GroupSpec:
+        config = self.config
+        hash_form = RoundRobinHash(config.roundrobin_hash)
+        return GroupSpec(
+            group=config.group_id,
+            consumer_id=self.consumer_id,
+            instance_id=config.group_instance_id,
+            subscription=subscription,
+            exclude_internal=config.exclude_internal_topics,
+            strategies=tuple(make_strategy(one, hash_form) for one in config.strategies),
+            auto_commit=config.auto_commit_enable,
+            session_timeout=self._session_timeout,
+            rebalance_timeout=config.max_poll_interval_ms / 1000,
+            heartbeat_interval=config.heartbeat_interval_ms / 1000,
+            backoff=max(config.rebalance_backoff_ms, 1) / 1000,
+            reread=config.reread_interval_ms / 1000,
+            commit_attempts=config.offsets_commit_max_retries + 1,
+        )
+
+    def _consumer_spec(self, subscription: Subscription) -> ConsumerGroupSpec:
+        config = self.config
+        if subscription.pattern is Pattern.BLACK_LIST:
+            raise ConfigError(
+                [
+                    "group.protocol=consumer: the broker evaluates patterns as RE2, which cannot "
+                    "say what a Blacklist says: use a Whitelist, or group.protocol=classic"
+                ]
+            )
+        return ConsumerGroupSpec(
+            group=config.group_id,
+            member_id=str(uuid.uuid4()),
+            consumer_id=self.consumer_id,
+            instance_id=config.group_instance_id,
+            subscription=subscription,
+            exclude_internal=config.exclude_internal_topics,
+            assignor=config.group_remote_assignor,
+            rack=config.client_rack,
+            auto_commit=config.auto_commit_enable,
+            session_timeout=self._session_timeout,
+            rebalance_timeout=config.max_poll_interval_ms / 1000,
+            heartbeat_interval=config.heartbeat_interval_ms / 1000,
+            backoff=max(config.rebalance_backoff_ms, 1) / 1000,
+            reread=config.reread_interval_ms / 1000,
+            commit_attempts=config.offsets_commit_max_retries + 1,
+        )
+
     def _last_fault(self) -> str:
         return "" if self._loop is None else self._coordination.last_fault
 
-    def _observer(self, machine: MembershipMachine) -> GroupRecorder | None:
+    def _observer(self, machine: GroupMachine) -> GroupRecorder | None:
         if self._journal is None:
             return None
         config = self.config
@@ -164,7 +220,8 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             config.client_id,
             config.group_instance_id,
         )
-        recorder.made(machine, "coordinator")
+        consumer = isinstance(machine, ConsumerGroupMachine)
+        recorder.made(machine, "consumer" if consumer else "coordinator")
         return recorder
 
     def _journal_settings(self) -> dict[str, object]:
@@ -185,7 +242,7 @@ class CoordinatorConsumerConnector(StreamConnector[MembershipMachine]):
             security=self._security,
         )
 
-    def _membership(self, loop: MemberLoop[MembershipMachine]) -> Membership:
+    def _membership(self, loop: MemberLoop[GroupMachine]) -> Membership:
         machine = loop.machine
         state = machine.state
         registered = machine.generation >= 0 and state not in ENDED

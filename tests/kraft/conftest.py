@@ -20,7 +20,14 @@ from zkconsumer.testing.produce import send
 @pytest.fixture(scope="session")
 def kraft() -> Iterator[LocalCluster]:
     """One broker of Kafka 4 for a whole worker: tests leave it running."""
-    with LocalCluster("4") as running:
+    quick = {
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": "6000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "300",
+        "group.consumer.assignment.interval.ms": "0",
+    }
+    with LocalCluster("4", properties=quick) as running:
         yield running
 
 

@@ -1,9 +1,9 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
-A third of the runs are of groups in ZooKeeper, a third of groups on the brokers, a third of groups
-in ZooKeeper that ask the brokers for their cluster: seeds ``first`` to ``first + count / 3``,
-all kinds of each. Prints what broke a rule, with the command that plays it
-again; exits with 1 then.
+A quarter of the runs each are of groups in ZooKeeper, of groups on the brokers, of groups in
+ZooKeeper that ask the brokers for their cluster, and of groups on the brokers by KIP-848: seeds
+``first`` to ``first + count / 4``. Prints what broke a rule, with the command that plays it again;
+exits with 1 then.
 """
 
 from __future__ import annotations

@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim import plants_coordinator, plants_fetch, plants_loop, plants_zookeeper
+from tests.sim import (
+    plants_consumer,
+    plants_coordinator,
+    plants_fetch,
+    plants_loop,
+    plants_zookeeper,
+)
 from zkconsumer.sim.runs import COORDINATIONS, run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -157,7 +163,8 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
         plants_fetch: COORDINATIONS,
         plants_loop: COORDINATIONS,
         plants_zookeeper: COORDINATIONS[:1],
-        plants_coordinator: COORDINATIONS[1:],
+        plants_coordinator: COORDINATIONS[1:3],
+        plants_consumer: COORDINATIONS[3:],
     }
     for module, coordinations in modules.items():
         for name, function in inspect.getmembers(module, inspect.isfunction):

@@ -117,13 +117,13 @@ def never_comes_back(patch: pytest.MonkeyPatch) -> None:
 def believes_a_refused_heartbeat(patch: pytest.MonkeyPatch) -> None:
     """UNKNOWN_MEMBER_ID in answer to a heartbeat means nothing."""
 
-    def react(request: Request, code: int) -> Reaction:
+    def react(request: Request, code: int, *rows: Any) -> Reaction:
         refused = request is Request.HEARTBEAT and code in (22, 25)
-        return Reaction.PROCEED if refused else reaction(request, code)
+        return Reaction.PROCEED if refused else reaction(request, code, *rows)
 
-    from zkconsumer.core.coordinator import machine
+    from zkconsumer.core.coordinator import base
 
-    patch.setattr(machine, "reaction", react)
+    patch.setattr(base, "reaction", react)
 
 
 def takes_any_answer(patch: pytest.MonkeyPatch) -> None:

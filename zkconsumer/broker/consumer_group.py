@@ -10,23 +10,30 @@ Kafka 4.0. Topics are named by id in heartbeats, and by name in version 9 of the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.broker.api_versions import (
+    CONSUMER_GROUP_HEARTBEAT,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
 from zkconsumer.broker.connection import BrokerConnection, mapped_errors
 from zkconsumer.broker.coordinator_calls import FetchedOffsets, StoredOffset, call_flexible
 from zkconsumer.broker.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    MetadataRequest,
+    MetadataResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
 from zkconsumer.core.common.error_codes import ErrorCode
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import UnsupportedBrokerError
 
@@ -37,8 +44,13 @@ LEAVE: Final = -1
 LEAVE_STATIC: Final = -2
 """Epoch of a static member that will come back under the same ``group.instance.id``."""
 
+_BY_ID: Final = 12
+"""A version of Metadata that finds topics by id."""
 _WITH_EPOCH: Final = 9
 """The first version of OffsetCommit and OffsetFetch that knows member epochs."""
+
+Ask = Callable[[BrokerConnection, Any, type[Any], int], Any]
+"""Sends a request in a version and returns the answer, as ``call_flexible`` does."""
 
 Partitions = Mapping[uuid.UUID, tuple[int, ...]]
 """Partition numbers by topic id."""
@@ -83,6 +95,7 @@ def heartbeat(
     instance_id: str | None = None,
     subscription: Subscription | None = None,
     owned: Partitions | None = None,
+    ask: Ask = call_flexible,
 ) -> HeartbeatAnswer:
     """Send one heartbeat: join (``JOIN``), acknowledge, stay, or leave (``LEAVE``).
 
@@ -127,7 +140,7 @@ def heartbeat(
         ],
         **wanted,
     )
-    answer = call_flexible(connection, request, ConsumerGroupHeartbeatResponse, version)
+    answer = ask(connection, request, ConsumerGroupHeartbeatResponse, version)
     with mapped_errors(connection.endpoint):
         assigned = answer.assignment
         return HeartbeatAnswer(
@@ -145,6 +158,30 @@ def heartbeat(
         )
 
 
+def topic_names(
+    connection: BrokerConnection, ids: Iterable[uuid.UUID], ask: Ask = call_flexible
+) -> tuple[dict[uuid.UUID, str], tuple[BrokerEndpoint, ...]]:
+    """Ask for the names of topics; return those that exist, and all brokers.
+
+    Metadata 12 finds topics by id. Raises what ``BrokerConnection.exchange`` raises.
+    """
+    connection.version(METADATA, _BY_ID)
+    kind = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(
+        topics=[kind(topic_id=one, name=None, version=_BY_ID) for one in ids],
+        allow_auto_topic_creation=False,
+    )
+    answer = ask(connection, request, MetadataResponse, _BY_ID)
+    with mapped_errors(connection.endpoint):
+        names = {
+            uuid.UUID(str(topic.topic_id)): str(topic.name)
+            for topic in answer.topics
+            if topic.name and topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
+        }
+        nodes = sorted(answer.brokers, key=lambda one: one.node_id)
+        return names, tuple(BrokerEndpoint(one.node_id, one.host, one.port) for one in nodes)
+
+
 def commit_as_member(
     connection: BrokerConnection,
     group: str,
@@ -152,6 +189,7 @@ def commit_as_member(
     epoch: int,
     offsets: Mapping[TopicPartition, StoredOffset],
     instance_id: str | None = None,
+    ask: Ask = call_flexible,
 ) -> dict[TopicPartition, int]:
     """Commit with OffsetCommit 9; return the code for each partition.
 
@@ -188,7 +226,7 @@ def commit_as_member(
             for name, indexes in by_topic(offsets).items()
         ],
     )
-    answer = call_flexible(connection, request, OffsetCommitResponse, _WITH_EPOCH)
+    answer = ask(connection, request, OffsetCommitResponse, _WITH_EPOCH)
     with mapped_errors(connection.endpoint):
         codes = {
             TopicPartition(entry.name, one.partition_index): one.error_code
@@ -204,6 +242,7 @@ def fetch_as_member(
     member_id: str,
     epoch: int,
     partitions: Iterable[TopicPartition],
+    ask: Ask = call_flexible,
 ) -> FetchedOffsets:
     """Ask for stored offsets with OffsetFetch 9, which fails for a member with an old epoch.
 
@@ -231,7 +270,7 @@ def fetch_as_member(
         ],
         require_stable=True,
     )
-    answer = call_flexible(connection, request, OffsetFetchResponse, _WITH_EPOCH)
+    answer = ask(connection, request, OffsetFetchResponse, _WITH_EPOCH)
     offsets: dict[TopicPartition, StoredOffset] = {}
     code = 0
     with mapped_errors(connection.endpoint):

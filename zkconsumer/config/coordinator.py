@@ -43,6 +43,9 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Other names of keys: the newer consumer's, and the legacy one's for ``session.timeout.ms``."""
 
+_CONSUMER_SESSION_MS: Final = 45_000
+"""Default of ``group.consumer.session.timeout.ms`` in Kafka 4."""
+
 VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "auto.offset.reset": {"earliest": "smallest", "latest": "largest"}
 }
@@ -55,6 +58,10 @@ def _strategies_fault(value: str) -> str | None:
     if wrong:
         return f"{wrong[0]!r} is none of {', '.join(STRATEGIES)}"
     return None if len(set(names)) == len(names) else "names a strategy twice"
+
+
+def _protocol_fault(value: str) -> str | None:
+    return None if value in ("classic", "consumer") else "is neither classic nor consumer"
 
 
 def _only(word: str, why: str) -> Check:
@@ -123,7 +130,8 @@ class CoordinatorKeys(ConsumerKeys):
         "int",
         10_000,
         "The coordinator removes a member that has sent no heartbeat for this long. Brokers accept "
-        "6,000 to 1,800,000 by default",
+        "6,000 to 1,800,000 by default. With `group.protocol=consumer` it must be what the broker "
+        "has as `group.consumer.session.timeout.ms`; the default is then 45,000",
         check=at_least(1),
         importance="high",
         since="0.9",
@@ -132,7 +140,8 @@ class CoordinatorKeys(ConsumerKeys):
         "heartbeat.interval.ms",
         "int",
         3000,
-        "Time between heartbeats; at most a third of session.timeout.ms",
+        "Time between heartbeats; at most a third of session.timeout.ms. Not for "
+        "`group.protocol=consumer`: the broker decides",
         check=at_least(1),
         importance="high",
         since="0.9",
@@ -145,6 +154,33 @@ class CoordinatorKeys(ConsumerKeys):
         "listener has taken, for this long; also how long the others wait for it in a rebalance",
         check=at_least(1),
         since="0.10.1",
+    )
+    group_protocol: str = key(
+        "group.protocol",
+        "string",
+        "classic",
+        "`classic`: members assign partitions, and all of them join again at each change. "
+        "`consumer`: the coordinator assigns, and only partitions that move are interrupted "
+        "(KIP-848). Brokers since 4.0",
+        check=Check("classic or consumer", _protocol_fault),
+        importance="high",
+        since="3.7",
+        lower=True,
+    )
+    group_remote_assignor: str | None = key(
+        "group.remote.assignor",
+        "string",
+        None,
+        "With `group.protocol=consumer`: the coordinator's assignor, `uniform` or `range` unless "
+        "the broker has others; without it the broker chooses",
+        since="3.7",
+    )
+    client_rack: str | None = key(
+        "client.rack",
+        "string",
+        None,
+        "With `group.protocol=consumer`: the rack of this member, for the coordinator's assignor",
+        since="2.4",
     )
     group_instance_id: str | None = key(
         "group.instance.id",
@@ -159,7 +195,8 @@ class CoordinatorKeys(ConsumerKeys):
         "string",
         "range",
         f"One or more of {', '.join(STRATEGIES)}, in order of preference; all members need one "
-        "in common. The legacy ones assign by stream, as in ZooKeeper",
+        "in common. The legacy ones assign by stream, as in ZooKeeper. Not for "
+        "`group.protocol=consumer`",
         check=Check("names, separated by commas", _strategies_fault),
         since="0.9",
     )
@@ -167,11 +204,18 @@ class CoordinatorKeys(ConsumerKeys):
 
 KEYS: Final[tuple[Row, ...]] = rows_of(CoordinatorKeys)
 """All rows."""
+PROTOCOLS: Final[Mapping[str, str]] = {
+    "heartbeat.interval.ms": "classic",
+    "partition.assignment.strategy": "classic",
+    "group.remote.assignor": "consumer",
+    "client.rack": "consumer",
+}
+"""Keys that have an effect with one ``group.protocol`` only."""
 
 
 def _heartbeat(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     session, beat = values["session_timeout_ms"], values["heartbeat_interval_ms"]
-    if beat < session:
+    if beat < session or values["group_protocol"] == "consumer":
         return None
     return (
         f"heartbeat.interval.ms={beat}: must be smaller than session.timeout.ms={session}; a third "
@@ -189,12 +233,54 @@ def _hash_unused(values: Mapping[str, Any], given: frozenset[str]) -> str | None
     )
 
 
+def _classic_only(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["group_protocol"] != "consumer":
+        return None
+    names = {
+        "heartbeat_interval_ms": "heartbeat.interval.ms",
+        "partition_assignment_strategy": "partition.assignment.strategy",
+        "roundrobin_hash": "zkconsumer.roundrobin.hash",
+    }
+    found = [name for field, name in names.items() if field in given]
+    if not found:
+        return None
+    return f"{', '.join(found)}: no effect with group.protocol=consumer, where the broker decides"
+
+
+def _consumer_only(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
+    if values["group_protocol"] == "consumer":
+        return None
+    names = {"group_remote_assignor": "group.remote.assignor", "client_rack": "client.rack"}
+    found = [name for field, name in names.items() if field in given]
+    return f"{', '.join(found)}: needs group.protocol=consumer" if found else None
+
+
 RULES: Final[tuple[Rule, ...]] = (
     FETCH_WAIT,
     Rule(
+        "group.protocol",
+        "`heartbeat.interval.ms`, `partition.assignment.strategy` and `zkconsumer.roundrobin.hash` "
+        "have no effect with `group.protocol=consumer`",
+        (
+            "group_protocol",
+            "heartbeat_interval_ms",
+            "partition_assignment_strategy",
+            "roundrobin_hash",
+        ),
+        False,
+        _classic_only,
+    ),
+    Rule(
+        "group.protocol",
+        "`group.remote.assignor` and `client.rack` need `group.protocol=consumer`",
+        ("group_protocol", "group_remote_assignor", "client_rack"),
+        False,
+        _consumer_only,
+    ),
+    Rule(
         "heartbeat.interval.ms",
         "`heartbeat.interval.ms` must be smaller than `session.timeout.ms`",
-        ("session_timeout_ms", "heartbeat_interval_ms"),
+        ("session_timeout_ms", "heartbeat_interval_ms", "group_protocol"),
         True,
         _heartbeat,
     ),
@@ -250,6 +336,9 @@ class CoordinatorConfig(CoordinatorKeys):
 
 def _examine(given: Mapping[str, object], place: Callable[[str], str]) -> CoordinatorConfig:
     present = {name: value for name, value in given.items() if value is not None}
+    by_broker = str(present.get("group.protocol", "")).strip().lower() == "consumer"
+    if by_broker:  # the broker's time has nothing to do with that of a session in ZooKeeper
+        present.setdefault("session.timeout.ms", _CONSUMER_SESSION_MS)
     for alias, name in ALIASES.items():
         if alias in present:
             value = present[alias] if alias.startswith("zookeeper.") else present.pop(alias)

@@ -5,11 +5,12 @@ Pure; any thread may call it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from zkconsumer.config.coordinator import (
     ALIASES,
     KEYS as COORDINATOR_KEYS,
+    PROTOCOLS,
     RULES as COORDINATOR_RULES,
     VALUES,
 )
@@ -100,7 +101,8 @@ def coordinator_markdown(note: str) -> str:
             "those below, and names of the newer consumer. In Python a value is an attribute of",
             "`CoordinatorConfig`.\n",
             "## New keys\n",
-            _overview(new),
+            "*Protocol*: the `group.protocol` in which the key has an effect. Not marked: both.\n",
+            _overview(new, PROTOCOLS),
             *map(_section, new),
             "## Keys that mean something else\n",
             *map(_section, changed),
@@ -117,13 +119,18 @@ def coordinator_markdown(note: str) -> str:
     )
 
 
-def _overview(keys: Iterable[Row]) -> str:
-    lines = ["| Key | Type | Default | Importance |", "| --- | --- | --- | --- |"]
+def _overview(keys: Iterable[Row], protocols: Mapping[str, str] | None = None) -> str:
+    more = ("", "") if protocols is None else (" Protocol |", " --- |")
+    lines = [
+        f"| Key | Type | Default | Importance |{more[0]}",
+        f"| --- | --- | --- | --- |{more[1]}",
+    ]
     for row in keys:
         anchor = _anchor(row.name)
+        protocol = "" if protocols is None else f" {protocols.get(row.name, '')} |"
         lines.append(
             f"| [`{row.name}`](#{anchor}) | {row.kind} | {_code(row.default_text)} "
-            f"| {row.importance} |"
+            f"| {row.importance} |{protocol}"
         )
     return "\n".join(lines) + "\n"
 

@@ -7,10 +7,11 @@ Requests to brokers are operations; what they cost follows from the fields of or
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.consumer_group import commands as member_commands, events as member_events
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.commands import Command
 from zkconsumer.core.coordinator.events import Event
@@ -35,7 +36,7 @@ class GroupObserver(Protocol):
         """The core wants ``command``."""
 
     def request(
-        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
         """The request that ``command`` asks for, sent at ``sent_us``, was answered or given up."""
 
@@ -66,7 +67,7 @@ class GroupRecorder(Recorder):
         _describe(what, entry)
 
     def request(
-        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
         """Write an operation."""
         entry = self._entry(Kind.OP, command, generation, attempt)
@@ -100,7 +101,7 @@ class GroupCounter:
                     ownership.lost(now, tp, self._member)
 
     def request(
-        self, command: Any, answer: Event, sent_us: int, generation: int, attempt: int
+        self, command: Any, answer: Any, sent_us: int, generation: int, attempt: int
     ) -> None:
         """Count an operation."""
         name, spent = type(command).__name__, self._wire.cost(command, answer)
@@ -108,10 +109,14 @@ class GroupCounter:
         self._tally.asked(self._member, name, result_of(answer))
 
 
-def result_of(answer: Event) -> str:
+def result_of(answer: Any) -> str:
     """``ok``, or the code's name."""
     match answer:
-        case events.RequestFailed(_, code) | events.HeartbeatAnswered(_, code) if code:
+        case (
+            events.RequestFailed(_, code)
+            | events.HeartbeatAnswered(_, code)
+            | member_events.MemberHeartbeatAnswered(_, code)
+        ) if code:
             return name_of(code)
         case events.OffsetsCommitted(_, codes):
             return next((name_of(code) for code in codes.values() if code), "ok")
@@ -129,7 +134,7 @@ class Wire:
         self._group = _text(group)
         self._instance = 2 + len((instance_id or "").encode())
 
-    def cost(self, command: Any, answer: Event) -> Cost:
+    def cost(self, command: Any, answer: Any) -> Cost:
         """What ``command`` and its ``answer`` cost."""
         out = self._head + self._out(command)
         return Cost(1, 0, 0, 0, out, 0 if _unanswered(answer) else _ANSWER + _in(command, answer))
@@ -155,10 +160,17 @@ class Wire:
             case commands.CommitOffsets(_, name, _, positions):
                 size = self._group + 4 + _text(name) + self._instance
                 return size + _partitions(positions, 4 + 8 + 4 + 2)
+            case member_commands.MemberHeartbeat(_, name, _, full, owned):
+                size = 1 + self._group + _text(name) + 4 + self._instance + 4 + 6
+                return size + _by_id(owned) + (20 if full else 0)
+            case member_commands.ReadTopicNames(_, ids):
+                return 1 + 4 + 18 * len(ids) + 2
+            case member_commands.FetchMemberOffsets(_, name, _, partitions):
+                return 1 + self._group + _text(name) + 4 + _partitions(partitions, 4) + 2
         raise TypeError(type(command).__name__)
 
 
-def _in(command: Any, answer: Event) -> int:
+def _in(command: Any, answer: Any) -> int:
     match answer:
         case events.CoordinatorFound():
             return 2 + _BROKER - 2
@@ -180,6 +192,11 @@ def _in(command: Any, answer: Event) -> int:
             return 4 + _partitions(offsets, 4 + 8 + 4 + 2 + 2) + 2
         case events.OffsetsCommitted(_, codes):
             return 4 + _partitions(codes, 4 + 2)
+        case member_events.MemberHeartbeatAnswered(assignment=given):
+            return 4 + 2 + 2 + 38 + 4 + 4 + _by_id(given)
+        case member_events.TopicNamesRead(_, names, brokers):
+            size = 4 + len(brokers) * _BROKER + 24
+            return size + sum(20 + _text(name) for name in names.values())
         case events.RequestFailed():
             return _refused(command, answer)
     return 4 + 2
@@ -200,8 +217,18 @@ def _refused(command: Any, answer: events.RequestFailed) -> int:
     return 4 + 2
 
 
-def _unanswered(answer: Event) -> bool:
-    return isinstance(answer, events.RequestFailed | events.HeartbeatAnswered) and answer.code < 0
+def _unanswered(answer: Any) -> bool:
+    kinds = (
+        events.RequestFailed,
+        events.HeartbeatAnswered,
+        member_events.MemberHeartbeatAnswered,
+    )
+    return isinstance(answer, kinds) and answer.code < 0
+
+
+def _by_id(partitions: Mapping[str, tuple[int, ...]] | None) -> int:
+    """Partitions by topic id; one byte says that there are none."""
+    return 1 + sum(18 + 4 * len(numbers) for numbers in (partitions or {}).values())
 
 
 def _text(text: str) -> int:
@@ -219,7 +246,13 @@ def _given(assignment: bytes) -> list[str]:
         return []
 
 
-def _describe(what: Event | Command, entry: Entry) -> None:
+def _listed(partitions: Mapping[str, tuple[int, ...]] | None) -> list[str]:
+    """Partitions as ``topic id-number``."""
+    found = (partitions or {}).items()
+    return [f"{one}-{number}" for one, numbers in sorted(found) for number in numbers]
+
+
+def _describe(what: Any, entry: Entry) -> None:
     """Add what the fields say that members in ZooKeeper do not know."""
     more: dict[str, Any] = {}
     match what:
@@ -234,9 +267,21 @@ def _describe(what: Event | Command, entry: Entry) -> None:
             more["offsets"] = {str(tp): n for tp, n in sorted(offsets.items()) if n is not None}
         case events.OffsetsCommitted() | events.HeartbeatAnswered():
             more["result"] = result_of(what)
+        case member_events.MemberHeartbeatAnswered(_, code, detail, epoch, _, given):
+            more |= {"result": result_of(what), "detail": detail or f"epoch {epoch}"}
+            more["partitions"] = _listed(given)
+        case member_commands.MemberHeartbeat(_, _, epoch, full, owned):
+            more["detail"] = f"epoch {epoch}{', whole' if full else ''}"
+            more["partitions"] = _listed(owned)
+        case member_events.TopicNamesRead(_, names):
+            more["detail"] = " ".join(f"{one}:{name}" for one, name in sorted(names.items()))
         case events.RequestFailed(_, code, detail):
             more |= {"result": name_of(code), "detail": detail}
-        case commands.FetchOffsets(_, partitions) | commands.NotifyLost(_, partitions):
+        case (
+            commands.FetchOffsets(_, partitions)
+            | member_commands.FetchMemberOffsets(partitions=partitions)
+            | commands.NotifyLost(_, partitions)
+        ):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]
         case commands.Forget(partitions):
             more["partitions"] = [str(tp) for tp in sorted(partitions)]

@@ -14,6 +14,9 @@ from typing import Any, Final, get_args
 
 from zkconsumer.core.common.commands import AnswerCommit, StartFetching
 from zkconsumer.core.common.events import CommitRequested
+from zkconsumer.core.consumer_group import events as consumer_events
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands as group_commands, events as group_events
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -27,6 +30,7 @@ from zkconsumer.journal.recorder import Entry
 _MACHINES: Final[Mapping[str, tuple[Any, type, Any]]] = {
     "zookeeper": (RebalanceMachine, MemberSpec, zk_events.Event),
     "coordinator": (MembershipMachine, GroupSpec, group_events.Event),
+    "consumer": (ConsumerGroupMachine, ConsumerGroupSpec, consumer_events.Event),
 }
 """By coordination: the machine, what it is made from, its events."""
 

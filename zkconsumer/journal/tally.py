@@ -32,6 +32,9 @@ GROUP_KINDS = {
     "LeaveGroup": "leave group",
     "FetchOffsets": "fetch offsets",
     "CommitOffsets": "commit offsets",
+    "MemberHeartbeat": "heartbeat",
+    "ReadTopicNames": "read topics",
+    "FetchMemberOffsets": "fetch offsets",
 }
 
 _AREAS = {"ids": "registrations", "owners": "owners", "offsets": "offsets"}

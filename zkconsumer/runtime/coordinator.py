@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
-from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import ENDED, State
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.gate import LEASE, DeliveryGate
@@ -69,6 +68,18 @@ class Called(Protocol):
         """When the present call began, on the host's clock; ``None`` between calls."""
 
 
+class Timeouts(Protocol):
+    """What is needed of a member's specification; seconds."""
+
+    @property
+    def session_timeout(self) -> float:
+        """After this time without a heartbeat the coordinator removes the member."""
+
+    @property
+    def rebalance_timeout(self) -> float:
+        """How long the coordinator waits for a member that is to release partitions."""
+
+
 class BrokerCoordination:
     """The coordinator's side of one member.
 
@@ -84,7 +95,7 @@ class BrokerCoordination:
 
     def __init__(
         self,
-        spec: GroupSpec,
+        spec: Timeouts,
         host: Host,
         gate: DeliveryGate,
         requests: RequestLine,
@@ -105,7 +116,7 @@ class BrokerCoordination:
         self._streams = tuple(streams)
         self._listener = listener
         self.observer = observer
-        self._member: MemberLoop[MembershipMachine]
+        self._member: MemberLoop[GroupMachine]
         self._settled_at = -math.inf
         """Seconds on the lease's clock when the coordinator was last asked in a settled generation.
         Written by the lines' threads."""
@@ -121,7 +132,7 @@ class BrokerCoordination:
 
     # -- the host's thread ---------------------------------------------------------------------
 
-    def begin(self, member: MemberLoop[MembershipMachine]) -> None:
+    def begin(self, member: MemberLoop[GroupMachine]) -> None:
         """See ``Coordination``: the member joins."""
         self._member = member
         for line in (self._requests, self._heartbeats):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zkconsumer.core.coordinator.machine import MembershipMachine
+from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.scripts.common import CommitCounts
 from zkconsumer.core.zookeeper.states import State
@@ -51,7 +51,7 @@ def of_member(
 
 
 def of_group_member(
-    gate: DeliveryGate, loop: MemberLoop[MembershipMachine], committed: int, plane: DataPlane
+    gate: DeliveryGate, loop: MemberLoop[GroupMachine], committed: int, plane: DataPlane
 ) -> Metrics:
     """The same for a group on the brokers."""
     return replace(

@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.consumer_group.commands import MemberHeartbeat
+from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.coordinator.events import Event, GroupMember
 from zkconsumer.core.coordinator.spec import GroupSpec
@@ -531,10 +533,12 @@ def _with_token(reply: Reply, token: int, event: Any) -> None:
     reply(replace(event, token=token))
 
 
-def failure(command: Any, code: int) -> Event:
+def failure(command: Any, code: int) -> Any:
     """The answer to ``command`` that says ``code``."""
     if isinstance(command, commands.Heartbeat):
         return events.HeartbeatAnswered(command.token, code)
+    if isinstance(command, MemberHeartbeat):
+        return MemberHeartbeatAnswered(command.token, code)
     return events.RequestFailed(command.token, code)
 
 

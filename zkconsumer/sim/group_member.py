@@ -13,13 +13,19 @@ from functools import partial
 from typing import Any, Final
 
 from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.machine import MembershipMachine
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.journal.group import GroupObserver
+from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.host import Habits
@@ -41,7 +47,12 @@ class Brokers:
     lost with its connection, and that an answer is late by up to 5 s.
     """
 
-    def __init__(self, kernel: Kernel, group: GroupCoordinator, service: float = 0.0) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        group: GroupCoordinator | ConsumerGroupCoordinator,
+        service: float = 0.0,
+    ) -> None:
         self.kernel = kernel
         self.group = group
         self.service = service
@@ -54,13 +65,13 @@ class Brokers:
         self.members: list[SimGroupMember] = []
         self._free_us = 0
 
-    def receive(self, command: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
+    def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
         """A request has come to broker ``asked``; it waits for its turn."""
         self._free_us = max(self._free_us, self.kernel.now_us) + round(self.service * 1e6)
         turn = partial(self._serve, command, asked, spec, reply)
         self.kernel.schedule_at_us(self._free_us, turn)
 
-    def _serve(self, command: Any, asked: int, spec: GroupSpec, reply: Reply) -> None:
+    def _serve(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
         if isinstance(command, commands.FindCoordinator):
             code = NOT_AVAILABLE if self.down else 0
         elif self.down or asked != self.home:
@@ -178,7 +189,7 @@ class Line:
         self._next()
 
 
-class SimGroupMember(SimProcess[MembershipMachine]):
+class SimGroupMember(SimProcess[GroupMachine]):
     """One member. Call ``start`` once.
 
     ``identify`` gives the number by which the observer knows a member id.
@@ -187,7 +198,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def __init__(
         self,
         cluster: Brokers,
-        spec: GroupSpec,
+        spec: GroupSpec | ConsumerGroupSpec,
         data: Source | None = None,
         observer: Observer | None = None,
         habits: Habits = Habits(),  # noqa: B008
@@ -211,7 +222,13 @@ class SimGroupMember(SimProcess[MembershipMachine]):
         self._lines = (Line(self), Line(self))  # all requests, and heartbeats
         self._cut_until = -1.0
         self._proved = -math.inf
-        self._coordination = BrokerCoordination(
+        machine: GroupMachine
+        kind = BrokerCoordination
+        if isinstance(spec, ConsumerGroupSpec):
+            machine, kind = ConsumerGroupMachine(spec), ConsumerGroupCoordination
+        else:
+            machine = MembershipMachine(spec)
+        self._coordination = kind(
             spec,
             self.host,
             self.gate,
@@ -219,7 +236,7 @@ class SimGroupMember(SimProcess[MembershipMachine]):
             self.plane.progress,
             self.listener if data is not None else None,
         )
-        self._make_loop(MembershipMachine(spec), self._coordination, spec.auto_commit, watchers)
+        self._make_loop(machine, self._coordination, spec.auto_commit, watchers)
         self._coordination.observer = self.watchers
         self.loop.closed.add_done_callback(lambda _: self._leave())
 
@@ -290,7 +307,8 @@ class SimGroupMember(SimProcess[MembershipMachine]):
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """An answer has arrived: it may prove that the coordinator counts the member as live."""
         member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-        beat = isinstance(event, events.HeartbeatAnswered) and event.code in member
+        kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
+        beat = isinstance(event, kinds) and event.code in member
         if beat or isinstance(event, events.Synced):
             self._proved = max(self._proved, sent)
         if isinstance(command, commands.LeaveGroup):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.sticky import StickyStrategy
@@ -20,6 +22,7 @@ from zkconsumer.core.coordinator.strategies import (
     Strategy,
 )
 from zkconsumer.sim.cluster import SimCluster
+from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import GroupCoordinator
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
@@ -52,21 +55,34 @@ STRATEGIES: tuple[Strategy, ...] = (
 class World:
     """The brokers with their topics, the messages, the members of one group, and its troubles."""
 
-    def __init__(self, seed: int, strategies: Sequence[Strategy], record: bool) -> None:
+    def __init__(
+        self, seed: int, strategies: Sequence[Strategy], record: bool, consumer: bool = False
+    ) -> None:
         self.kernel = Kernel(seed)
         self.rng = rng = random.Random(seed)
         self.cluster = SimCluster(self.kernel, rng, 2, old=False)
         self.observer = Observer(records=self.cluster.records)
         self.judge = GroupJudge(self.kernel, self.observer)
         self.topics = self.cluster.topics
-        self.group = GroupCoordinator(
-            self.kernel,
-            lambda: self.topics,
-            1.0,
-            self.judge,
-            lenient=True,
-            brokers=lambda: self.cluster.endpoints,
-        )
+        self.consumer = consumer
+        self.group: GroupCoordinator | ConsumerGroupCoordinator
+        if consumer:
+            self.group = ConsumerGroupCoordinator(
+                self.kernel,
+                lambda: self.topics,
+                rng.choice([0.0, 1.0]),
+                watch=self.judge,
+                brokers=lambda: self.cluster.endpoints,
+            )
+        else:
+            self.group = GroupCoordinator(
+                self.kernel,
+                lambda: self.topics,
+                1.0,
+                self.judge,
+                lenient=True,
+                brokers=lambda: self.cluster.endpoints,
+            )
         self.brokers = Brokers(self.kernel, self.group, 0.0005)
         self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
         self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
@@ -156,21 +172,43 @@ class World:
 
     def _start(self, name: str, instance: str | None, subscription: Subscription) -> None:
         rng = self.rng
-        spec = GroupSpec(
-            group="g",
-            consumer_id=name,
-            instance_id=instance,
-            subscription=subscription,
-            exclude_internal=True,
-            strategies=self.offered if rng.random() < 0.7 else self.offered[:1],
-            auto_commit=rng.random() < 0.85,
-            session_timeout=self.session,
-            rebalance_timeout=self.rebalance,
-            heartbeat_interval=min(3.0, self.session / 3),
-            backoff=rng.choice([0.1, 0.5]),
-            reread=self.reread,
-            commit_attempts=rng.choice([3, 9]),
-        )
+        offered = self.offered if rng.random() < 0.7 else self.offered[:1]
+        auto_commit, backoff = rng.random() < 0.85, rng.choice([0.1, 0.5])
+        spec: GroupSpec | ConsumerGroupSpec
+        if self.consumer:
+            spec = ConsumerGroupSpec(
+                group="g",
+                member_id=f"id-{name}",
+                consumer_id=name,
+                instance_id=instance,
+                subscription=subscription,
+                exclude_internal=True,
+                assignor=None,
+                rack=None,
+                auto_commit=auto_commit,
+                session_timeout=self.session,
+                rebalance_timeout=self.rebalance,
+                heartbeat_interval=min(3.0, self.session / 3),
+                backoff=backoff,
+                reread=self.reread,
+                commit_attempts=rng.choice([3, 9]),
+            )
+        else:
+            spec = GroupSpec(
+                group="g",
+                consumer_id=name,
+                instance_id=instance,
+                subscription=subscription,
+                exclude_internal=True,
+                strategies=offered,
+                auto_commit=auto_commit,
+                session_timeout=self.session,
+                rebalance_timeout=self.rebalance,
+                heartbeat_interval=min(3.0, self.session / 3),
+                backoff=backoff,
+                reread=self.reread,
+                commit_attempts=rng.choice([3, 9]),
+            )
         note = None if self.history is None else self.history.append
         member = SimGroupMember(
             self.brokers, spec, self.cluster, self.observer, self.habits, note, (_Seen(self),)
@@ -292,7 +330,7 @@ class World:
             Violation("stable_at_rest", now, f"{m.name}: {m.machine.state.name} {m.failed}")
             for m in live
             if m.machine.state is not State.STABLE
-            or m.machine.generation != self.group.generation
+            or m.machine.generation != self._generation_of(m)
             or not m.cluster.group.seats.get(m.machine.member_id)
         ]
         found += [
@@ -302,14 +340,14 @@ class World:
         ]
         if len(self.group.seats) != len(live):
             found.append(Violation("no_ghosts_at_rest", now, f"{list(self.group.seats)}"))
-        wanted = {topic for member in live for topic in member.spec.topics(self.topics)}
+        wanted = {topic for member in live for topic in self._wanted(member)}
         wanted &= self.topics.keys()
         every = [TopicPartition(t, n) for t in sorted(wanted) for n in range(self.topics[t])]
         owners = {tp: who for tp, who in self.observer.owners.items() if tp.topic in wanted}
         found += no_orphan(now, every, owners, [member.at_rest() for member in live])
         known = set(every)
         for member in live:
-            topics = member.spec.topics(self.topics)
+            topics = self._wanted(member)
             streams = member.machine.held
             wrong = [
                 tp for tp, of in streams.items() if tp in known and of.stream >= topics[tp.topic]
@@ -318,6 +356,17 @@ class World:
                 text = f"{member.name}: holds {sorted(set(streams) - known) + wrong}"
                 found.append(Violation("holds_what_is_there", now, text))
         return found
+
+    def _wanted(self, member: SimGroupMember) -> dict[str, int]:
+        """Topic to number of streams."""
+        return expand("", member.spec.subscription, tuple(self.topics), True)
+
+    def _generation_of(self, member: SimGroupMember) -> int:
+        """The one that the member is in, as the coordinator knows it."""
+        if isinstance(self.group, GroupCoordinator):
+            return self.group.generation
+        seat = self.group.seats.get(member.machine.member_id)
+        return -1 if seat is None else seat.epoch
 
     def _misfenced(self, member: SimGroupMember) -> bool:
         """Whether it ended because a coordinator took it for its own predecessor."""
@@ -348,12 +397,13 @@ def run(
     strategies: Sequence[Strategy] = STRATEGIES,
     record: bool = False,
     events: int = EVENTS,
+    consumer: bool = False,
 ) -> Result[World]:
     """One group, ``events`` troubles, lost and late answers, then rest.
 
-    A pure function of its arguments. One of ``strategies`` is drawn.
+    A pure function of its arguments. One of ``strategies`` is drawn. ``consumer``: by KIP-848.
     """
-    world = World(seed, strategies, record)
+    world = World(seed, strategies, record, consumer)
     kernel, rng = world.kernel, world.rng
     for topic in rng.sample(["t0", "t1", "t2", "u0"], rng.choice([2, 3, 4])):
         world.set_topic(topic, rng.randint(1, 5))
@@ -371,7 +421,7 @@ def run(
     violations += deliver_all(kernel, lambda: world.judged)
     violations += uncommitted(kernel, lambda: world.judged)
     return Result(
-        "coordinator",
+        "consumer" if consumer else "coordinator",
         seed,
         events,
         False,

@@ -7,8 +7,9 @@ from typing import Any
 from zkconsumer.sim import group_scenario, scenario
 from zkconsumer.sim.result import EVENTS, Result
 
-COORDINATIONS = ("zookeeper", "coordinator", "bootstrap")
-"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster."""
+COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer")
+"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
+``consumer``: the coordinator by KIP-848."""
 
 
 def run(
@@ -32,7 +33,8 @@ def run(
         return scenario.run(seed, legacy=legacy or None, events=events, record=record)
     if coordination == "bootstrap":
         return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
-    return group_scenario.run(seed, events=events, record=record)
+    by_broker = coordination == "consumer"
+    return group_scenario.run(seed, events=events, record=record, consumer=by_broker)
 
 
 __all__ = ["COORDINATIONS", "run"]

@@ -1,6 +1,6 @@
 """The error codes of Kafka's protocol by name. Data; any thread.
 
-Source: org.apache.kafka.common.protocol.Errors of Kafka 3.9.1, where they are numbered from -1 on.
+Source: org.apache.kafka.common.protocol.Errors of Kafka 4.0, where they are numbered from -1 on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ErrorCode = IntEnum(
     UNSUPPORTED_ENDPOINT_TYPE UNKNOWN_CONTROLLER_ID UNKNOWN_SUBSCRIPTION_ID TELEMETRY_TOO_LARGE
     INVALID_REGISTRATION TRANSACTION_ABORTABLE INVALID_RECORD_STATE SHARE_SESSION_NOT_FOUND
     INVALID_SHARE_SESSION_EPOCH FENCED_STATE_EPOCH INVALID_VOTER_KEY DUPLICATE_VOTER
-    VOTER_NOT_FOUND
+    VOTER_NOT_FOUND INVALID_REGULAR_EXPRESSION REBOOTSTRAP_REQUIRED
     """,
     start=-1,
 )

@@ -16,6 +16,7 @@ class Goal(Enum):
 
     LOAD = "join"
     SYNC = "send the same SyncGroup again"
+    NAMES = "read the names of topics"
     COMMIT = "commit what is about to be released"
     OFFSETS = "read committed offsets"
     REST = "be a member"

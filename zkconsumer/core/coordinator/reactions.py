@@ -32,6 +32,7 @@ class Reaction(Enum):
 
     PROCEED = "go on"
     RETRY = "wait `rebalance.backoff.ms`, send it again"
+    AFTER_HEARTBEAT = "send it again with the epoch of the next heartbeat's answer"
     FIND_AGAIN = "look for the coordinator again"
     REJOIN = "commit and release what is held, join again under the same member id"
     LOST = "drop what is held without a commit, join again under the same member id"
@@ -46,11 +47,12 @@ _WORST_FIRST: Final = (
     Reaction.EXPELLED,
     Reaction.LOST,
     Reaction.FIND_AGAIN,
+    Reaction.AFTER_HEARTBEAT,
     Reaction.RETRY,
     Reaction.REFUSE,
     Reaction.PROCEED,
 )
-SENT_AGAIN: Final = frozenset({Reaction.FIND_AGAIN, Reaction.RETRY})
+SENT_AGAIN: Final = frozenset({Reaction.FIND_AGAIN, Reaction.RETRY, Reaction.AFTER_HEARTBEAT})
 _ALL: Final = tuple(Request)
 
 
@@ -136,15 +138,21 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
 )
 
-_BY_CODE: Final = {row.code: row for row in TABLE}
+
+def by_code(table: Iterable[Row]) -> dict[int, Row]:
+    """The rows of a table, to look codes up."""
+    return {row.code: row for row in table}
 
 
-def reaction(request: Request, code: int) -> Reaction:
+_BY_CODE: Final = by_code(TABLE)
+
+
+def reaction(request: Request, code: int, rows: Mapping[int, Row] = _BY_CODE) -> Reaction:
     """What to do when ``request`` is answered with ``code``; defined for every integer."""
     if code == ErrorCode.NONE:
         return Reaction.PROCEED
     unexpected = Reaction.REFUSE if request is Request.COMMIT else Reaction.FATAL
-    row = _BY_CODE.get(code)
+    row = rows.get(code)
     return unexpected if row is None else row.reactions.get(request, unexpected)
 
 
@@ -157,20 +165,21 @@ def codes_of(
     return {tp: answer.codes.get(tp, ErrorCode.COORDINATOR_NOT_AVAILABLE) for tp in sent}
 
 
-def worst(codes: Iterable[int]) -> tuple[Reaction, int]:
+def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Reaction, int]:
     """What follows from a commit whose partitions are answered differently, and from which code."""
-    found = {reaction(Request.COMMIT, code): code for code in codes}
+    found = {reaction(Request.COMMIT, code, rows): code for code in codes}
     what = next((one for one in _WORST_FIRST if one in found), Reaction.PROCEED)
     return what, found.get(what, ErrorCode.NONE)
 
 
-def markdown() -> str:
-    """The table for the documentation."""
+def markdown(table: Iterable[Row] = TABLE, names: Mapping[Request, str] | None = None) -> str:
+    """A table for the documentation; ``names`` are those of the requests."""
+    called = {one: one.value for one in Request} | dict(names or {})
     lines = ["| Code | Name | Means | What the member does |", "| --- | --- | --- | --- |"]
-    for row in TABLE:
+    for row in table:
         found: dict[Reaction, list[str]] = {}
         for request, what in row.reactions.items():
-            found.setdefault(what, []).append(request.value)
+            found.setdefault(what, []).append(called[request])
         if len(found) == 1 and len(row.reactions) == len(_ALL):
             told = next(iter(found)).value
         else:

@@ -1,0 +1,300 @@
+"""Members with ``group.protocol=consumer`` (KIP-848) on a real broker of Kafka 4."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import Consumer
+
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.errors import BrokerError, CommitFailedError, ConfigError
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+Make = Callable[..., CoordinatorConsumerConnector]
+
+
+@pytest.fixture
+def config(kraft: LocalCluster, group: str) -> dict[str, object]:
+    """Settings of a member that reads from the beginning and reacts quickly."""
+    return {
+        "bootstrap.servers": kraft.bootstrap,
+        "group.id": group,
+        "group.protocol": "consumer",
+        "session.timeout.ms": 6000,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 200,
+        "refresh.leader.backoff.ms": 50,
+        "metadata.max.age.ms": 300,
+    }
+
+
+@pytest.fixture
+def make(config: dict[str, object]) -> Iterator[Make]:
+    """Makes members that are shut down after the test."""
+    made: list[CoordinatorConsumerConnector] = []
+
+    def one(**more: object) -> CoordinatorConsumerConnector:
+        added = {key.replace("_", "."): value for key, value in more.items()}
+        made.append(CoordinatorConsumerConnector(config | added))
+        return made[-1]
+
+    yield one
+    for member in made:
+        with suppress(CommitFailedError):  # of those that were killed
+            member.shutdown()
+
+
+def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
+    """The partitions a member owns."""
+    assert member._loop is not None
+    return set(member._loop.machine.held)
+
+
+def share(members: Sequence[CoordinatorConsumerConnector], count: int) -> bool:
+    """Whether all ``count`` partitions are held, each by one member."""
+    each = [held(member) for member in members]
+    return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
+
+
+def found(readers: Sequence[Reader]) -> list[tuple[int, int]]:
+    """Partition and offset of all that was delivered."""
+    return [(one.partition, one.offset) for reader in readers for one in reader.deliveries]
+
+
+class Peer:
+    """A member of librdkafka in the same group; ``seen`` has partition and offset of each record.
+
+    Stop it with ``close``.
+    """
+
+    def __init__(self, config: dict[str, object], topic: str, protocol: str = "consumer") -> None:
+        settings: dict[str, object] = {
+            "bootstrap.servers": config["bootstrap.servers"],
+            "group.id": config["group.id"],
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+        }
+        if protocol == "classic":
+            settings |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
+            settings |= {"partition.assignment.strategy": "range"}
+        self.consumer = Consumer(settings)
+        self.consumer.subscribe([topic])
+        self.seen: list[tuple[int, int]] = []
+        self.held = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            record = self.consumer.poll(0.1)
+            if record is not None and not record.error():
+                self.seen.append((record.partition(), record.offset()))
+            self.held = len(self.consumer.assignment())
+        self.consumer.close()
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._end.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def test_one_member_reads_and_its_successor_continues(
+    kraft: LocalCluster, make: Make, topic: str
+) -> None:
+    """Everything is read once; the next member begins where the last one has committed."""
+    kraft.create_topic(topic, 3)
+    with Producer(kraft.bootstrap, topic, range(3)) as producer:
+        producer.send(30)
+        member = make()
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(30)
+        assert member.metrics().owned_partitions == 3
+        assert not member.health().reasons
+        member.shutdown()
+        assert member.metrics().kafka_commits >= 3
+        producer.send(6)
+        after = Reader(make().create_message_streams({topic: 2})[topic])
+        after.wait(6)
+        assert sorted(one.offset for one in after.deliveries) == [10, 10, 10, 11, 11, 11]
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_partitions_that_stay_never_pause(
+    kraft: LocalCluster, make: Make, topic: str, assignor: str
+) -> None:
+    """A second member joins and leaves under load: what the first keeps is started once, and no
+    record is delivered twice or lost."""
+    kraft.create_topic(topic, 6)
+    with Producer(kraft.bootstrap, topic, range(6), interval=0.002) as producer:
+        first = make(group_remote_assignor=assignor)
+        readers = [Reader(first.create_message_streams({topic: 2})[topic])]
+        wait_until(lambda: len(held(first)) == 6, 10, "the first has all")
+        assert first._plane is not None
+        before = {tp: first._plane._held[tp][0] for tp in held(first)}
+        second = make(group_remote_assignor=assignor)
+        readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
+        wait_until(lambda: share([first, second], 6), 10, "both have their share")
+        assert len(held(second)) == 3
+        kept = held(first)
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        second.shutdown()
+        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        for tp in kept:
+            assert first._plane._held[tp][0] is before[tp], f"{tp} was stopped"
+        sent = set(producer.stop())
+        wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
+        got = found(readers)
+        assert len(got) == len(set(got)), "nothing is delivered twice"
+
+
+def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str) -> None:
+    """The others get its partitions after the session timeout, and lose nothing."""
+    kraft.create_topic(topic, 4)
+    with Producer(kraft.bootstrap, topic, range(4), interval=0.01) as producer:
+        members = [make(), make()]
+        readers = [Reader(one.create_message_streams({topic: 1})[topic]) for one in members]
+        wait_until(lambda: share(members, 4), 10, "both have their share")
+        killed = time.monotonic()
+        assert members[1]._loop is not None
+        members[1]._loop.give_up("killed", 1.0)
+        wait_until(lambda: len(held(members[0])) == 4, 15, "the first has all")
+        assert time.monotonic() - killed < 6 + 5
+        sent = set(producer.stop())
+        wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
+
+
+def test_a_static_member_comes_back_to_its_partitions(
+    kraft: LocalCluster, make: Make, topic: str
+) -> None:
+    """While it is away the others get nothing of it."""
+    kraft.create_topic(topic, 4)
+    one, other = make(group_instance_id="one"), make(group_instance_id="other")
+    Reader(one.create_message_streams({topic: 1})[topic])
+    Reader(other.create_message_streams({topic: 1})[topic])
+    wait_until(lambda: share([one, other], 4), 10, "both have their share")
+    mine, theirs = held(one), held(other)
+    one.shutdown()
+    again = make(group_instance_id="one")
+    Reader(again.create_message_streams({topic: 1})[topic])
+    wait_until(lambda: held(again) == mine, 10, "it has the same partitions")
+    assert held(other) == theirs
+
+
+def test_an_instance_id_that_is_in_use(kraft: LocalCluster, make: Make, topic: str) -> None:
+    """The second one waits for the session timeout, then its error names the key."""
+    kraft.create_topic(topic, 1)
+    one, other = (
+        make(group_instance_id="one"),
+        make(group_instance_id="one", session_timeout_ms=1000),
+    )
+    Reader(one.create_message_streams({topic: 1})[topic])
+    with pytest.raises(BrokerError, match=r"UNRELEASED_INSTANCE_ID.*group.instance.id"):
+        other.create_message_streams({topic: 1})
+    assert len(held(one)) == 1
+
+
+def test_the_broker_evaluates_a_pattern(
+    kraft: LocalCluster, make: Make, topic: str, group: str
+) -> None:
+    """A topic that is created later is read too; internal topics are not; a pattern that is not
+    RE2 and a Blacklist are refused."""
+    kraft.create_topic(f"{topic}-a", 1)
+    member = make()
+    streams = member.create_message_streams_by_filter(Whitelist(f"{topic}-.*|__.*"))
+    Reader(streams)
+    wait_until(lambda: held(member) == {TopicPartition(f"{topic}-a", 0)}, 10, "the first topic")
+    kraft.create_topic(f"{topic}-b", 2)
+    wait_until(lambda: len(held(member)) == 3, 30, "the second topic")
+    with pytest.raises(BrokerError, match=r"INVALID_REGULAR_EXPRESSION.*RE2"):
+        make(group_id=f"{group}-2").create_message_streams_by_filter(Whitelist("(?=a).*"))
+    with pytest.raises(ConfigError, match="Blacklist"):
+        make(group_id=f"{group}-3").create_message_streams_by_filter(Blacklist("a"))
+
+
+def test_an_unknown_assignor_is_named(kraft: LocalCluster, make: Make, topic: str) -> None:
+    """The error says which key is wrong."""
+    kraft.create_topic(topic, 1)
+    with pytest.raises(BrokerError, match=r"UNSUPPORTED_ASSIGNOR.*group\.remote\.assignor"):
+        make(group_remote_assignor="best").create_message_streams({topic: 1})
+
+
+def test_a_group_with_librdkafka(
+    kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
+) -> None:
+    """Ours and librdkafka's share under load; when one leaves, the other continues exactly."""
+    kraft.create_topic(topic, 4)
+    with Producer(kraft.bootstrap, topic, range(4), interval=0.005) as producer:
+        ours = make()
+        reader = Reader(ours.create_message_streams({topic: 1})[topic])
+        peer = Peer(config, topic)
+        wait_until(lambda: len(held(ours)) == peer.held == 2, 15, "both have their share")
+        wait_until(lambda: len(peer.seen) > 20, 10, "librdkafka's member reads")
+        peer.close()
+        wait_until(lambda: len(held(ours)) == 4, 15, "ours has all")
+        sent = set(producer.stop())
+        got = lambda: [*found([reader]), *peer.seen]  # noqa: E731
+        wait_until(lambda: set(got()) >= sent, 10, "everything is delivered")
+        assert len(got()) == len(set(got())), "nothing is delivered twice"
+
+
+def test_a_live_group_is_rolled_to_the_protocol_and_back(
+    kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
+) -> None:
+    """Ours and librdkafka's restart one after the other, classic to consumer to classic: while both
+    protocols are in the group, and after that, nothing is lost or delivered twice."""
+    kraft.create_topic(topic, 6)
+    classic: dict[str, object] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
+    members: list[CoordinatorConsumerConnector] = []
+    readers: list[Reader] = []
+    peers: list[Peer] = []
+
+    def ours(**more: object) -> CoordinatorConsumerConnector:
+        members.append(make(**more))
+        readers.append(Reader(members[-1].create_message_streams({topic: 1})[topic]))
+        return members[-1]
+
+    def theirs(protocol: str) -> Peer:
+        peers.append(Peer(config, topic, protocol))
+        return peers[-1]
+
+    def got() -> list[tuple[int, int]]:
+        return [*found(readers), *(one for peer in peers for one in peer.seen)]
+
+    def settled(live: Sequence[CoordinatorConsumerConnector], peer: Peer | None) -> None:
+        theirs = 0 if peer is None else peer.held
+        wait_until(
+            lambda: (
+                sum(len(held(one)) for one in live) + (0 if peer is None else peer.held) == 6
+                and all(held(one) for one in live)
+                and (peer is None or peer.held > 0)
+            ),
+            30,
+            f"all have their share: {[held(one) for one in live]} {theirs}",
+        )
+
+    with Producer(kraft.bootstrap, topic, range(6), interval=0.005) as producer:
+        live = [ours(**classic), ours(**classic)]
+        peer = theirs("classic")
+        settled(live, peer)
+        for protocol in ("consumer", "classic"):
+            settings = classic if protocol == "classic" else {}
+            for number in range(2):
+                live[number].shutdown()
+                live[number] = ours(**settings)
+                settled(live, peer)
+            peer.close()
+            peer = theirs(protocol)
+            settled(live, peer)
+        peer.close()
+        sent = set(producer.stop())
+        wait_until(lambda: set(got()) >= sent, 20, "everything is delivered")
+        assert len(got()) == len(set(got())), "nothing is delivered twice"

@@ -1,0 +1,144 @@
+"""The KIP-848 machine takes any event in any state."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any, get_args
+
+import pytest
+
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group import commands, events
+from zkconsumer.core.consumer_group.events import Event
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.reactions import TABLE
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.states import State
+
+T, U = "id-t", "id-u"
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CODES = [row.code for row in TABLE] + [0, 3, 12, 27, 999]
+UNUSED = {State.LEADING, State.SYNCING}
+"""Of the protocol of 2015."""
+
+
+def spec(rng: random.Random) -> ConsumerGroupSpec:
+    """A member that is static or not."""
+    return ConsumerGroupSpec(
+        group="g",
+        member_id="m",
+        consumer_id="c",
+        instance_id=rng.choice([None, None, "i"]),
+        subscription=Subscription(Pattern.STATIC, {"t": 2, "u": 1}),
+        exclude_internal=True,
+        assignor=None,
+        rack=None,
+        auto_commit=rng.random() < 0.8,
+        session_timeout=45,
+        rebalance_timeout=30,
+        heartbeat_interval=5,
+        backoff=0.1,
+        reread=30,
+        commit_attempts=3,
+    )
+
+
+def some_event(rng: random.Random, token: int, recent: list[Any]) -> Event:
+    """Any event with any content; its token is likely one that is waited for."""
+    kind = rng.choice(get_args(Event))
+    values: dict[str, Any] = {
+        "token": token,
+        "brokers": (),
+        "epoch": rng.randrange(1, 9),
+        "interval": rng.choice([0.0, 5.0]),
+        "assignment": rng.choice([None, {}, {T: (0,)}, {T: (1, 0)}, {T: (1,), U: (0,)}]),
+        "names": rng.choice([{}, {T: "t"}, {T: "t", U: "u"}]),
+        "offsets": {P0: 5, P1: None},
+        "codes": {tp: rng.choice(CODES) for tp in (P0, P1)},
+        "code": rng.choice(CODES),
+        "detail": "",
+        "member_id": "",
+        "positions": {P0: 3, P1: 4},
+        "error": rng.choice([None, "raised"]),
+        "request": rng.choice([None, rng.randrange(10**6)]),
+        "strict": rng.random() < 0.5,
+        "in_listener": rng.random() < 0.5,
+        "name": "",
+    }
+    if kind is events.TimerFired:
+        timers = [one for one in recent if isinstance(one, commands.SetTimer)]
+        if timers:
+            timer = rng.choice(timers)
+            return events.TimerFired(timer.token, timer.name)
+    fields = {field.name: values[field.name] for field in dataclasses.fields(kind)}
+    found: Event = kind(**fields)
+    return found
+
+
+def walk(seed: int, steps: int = 250) -> set[State]:
+    """A random walk with the promises checked after each step; the states it came through."""
+    rng = random.Random(seed)
+    machine = ConsumerGroupMachine(spec(rng))
+    directed = rng.choice([0.0, 0.9, 0.97])
+    machine.on(events.Started())
+    recent: list[Any] = []
+    asked: set[int] = set()
+    reached: set[State] = set()
+    for _ in range(steps):
+        answered = [one for one in recent if hasattr(one, "token")][-6:]
+        token = rng.choice(answered).token if answered and rng.random() < 0.9 else rng.randrange(99)
+        event = some_event(rng, token, recent)
+        if rng.random() < directed:
+            if isinstance(event, events.MemberHeartbeatAnswered) and machine._beat is not None:
+                event = dataclasses.replace(event, token=machine._beat[0], code=0)
+            elif type(event) in machine.ANSWERS.get(machine.state, {}) and not isinstance(
+                event, events.RequestFailed
+            ):
+                event = dataclasses.replace(event, token=machine._awaited or 0)  # type: ignore
+                if isinstance(event, events.OffsetsCommitted):
+                    event = dataclasses.replace(event, codes={P0: 0, P1: 0})
+            elif not isinstance(event, events.TimerFired | events.CommitRequested):
+                continue
+        if isinstance(event, events.CommitRequested) and event.request is not None:
+            if event.request in asked:
+                continue
+            asked.add(event.request)
+        held = set(machine.held)
+        for command in machine.on(event):
+            recent.append(command)
+            match command:
+                case commands.StartFetching(_, starting):
+                    assert not held & starting.keys(), "started twice"
+                    assert set(starting) <= set(machine.held)
+                case commands.CommitOffsets(_, _, epoch, positions):
+                    assert epoch > 0
+                    assert set(positions) <= set(machine.held)
+                case commands.AnswerCommit(request):
+                    assert request in asked, "answered twice"
+                    asked.remove(request)
+                case commands.MemberHeartbeat(_, _, epoch, full, owned):
+                    assert (epoch == 0) == (machine.generation < 0)
+                    assert full <= (owned is not None)
+                    said = machine._beat[1] if machine._beat is not None else {}
+                    for tp in machine.held.keys() | machine._starting.keys():
+                        assert tp.partition in said.get(machine._ids[tp], ()), "not named"
+        if machine.generation < 0:
+            assert not machine.held, "holds partitions without an epoch"
+        reached.add(machine.state)
+    return reached
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_any_event_in_any_state(block: int) -> None:
+    """No event in any state raises; nothing is started twice; nothing is held or committed without
+    an epoch; each heartbeat names all that is held; each request of a user is answered at most
+    once. The walks come through every state."""
+    reached: set[State] = set()
+    for seed in range(block * 200, block * 200 + 200):
+        try:
+            reached |= walk(seed)
+        except Exception as error:
+            error.add_note(f"replay with walk({seed})")
+            raise
+    assert reached >= set(State) - {State.NEW} - UNUSED

@@ -1,0 +1,136 @@
+"""Bugs to plant in the machine and the driver of a KIP-848 member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.consumer_group import events
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
+
+
+def gives_up_before_it_has_stopped(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat names what is assigned, not what is still read."""
+
+    def owned(self: ConsumerGroupMachine) -> Any:
+        return {one: numbers for one, numbers in sorted(self._target.items()) if numbers}
+
+    patch.setattr(ConsumerGroupMachine, "_owned", owned)
+
+
+def names_only_what_it_reads(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat leaves out what was assigned and has not begun."""
+
+    def owned(self: ConsumerGroupMachine) -> Any:
+        found: dict[str, set[int]] = {}
+        for tp in self.held:
+            found.setdefault(self._ids[tp], set()).add(tp.partition)
+        return {one: tuple(sorted(numbers)) for one, numbers in sorted(found.items())}
+
+    patch.setattr(ConsumerGroupMachine, "_owned", owned)
+
+
+def believes_that_it_is_a_member(patch: pytest.MonkeyPatch) -> None:
+    """A fenced member keeps what it has."""
+    patch.setattr(ConsumerGroupMachine, "_lose", lambda self, expelled: None)
+
+
+def never_tells_what_it_has(patch: pytest.MonkeyPatch) -> None:
+    """Partitions that are released are not taken out of what the coordinator knows."""
+    right = ConsumerGroupMachine._send_heartbeat
+
+    def send(self: ConsumerGroupMachine) -> None:
+        if self._said is not None:
+            self._said = self._owned()
+        right(self)
+
+    patch.setattr(ConsumerGroupMachine, "_send_heartbeat", send)
+
+
+def commits_what_others_have(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator accepts any partition, so the member must look itself."""
+    patch.setattr(ConsumerGroupMachine, "_obstacle", lambda self, tp, at: None)
+
+
+def looks_only_when_idle(patch: pytest.MonkeyPatch) -> None:
+    """An assignment that arrives during another step is passed over."""
+    right = ConsumerGroupMachine._accepted
+
+    def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:
+        before = self._target
+        idle = self.state in (State.STABLE, State.JOINING)
+        right(self, event)
+        if not idle:
+            self._target = before
+
+    patch.setattr(ConsumerGroupMachine, "_accepted", accepted)
+
+
+def trusts_the_coordinator_while_it_waits(patch: pytest.MonkeyPatch) -> None:
+    """The lease is extended although partitions are to be released."""
+    patch.setattr(ConsumerGroupMachine, "releasing", property(lambda self: False))
+
+
+def counts_a_members_lease_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """The lease begins when an answer arrives, not when its heartbeat was sent."""
+    right = ConsumerGroupCoordination.confirm
+
+    def confirm(self: ConsumerGroupCoordination, sent: float, code: int) -> None:
+        right(self, self._host.lease_now(), code)
+
+    patch.setattr(ConsumerGroupCoordination, "confirm", confirm)
+
+
+def never_asks_for_a_name_again(patch: pytest.MonkeyPatch) -> None:
+    """A topic that the broker did not know yet stays unread."""
+    right = ConsumerGroupMachine._timer_fired
+
+    def fired(self: ConsumerGroupMachine, event: events.TimerFired) -> None:
+        if event.name != "names":
+            right(self, event)
+
+    patch.setattr(ConsumerGroupMachine, "_timer_fired", fired)
+
+
+def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
+    """The queue of commits stays paused after STALE_MEMBER_EPOCH."""
+    right = ConsumerGroupMachine._accepted
+
+    def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:
+        paused = self._commits.paused
+        right(self, event)
+        self._commits.paused = paused
+
+    def fired(self: ConsumerGroupMachine, event: events.TimerFired) -> None:
+        if event.name != "commit":
+            before(self, event)
+
+    before = ConsumerGroupMachine._timer_fired
+    patch.setattr(ConsumerGroupMachine, "_accepted", accepted)
+    patch.setattr(ConsumerGroupMachine, "_timer_fired", fired)
+
+
+def joins_again_with_what_it_had(patch: pytest.MonkeyPatch) -> None:
+    """A fenced member takes its last assignment for the new one."""
+    right = ConsumerGroupMachine._load
+
+    def load(self: ConsumerGroupMachine) -> None:
+        right(self)
+        self._target = getattr(self, "_last", {})
+
+    accept = ConsumerGroupMachine._accepted
+
+    def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:
+        accept(self, event)
+        self._last = self._target  # type: ignore[attr-defined]
+
+    patch.setattr(ConsumerGroupMachine, "_load", load)
+    patch.setattr(ConsumerGroupMachine, "_accepted", accepted)
+
+
+def never_leaves(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator is not told that the member leaves."""
+    patch.setattr(ConsumerGroupMachine, "_may_leave", lambda self: False)

@@ -1,0 +1,245 @@
+"""One KIP-848 member without servers: its table of error codes, and short stories."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group import commands, events
+from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
+from zkconsumer.core.consumer_group.reactions import HINTS, TABLE
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request
+from zkconsumer.core.coordinator.states import State
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+T = "id-t"
+CommandT = TypeVar("CommandT")
+
+
+class Story:
+    """A member and the servers' answers; ``done`` has all commands since the last ``clear``."""
+
+    def __init__(self, **more: Any) -> None:
+        values: dict[str, Any] = {
+            "group": "g",
+            "member_id": "m",
+            "consumer_id": "c",
+            "instance_id": None,
+            "subscription": Subscription(Pattern.STATIC, {"t": 1}),
+            "exclude_internal": True,
+            "assignor": None,
+            "rack": None,
+            "auto_commit": True,
+            "session_timeout": 45,
+            "rebalance_timeout": 30,
+            "heartbeat_interval": 5,
+            "backoff": 0.1,
+            "reread": 30,
+        } | more
+        self.machine = ConsumerGroupMachine(ConsumerGroupSpec(**values))
+        self.done: list[Any] = []
+        self.tell(events.Started())
+        self.tell(events.CoordinatorFound(self.last(commands.FindCoordinator).token))
+
+    def tell(self, event: Any) -> None:
+        """Give the machine an event."""
+        self.done += self.machine.on(event)
+
+    def last(self, kind: type[CommandT]) -> CommandT:
+        """The last command of a kind; it must be there."""
+        return [one for one in self.done if isinstance(one, kind)][-1]
+
+    def has(self, kind: type) -> bool:
+        """Whether there was one."""
+        return any(isinstance(one, kind) for one in self.done)
+
+    def beat(self, code: int = 0, epoch: int = 1, given: Any = None, detail: str = "") -> None:
+        """Answer the heartbeat that was sent last."""
+        token = self.last(commands.MemberHeartbeat).token
+        self.tell(events.MemberHeartbeatAnswered(token, code, detail, epoch, 5.0, given))
+
+    def fire(self, name: str) -> None:
+        """The last timer of that name runs out."""
+        timer = [o for o in self.done if isinstance(o, commands.SetTimer) and o.name == name][-1]
+        self.tell(events.TimerFired(timer.token, name))
+
+    def start(self) -> None:
+        """Names, offsets, listener, fetching: for all that was assigned."""
+        if self.machine.state is State.LOADING:
+            read = self.last(commands.ReadTopicNames)
+            self.tell(events.TopicNamesRead(read.token, {one: one[3:] for one in read.ids}))
+        fetch = self.last(commands.FetchMemberOffsets)
+        self.tell(events.OffsetsFetched(fetch.token, dict.fromkeys(fetch.partitions, 7)))
+        self.tell(events.ListenerDone(self.last(commands.NotifyStarting).token))
+        self.tell(events.FetchingStarted(self.last(commands.StartFetching).token))
+
+    def member(self, *numbers: int) -> Story:
+        """A member that has these partitions, and nothing under way."""
+        self.beat(given={T: numbers})
+        self.beat()
+        self.start()
+        assert self.machine.state is State.STABLE
+        self.done.clear()
+        return self
+
+
+def owned(story: Story) -> Any:
+    """What the last heartbeat named."""
+    return story.last(commands.MemberHeartbeat).owned
+
+
+def test_a_member_joins_and_begins() -> None:
+    """Epoch 0 with the subscription; then what it is assigned is named at once, read, started."""
+    story = Story()
+    join = story.last(commands.MemberHeartbeat)
+    assert (join.epoch, join.full, join.owned) == (0, True, {})
+    story.beat(given={T: (1, 0)})
+    assert owned(story) == {T: (0, 1)}
+    assert story.last(commands.MemberHeartbeat).epoch == 1
+    story.beat()
+    story.start()
+    started = story.last(commands.StartFetching).partitions
+    assert {tp: offset for tp, (_, offset) in started.items()} == {P0: 7, P1: 7}
+    assert story.has(commands.AnswerStart)
+    story.done.clear()
+    assert story.machine.held.keys() == {P0, P1}
+
+
+def test_what_stays_is_never_stopped() -> None:
+    """Stop, commit, listener, and only then a heartbeat without the partition: the one that stays
+    is in none of these."""
+    story = Story().member(0, 1)
+    story.machine._timers["heartbeat"] = 10**6
+    story.tell(events.TimerFired(10**6, "heartbeat"))
+    assert owned(story) is None, "nothing has changed"
+    story.beat(given={T: (0,)})
+    stop = story.last(commands.StopFetching)
+    assert stop.partitions == {P1}
+    story.tell(events.FetchingStopped(stop.token, {P1: 9}))
+    commit = story.last(commands.CommitOffsets)
+    assert (commit.generation, commit.positions) == (1, {P1: 9})
+    story.tell(events.OffsetsCommitted(commit.token, {P1: 0}))
+    beats = sum(isinstance(one, commands.MemberHeartbeat) for one in story.done)
+    story.tell(events.ListenerDone(story.last(commands.NotifyReleasing).token))
+    assert sum(isinstance(one, commands.MemberHeartbeat) for one in story.done) == beats + 1
+    assert owned(story) == {T: (0,)}
+    assert story.machine.held.keys() == {P0}
+    assert not story.has(commands.StartFetching)
+
+
+def test_after_a_lost_answer_everything_is_said_again() -> None:
+    """The coordinator accepts the epoch before only with all that the member has."""
+    story = Story().member(0)
+    story.machine._timers["heartbeat"] = 10**6
+    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.beat(UNREACHABLE)
+    story.tell(events.CoordinatorFound(story.last(commands.FindCoordinator).token))
+    again = story.last(commands.MemberHeartbeat)
+    assert (again.full, again.owned, again.epoch) == (True, {T: (0,)}, 1)
+    assert story.machine.held.keys() == {P0}
+
+
+@pytest.mark.parametrize("code", [110, 25, 69])
+def test_a_fenced_member_joins_again(code: int) -> None:
+    """Its partitions are dropped without a commit, the listener hears of it, then epoch 0."""
+    story = Story().member(0)
+    story.machine._timers["heartbeat"] = 10**6
+    story.tell(events.TimerFired(10**6, "heartbeat"))
+    story.beat(code)
+    assert story.last(commands.Drop).partitions == {P0}
+    assert not story.has(commands.CommitOffsets)
+    story.tell(events.ListenerDone(story.last(commands.NotifyLost).token))
+    join = story.last(commands.MemberHeartbeat)
+    assert (join.epoch, join.full, join.owned, join.member_id) == (0, True, {}, "m")
+
+
+def test_a_stale_commit_is_sent_with_the_next_epoch() -> None:
+    """A heartbeat is sent at once, and its answer lets the commit go again."""
+    story = Story().member(0)
+    story.tell(events.CommitRequested(5, {P0: 8}))
+    commit = story.last(commands.CommitOffsets)
+    story.tell(events.OffsetsCommitted(commit.token, {P0: 113}))
+    assert story.last(commands.CommitOffsets) is commit
+    story.beat(epoch=2)
+    again = story.last(commands.CommitOffsets)
+    assert (again.generation, again.positions) == (2, {P0: 8})
+    story.tell(events.OffsetsCommitted(again.token, {P0: 0}))
+    assert story.last(commands.AnswerCommit).faults == ()
+
+
+def test_an_instance_id_in_use_is_waited_for() -> None:
+    """For the session timeout; then the error names the key."""
+    story = Story(instance_id="i")
+    for _ in range(3):
+        story.beat(111)
+        story.fire("backoff")
+    assert not story.has(commands.Fail)
+    story.fire("instance")
+    story.beat(111, detail="taken")
+    failed = story.last(commands.Fail)
+    assert "UNRELEASED_INSTANCE_ID" in failed.text
+    assert "group.instance.id" in failed.text
+
+
+@pytest.mark.parametrize("code", sorted(HINTS.keys() - {111}))
+def test_what_the_coordinator_refuses_for_good(code: int) -> None:
+    """The error has the code's name, the broker's text and what to do."""
+    story = Story()
+    story.beat(code, detail="the broker says so")
+    failed = story.last(commands.Fail)
+    assert failed.code == code
+    assert "the broker says so" in failed.text
+    assert HINTS[code] in failed.text
+
+
+def test_a_topic_without_a_name_is_asked_for_again() -> None:
+    """It was created a moment ago: what has a name begins at once."""
+    story = Story()
+    story.beat(given={"id-t": (0,), "id-u": (0,)})
+    story.beat()
+    read = story.last(commands.ReadTopicNames)
+    story.tell(events.TopicNamesRead(read.token, {T: "t"}))
+    story.start()
+    assert story.machine.held.keys() == {P0}
+    story.fire("names")
+    assert story.last(commands.ReadTopicNames).ids == ("id-u",)
+
+
+def test_internal_topics_are_owned_and_not_read() -> None:
+    """A pattern may mean them; the coordinator knows no ``exclude.internal.topics``."""
+    story = Story(subscription=Subscription(Pattern.WHITE_LIST, {".*": 1}))
+    story.beat(given={"id-__consumer_offsets": (0,), "id-t": (2,)})
+    assert owned(story) == {"id-__consumer_offsets": (0,), "id-t": (2,)}
+    story.beat()
+    story.start()
+    assert story.machine.held.keys() == {P2}
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_leaving(instance: str | None) -> None:
+    """Everything is released and committed, then the coordinator is told, by static members too."""
+    story = Story(instance_id=instance).member(0)
+    story.tell(events.CloseRequested())
+    stop = story.last(commands.StopFetching)
+    story.tell(events.FetchingStopped(stop.token, {P0: 9}))
+    commit = story.last(commands.CommitOffsets)
+    story.tell(events.OffsetsCommitted(commit.token, {P0: 0}))
+    story.tell(events.ListenerDone(story.last(commands.NotifyReleasing).token))
+    leave = story.last(commands.LeaveGroup)
+    assert leave.member_id == "m"
+    story.tell(events.Left(leave.token))
+    assert story.machine.state is State.CLOSED
+    assert story.last(commands.Close).faults == ()
+
+
+def test_the_table_has_an_entry_for_each_request_that_can_get_the_code() -> None:
+    """Codes of a coordinator that moves apply to all requests; those of epochs never end it."""
+    rows = {row.code: row.reactions for row in TABLE}
+    assert len(rows) == len(TABLE)
+    for code in (14, 15, 16, UNREACHABLE):
+        assert rows[code].keys() == set(Request) - {Request.SYNC}
+    for code in (110, 113, 25):
+        assert Reaction.FATAL not in rows[code].values()

@@ -1,0 +1,175 @@
+"""ConsumerGroupClient: carries out the commands of a KIP-848 member, one request each.
+
+Used by one thread; a second one, for heartbeats, by another. As ``GroupClient``, no error leaves
+this module as an exception.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from zkconsumer.broker.api_versions import CONSUMER_GROUP_HEARTBEAT
+from zkconsumer.broker.connection import BrokerConnection, error_from_code
+from zkconsumer.broker.consumer_group import (
+    LEAVE,
+    LEAVE_STATIC,
+    Subscription,
+    commit_as_member,
+    fetch_as_member,
+    heartbeat,
+    topic_names,
+)
+from zkconsumer.broker.coordinator_calls import StoredOffset, call_flexible
+from zkconsumer.broker.group import GroupClient, OnExchange
+from zkconsumer.broker.known_brokers import KnownBrokers
+from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
+from zkconsumer.broker.security import KafkaSecurity
+from zkconsumer.core.consumer_group import commands, events
+from zkconsumer.core.consumer_group.reactions import HINTS
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.reactions import UNREACHABLE
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+
+_SUPPORTED = 1
+"""Version of ConsumerGroupHeartbeat that Kafka 4.0 brought; 0 was a preview."""
+
+
+class ConsumerGroupClient(GroupClient):
+    """Carries out commands for one member. Arguments as of ``GroupClient``."""
+
+    def __init__(
+        self,
+        spec: ConsumerGroupSpec,
+        client_id: str,
+        brokers: KnownBrokers,
+        *,
+        timeout: float,
+        on_exchange: OnExchange | None = None,
+        security: KafkaSecurity | None = None,
+    ) -> None:
+        super().__init__(
+            spec.group,
+            client_id,
+            spec.instance_id,
+            brokers,
+            session_timeout=spec.session_timeout,
+            rebalance_timeout=spec.rebalance_timeout,
+            timeout=timeout,
+            on_exchange=on_exchange,
+            security=security,
+        )
+        self._spec = spec
+        self._subscription = Subscription(
+            spec.topics_named, spec.rebalance_timeout, spec.regex, spec.assignor, spec.rack
+        )
+
+    def execute(self, command: Any) -> Any:
+        """See ``GroupClient``."""
+        try:
+            match command:
+                case commands.MemberHeartbeat():
+                    return self._beat(command)
+                case commands.ReadTopicNames():
+                    return self._read_names(command)
+                case commands.FetchMemberOffsets():
+                    return self._fetch_as_member(command)
+                case commands.CommitOffsets():
+                    return self._commit_as_member(command)
+                case commands.LeaveGroup():
+                    return self._leave_as_member(command)
+        except UnsupportedBrokerError as error:
+            return events.RequestFailed(command.token, 35, str(error))
+        except BrokerError as error:
+            if isinstance(command, commands.MemberHeartbeat):
+                return events.MemberHeartbeatAnswered(command.token, UNREACHABLE, str(error))
+            return events.RequestFailed(command.token, UNREACHABLE, str(error))
+        return super().execute(command)
+
+    def _check_protocol(self, connection: BrokerConnection) -> None:
+        where = f"{connection.endpoint.host}:{connection.endpoint.port}"
+        try:
+            connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED)
+        except UnsupportedBrokerError:
+            # See GroupClient: one that is on its way up may have closed the connection.
+            connection.close()
+            self._call(connection, MetadataRequest(topics=[]), MetadataResponse, 0)
+        try:
+            connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED)
+        except UnsupportedBrokerError:
+            raise UnsupportedBrokerError(f"{where}: {HINTS[35]}") from None
+
+    def _beat(self, command: commands.MemberHeartbeat) -> events.MemberHeartbeatAnswered:
+        owned = command.owned
+        answer = heartbeat(
+            self._to_coordinator(),
+            self._group,
+            command.member_id,
+            command.epoch,
+            instance_id=self._instance_id,
+            subscription=self._subscription if command.full else None,
+            owned=None if owned is None else {uuid.UUID(one): n for one, n in owned.items()},
+            ask=self._ask,
+        )
+        given = answer.assignment
+        return events.MemberHeartbeatAnswered(
+            command.token,
+            answer.code,
+            answer.detail,
+            answer.epoch,
+            answer.interval,
+            None if given is None else {str(one): numbers for one, numbers in given.items()},
+        )
+
+    def _read_names(self, command: commands.ReadTopicNames) -> events.TopicNamesRead:
+        ids = map(uuid.UUID, command.ids)
+        names, brokers = topic_names(self._to_coordinator(), ids, self._ask)
+        self._brokers.learn(brokers)
+        found = {str(one): name for one, name in names.items()}
+        return events.TopicNamesRead(command.token, found, brokers)
+
+    def _fetch_as_member(self, command: commands.FetchMemberOffsets) -> Any:
+        code, what, stored = fetch_as_member(
+            self._to_coordinator(),
+            self._group,
+            command.member_id,
+            command.epoch,
+            command.partitions,
+            self._ask,
+        )
+        if code:
+            return events.RequestFailed(command.token, code, str(error_from_code(code, what)))
+        offsets = {tp: stored[tp].offset if tp in stored else None for tp in command.partitions}
+        return events.OffsetsFetched(command.token, offsets)
+
+    def _commit_as_member(self, command: commands.CommitOffsets) -> events.OffsetsCommitted:
+        codes = commit_as_member(
+            self._to_coordinator(),
+            self._group,
+            command.member_id,
+            command.generation,
+            {tp: StoredOffset(offset) for tp, offset in command.positions.items()},
+            self._instance_id,
+            self._ask,
+        )
+        return events.OffsetsCommitted(command.token, codes)
+
+    def _leave_as_member(self, command: commands.LeaveGroup) -> events.Left:
+        heartbeat(
+            self._to_coordinator(),
+            self._group,
+            command.member_id,
+            LEAVE if self._instance_id is None else LEAVE_STATIC,
+            instance_id=self._instance_id,
+            ask=self._ask,
+        )
+        return events.Left(command.token)
+
+    def _ask(
+        self, connection: BrokerConnection, request: Any, response: type[Any], version: int
+    ) -> Any:
+        answer = call_flexible(connection, request, response, version)
+        self._brokers.answered(connection.endpoint)
+        if self._on_exchange is not None:
+            self._on_exchange(connection.endpoint, request, answer)
+        return answer

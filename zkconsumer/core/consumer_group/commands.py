@@ -1,0 +1,79 @@
+"""Every output of the machine of a KIP-848 member: requests, and the common commands.
+
+Each command with a ``token`` is answered by one event that repeats it, or by ``RequestFailed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.common.commands import (
+    AnswerCommit as AnswerCommit,
+    AnswerStart as AnswerStart,
+    Close as Close,
+    CommonCommand,
+    Drop as Drop,
+    Fail as Fail,
+    Forget as Forget,
+    NotifyLost as NotifyLost,
+    NotifyReleasing as NotifyReleasing,
+    NotifyStarting as NotifyStarting,
+    Outcome as Outcome,
+    Report as Report,
+    SetBrokers as SetBrokers,
+    SetTimer as SetTimer,
+    StartFetching as StartFetching,
+    StopFetching as StopFetching,
+)
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator.commands import (
+    CommitOffsets as CommitOffsets,
+    FindCoordinator as FindCoordinator,
+    LeaveGroup as LeaveGroup,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHeartbeat:
+    """Join (``epoch`` 0), acknowledge, or stay. Answer: ``MemberHeartbeatAnswered``.
+
+    ``owned``: partitions by topic id that the member has or may begin to use; ``None``: as in the
+    last heartbeat that was answered. ``full``: send the subscription too, and ask for the whole
+    assignment; always with ``owned``.
+    """
+
+    token: int
+    member_id: str
+    epoch: int
+    full: bool
+    owned: Mapping[str, tuple[int, ...]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTopicNames:
+    """Read the names of topics by id. Answer: ``TopicNamesRead``."""
+
+    token: int
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMemberOffsets:
+    """Read committed offsets as a member of ``epoch``. Answer: ``OffsetsFetched``."""
+
+    token: int
+    member_id: str
+    epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+Command = (
+    FindCoordinator
+    | MemberHeartbeat
+    | ReadTopicNames
+    | FetchMemberOffsets
+    | CommitOffsets
+    | LeaveGroup
+    | CommonCommand
+)

@@ -1,0 +1,71 @@
+"""Every input of the machine of a KIP-848 member: answers, and the common events.
+
+An event that answers a command repeats its ``token``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.common.events import (
+    CloseRequested as CloseRequested,
+    CommitRequested as CommitRequested,
+    CommonEvent,
+    Dropped as Dropped,
+    FetchingStarted as FetchingStarted,
+    FetchingStopped as FetchingStopped,
+    ListenerDone as ListenerDone,
+    TimerFired as TimerFired,
+)
+from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.coordinator.events import (
+    CoordinatorFound as CoordinatorFound,
+    Left as Left,
+    OffsetsCommitted as OffsetsCommitted,
+    OffsetsFetched as OffsetsFetched,
+    PollExpired as PollExpired,
+    PollResumed as PollResumed,
+    RequestFailed as RequestFailed,
+    Started as Started,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHeartbeatAnswered:
+    """A heartbeat was answered with ``code``; ``UNREACHABLE`` when there was no answer.
+
+    ``epoch``: the member's from now on. ``interval``: seconds until the next heartbeat.
+    ``assignment``: partitions by topic id; ``None``: as before.
+    """
+
+    token: int
+    code: int
+    detail: str = ""
+    epoch: int = -1
+    interval: float = 0.0
+    assignment: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNamesRead:
+    """What a broker knows: the name of each id asked for that exists."""
+
+    token: int
+    names: Mapping[str, str]
+    brokers: tuple[BrokerEndpoint, ...] = ()
+
+
+Event = (
+    Started
+    | CoordinatorFound
+    | MemberHeartbeatAnswered
+    | TopicNamesRead
+    | OffsetsFetched
+    | OffsetsCommitted
+    | Left
+    | RequestFailed
+    | PollExpired
+    | PollResumed
+    | CommonEvent
+)

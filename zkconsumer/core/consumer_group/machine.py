@@ -1,0 +1,303 @@
+"""ConsumerGroupMachine: one member of a group by KIP-848. Events in, commands out.
+
+It decides when to join, what to tell the coordinator, and how to get from what it has to what it is
+assigned; ``GroupMachine`` does the rest. Heartbeats run beside that: the answer to any of them may
+bring another assignment, which is looked at when the present step is done. The owner thread is the
+only caller.
+
+What keeps a partition from being read by two members:
+
+- A heartbeat names as owned whatever this member has, begins, or may begin to read: also what was
+  assigned and not looked at yet. The coordinator takes away only what is not named.
+- A partition is taken out of that only when it is stopped, committed and released.
+- A commit names only partitions that are held, because the coordinator accepts any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.machine import Handler
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.consumer_group import commands, events
+from zkconsumer.core.consumer_group.reactions import HINTS, ROWS
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator.base import GroupMachine
+from zkconsumer.core.coordinator.data import Goal, Purpose
+from zkconsumer.core.coordinator.reactions import Reaction, Request, Row, name_of
+from zkconsumer.core.coordinator.states import State
+from zkconsumer.core.coordinator.strategies import assign_to_streams
+from zkconsumer.core.coordinator.wire import AssignmentData
+
+Owned = Mapping[str, tuple[int, ...]]
+"""Partition numbers, sorted, by topic id."""
+
+NAMES_AGAIN: Final = 1.0
+"""Seconds until the name of an unknown topic id is asked for again."""
+
+
+class ConsumerGroupMachine(GroupMachine):
+    """One member. See ``GroupMachine``; ``generation`` is the member epoch, -1 outside."""
+
+    REACTIONS: ClassVar[Mapping[int, Row]] = ROWS
+    spec: ConsumerGroupSpec  # type: ignore[assignment]  # what the base uses of it is the same
+
+    def __init__(self, spec: ConsumerGroupSpec) -> None:
+        super().__init__(spec)  # type: ignore[arg-type]
+        self.member_id = spec.member_id
+        self._target: Owned = {}  # the last assignment
+        self._names: dict[str, str] = {}  # of topic ids
+        self._nameless: frozenset[str] = frozenset()  # ids that the broker did not know
+        self._ids: dict[TopicPartition, str] = {}  # topic ids of what is held or starting
+        self._entered = False  # the coordinator may know this member
+        self._interval = spec.heartbeat_interval
+        self._beat: tuple[int, Owned] | None = None  # token, and what it named as owned
+        self._beat_due = False  # another one, as soon as that is answered
+        self._said: Owned | None = None  # what the coordinator surely knows; None: nothing
+        self._unreleased: bool | None = None  # instance id; True: waited long enough
+
+    @property
+    def releasing(self) -> bool:
+        """Whether the coordinator waits for partitions of this member."""
+        return any(not self._is_target(tp) for tp in self.held)
+
+    def awaits(self, token: int) -> bool:
+        """Whether the heartbeat with ``token`` is under way, and its answer counts."""
+        return self._beat is not None and self._beat[0] == token
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self.rejoins += 1
+        self.state, self._awaited = State.JOINING, None
+        self._entered = True
+        self._beat, self._said = None, None
+        self._send_heartbeat()
+
+    def _rejoin(self) -> None:
+        """The coordinator tells by an assignment, never by a call to join again."""
+
+    def _may_leave(self) -> bool:
+        return self._entered
+
+    def _leave(self) -> None:
+        self._entered = False
+        self.generation = -1
+        self._starting = {}
+        self._forget_group()
+        token = self._await(State.LEAVING)
+        self._emit(commands.LeaveGroup(token, self.member_id))
+
+    def _lose(self, expelled: bool) -> None:
+        self._forget_group()
+        super()._lose(False)
+
+    def _forget_group(self) -> None:
+        self._target, self._said, self._beat, self._beat_due = {}, None, None, False
+        self._nameless = frozenset()
+        self._ids.clear()
+        self.assigned = 0
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def _owned(self) -> Owned:
+        """What this member has, or may begin to read without asking."""
+        found: dict[str, set[int]] = {one: set(numbers) for one, numbers in self._target.items()}
+        for tp in {*self.held, *self._starting}:
+            found.setdefault(self._ids[tp], set()).add(tp.partition)
+        return {one: tuple(sorted(numbers)) for one, numbers in sorted(found.items()) if numbers}
+
+    def _send_heartbeat(self) -> None:
+        joining = self.generation < 0
+        if not self._lookup.known or (joining and self.state is not State.JOINING):
+            return
+        if self._beat is not None:
+            self._beat_due = True
+            return
+        owned = self._owned()
+        full = joining or self._said is None
+        self._beat, self._beat_due = (self._next_token(), owned), False
+        self._emit(
+            commands.MemberHeartbeat(
+                self._beat[0],
+                self.member_id,
+                max(self.generation, 0),
+                full,
+                owned if full or owned != self._said else None,
+            )
+        )
+
+    def _found(self, event: Any) -> None:
+        self._unanswered()
+        super()._found(event)
+
+    def _search_done(self, event: Any) -> None:
+        if isinstance(event, events.CoordinatorFound):
+            self._unanswered()
+        super()._search_done(event)
+
+    def _unanswered(self) -> None:
+        """The search has ended the heartbeat under way; the coordinator may have got it."""
+        if self._beat is not None:
+            self._beat = self._said = None
+
+    def _heartbeat_answered(self, event: events.MemberHeartbeatAnswered) -> None:
+        if self._beat is None or event.token != self._beat[0]:
+            self.stale_answers += 1
+            return
+        owned, self._beat = self._beat[1], None
+        joining = self.generation < 0
+        if joining and self.state is not State.JOINING:
+            return
+        if event.code == ErrorCode.NONE:
+            self._said = owned
+            self._accepted(event)
+            return
+        self._said = None
+        request = Request.JOIN if joining else Request.HEARTBEAT
+        what = self._reaction(request, event.code)
+        self._lookup.unproved = self._lookup.unproved and what is Reaction.FIND_AGAIN
+        if not joining:
+            self._timer("heartbeat", self.spec.backoff)
+        match what:
+            case Reaction.FIND_AGAIN:
+                self._coordinator_lost()
+            case Reaction.LOST:
+                self._lose(False)
+            case Reaction.FATAL:
+                self._refused(event)
+            case _ if joining:
+                self._join_later(event)
+
+    def _accepted(self, event: events.MemberHeartbeatAnswered) -> None:
+        self._lookup.unproved = False
+        self._unreleased = None
+        self._timers.pop("instance", None)
+        self._interval = event.interval or self._interval
+        self._timer("heartbeat", self._interval)
+        self._commits.paused = False
+        self.generation = event.epoch
+        if event.assignment is not None:
+            self._target = {
+                one: tuple(sorted(numbers)) for one, numbers in event.assignment.items()
+            }
+            self.assigned = sum(map(len, self._target.values()))
+        due = self._beat_due
+        if self.state in (State.JOINING, State.STABLE):
+            self._rest()
+        if self.generation >= 0 and (due or self._owned() != self._said):
+            self._send_heartbeat()
+
+    def _join_later(self, event: events.MemberHeartbeatAnswered) -> None:
+        if event.code == ErrorCode.UNRELEASED_INSTANCE_ID:
+            if self._unreleased:
+                self._refused(event)
+                return
+            if self._unreleased is None:
+                self._unreleased = False
+                self._timer("instance", self.spec.session_timeout)
+                self._report("instance-taken", f"waiting: {event.detail}")
+        self._back_off(Goal.LOAD)
+
+    def _refused(self, event: events.MemberHeartbeatAnswered) -> None:
+        hint = HINTS.get(event.code)
+        parts = [name_of(event.code), event.detail, hint or ""]
+        self._fail(event.code, ": ".join(part for part in parts if part))
+
+    def _timer_fired(self, event: events.TimerFired) -> None:
+        current = self._timers.get(event.name) == event.token
+        if current and event.name == "instance":
+            self._unreleased = True
+        elif current and event.name == "names":
+            self._nameless = frozenset()
+            if self.state is State.STABLE:
+                self._rest()
+        else:
+            super()._timer_fired(event)
+
+    # -- from what it has to what it is assigned -------------------------------------------------
+
+    def _rest(self) -> None:
+        """Look at the assignment: what is gone goes first, then what is new begins."""
+        self.state, self._awaited = State.STABLE, None
+        if self.closing:
+            self._finish_closing()
+            return
+        gone = frozenset(tp for tp in self.held if not self._is_target(tp))
+        if gone:
+            self._release(gone, Purpose.SHRINK)
+            return
+        if self._target.keys() - self._names.keys() - self._nameless:
+            self._go(Goal.NAMES)
+            return
+        fresh = {
+            TopicPartition(self._names[one], number): one
+            for one, numbers in self._target.items()
+            for number in numbers
+            if one in self._names
+        }
+        topics = self.spec.topics({tp.topic for tp in fresh})
+        given = AssignmentData(frozenset(tp for tp in fresh if tp.topic in topics))
+        self._starting = assign_to_streams(self.spec.consumer_id, topics, given, self.held)
+        if self._starting:
+            self._ids.update({tp: fresh[tp] for tp in self._starting})
+            self._go(Goal.OFFSETS)
+            return
+        if not self._answered_start:
+            self._answered_start = True
+            self._emit(commands.AnswerStart(commands.Outcome.SETTLED))
+
+    def _is_target(self, tp: TopicPartition) -> bool:
+        return tp.partition in self._target.get(self._ids[tp], ())
+
+    def _pursue(self, goal: Goal) -> None:
+        if goal is Goal.NAMES:
+            unknown = self._target.keys() - self._names.keys() - self._nameless
+            token = self._await(State.LOADING)
+            self._emit(commands.ReadTopicNames(token, tuple(sorted(unknown))))
+
+    def _names_read(self, event: events.TopicNamesRead) -> None:
+        self._learn(event)
+        self._go(Goal.REST)
+
+    def _names_failed(self, event: events.RequestFailed) -> None:
+        self._lookup.known = False  # whom we asked is gone: begin with the next broker
+        self._back_off(Goal.REST)
+
+    def _learn(self, event: events.TopicNamesRead) -> None:
+        self._emit(commands.SetBrokers(event.brokers))
+        self._names.update(event.names)
+        self._nameless = frozenset(self._target.keys() - self._names.keys())
+        if self._nameless:  # created or deleted a moment ago
+            self._timer("names", NAMES_AGAIN)
+
+    def _read_again(self, token: int) -> None:
+        self._emit(commands.ReadTopicNames(token, tuple(sorted(self._target))))
+
+    def _reread_done(self, event: Any) -> None:
+        if isinstance(event, events.TopicNamesRead):
+            self._learn(event)
+
+    def _ask_offsets(self, token: int, partitions: frozenset[TopicPartition]) -> None:
+        self._emit(commands.FetchMemberOffsets(token, self.member_id, self.generation, partitions))
+
+    def _extend(self) -> None:
+        """Partitions are released: the coordinator waits for that."""
+        self._send_heartbeat()
+        self._go(Goal.REST)
+
+    # -- which event is legal where --------------------------------------------------------------
+
+    ANYWHERE: ClassVar[Mapping[type, Handler]] = {
+        **GroupMachine.ANYWHERE,
+        events.MemberHeartbeatAnswered: _heartbeat_answered,
+    }
+    ANSWERS: ClassVar[Mapping[State, Mapping[type, Handler]]] = {
+        **GroupMachine.ANSWERS,
+        State.LOADING: {
+            events.TopicNamesRead: _names_read,
+            events.RequestFailed: _names_failed,
+        },
+    }

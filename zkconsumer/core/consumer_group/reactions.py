@@ -1,0 +1,162 @@
+"""What a KIP-848 member does about each error code, for each request: data.
+
+Source: ConsumerHeartbeatRequestManager and CommitRequestManager of Kafka 4.0, but for
+UNRELEASED_INSTANCE_ID, which the Java consumer does not send again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.coordinator import reactions
+from zkconsumer.core.coordinator.reactions import UNREACHABLE, Reaction, Request, Row, by_code
+
+_JOIN, _BEAT, _COMMIT, _FETCH = Request.JOIN, Request.HEARTBEAT, Request.COMMIT, Request.FETCH
+
+NAMES: Final[Mapping[Request, str]] = {
+    Request.JOIN: "ConsumerGroupHeartbeat (joining)",
+    Request.HEARTBEAT: "ConsumerGroupHeartbeat",
+}
+"""What the requests are called here."""
+
+
+def _each(reaction: Reaction, **others: Reaction) -> dict[Request, Reaction]:
+    every = (Request.FIND, _JOIN, _BEAT, _COMMIT, _FETCH)
+    return dict.fromkeys(every, reaction) | {Request[name]: what for name, what in others.items()}
+
+
+TABLE: Final[tuple[Row, ...]] = (
+    Row(
+        UNREACHABLE,
+        "The connection broke, or the coordinator did not answer in time",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        "The coordinator still reads the group from `__consumer_offsets`",
+        _each(Reaction.RETRY),
+    ),
+    Row(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "The partition of `__consumer_offsets` has no leader, or does not exist yet",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        ErrorCode.NOT_COORDINATOR,
+        "The group has moved to another broker",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        ErrorCode.REQUEST_TIMED_OUT,
+        "The coordinator could not store it in time",
+        _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
+    ),
+    Row(
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        "The coordinator has removed this member, or never knew it",
+        {
+            _JOIN: Reaction.RETRY,
+            _BEAT: Reaction.LOST,
+            _COMMIT: Reaction.LOST,
+            _FETCH: Reaction.LOST,
+        },
+    ),
+    Row(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        "The epoch is not the coordinator's: the group has continued without this member",
+        {_JOIN: Reaction.RETRY, _BEAT: Reaction.LOST},
+    ),
+    Row(
+        ErrorCode.STALE_MEMBER_EPOCH,
+        "The request was sent before the answer that brought a newer epoch",
+        {
+            _BEAT: Reaction.LOST,
+            _COMMIT: Reaction.AFTER_HEARTBEAT,
+            _FETCH: Reaction.AFTER_HEARTBEAT,
+        },
+    ),
+    Row(
+        ErrorCode.ILLEGAL_GENERATION,
+        "The group is of another protocol, or has continued without this member",
+        {_COMMIT: Reaction.LOST, _FETCH: Reaction.LOST},
+    ),
+    Row(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "There is no such group; while joining: a group of another protocol has this name",
+        {
+            _JOIN: Reaction.FATAL,
+            _BEAT: Reaction.LOST,
+            _COMMIT: Reaction.LOST,
+            _FETCH: Reaction.LOST,
+        },
+    ),
+    Row(
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+        "Another member still has this `group.instance.id`; an error after its session timeout",
+        {_JOIN: Reaction.RETRY},
+    ),
+    Row(
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        "A transaction that commits offsets of the group is open",
+        {_FETCH: Reaction.RETRY},
+    ),
+    Row(
+        ErrorCode.FENCED_INSTANCE_ID,
+        "Another process has joined with the same `group.instance.id`",
+        _each(Reaction.FATAL),
+    ),
+    Row(
+        ErrorCode.UNSUPPORTED_VERSION,
+        "The broker does not offer the protocol",
+        _each(Reaction.FATAL),
+    ),
+    Row(
+        ErrorCode.UNSUPPORTED_ASSIGNOR,
+        "The broker does not have the assignor of `group.remote.assignor`",
+        {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL},
+    ),
+    Row(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        "The broker cannot read the pattern of topics, which it takes as RE2",
+        {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL},
+    ),
+    Row(
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        "The group has as many members as the broker allows",
+        {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL},
+    ),
+    Row(
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        "This principal may not use the group",
+        _each(Reaction.FATAL, COMMIT=Reaction.REFUSE),
+    ),
+    Row(
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "This principal may not describe the topics",
+        {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL, _COMMIT: Reaction.REFUSE},
+    ),
+)
+
+ROWS: Final = by_code(TABLE)
+HINTS: Final[Mapping[int, str]] = {
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not offer group.protocol=consumer: it needs "
+    "Kafka 4.0, the feature group.version=1 and `consumer` in group.coordinator.rebalance."
+    "protocols; otherwise set group.protocol=classic",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "set group.remote.assignor to one of the broker's "
+    "group.consumer.assignors",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "correct the pattern of topics: with "
+    "group.protocol=consumer the broker evaluates it as RE2",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "another member still has this group.instance.id: end it, or "
+    "give this one another",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the members of this group use another protocol: set "
+    "group.protocol=classic, or allow both with the broker's group.consumer.migration.policy",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
+}
+"""What to do about an error that ends the member."""
+
+
+def markdown() -> str:
+    """The table for the documentation."""
+    return reactions.markdown(TABLE, NAMES)

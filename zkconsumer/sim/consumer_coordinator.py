@@ -1,0 +1,374 @@
+"""A broker's side of KIP-848 in virtual time: group epoch, target assignment, reconciliation.
+
+It takes the commands of ``zkconsumer.core.consumer_group`` as requests and answers with its events,
+so the members that speak to it are the real machine. One group. Source of states, codes and rules:
+Kafka 4 ``GroupMetadataManager`` and ``CurrentAssignmentBuilder``. All of it is stored before it is
+answered, so another broker that takes over knows it. Runs inside kernel events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.topic_filter import expand
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.consumer_group import commands, events
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator import events as group_events
+from zkconsumer.sim.coordinator import GroupWatch
+from zkconsumer.sim.group_roster import Reply
+from zkconsumer.sim.kernel import Kernel
+
+AWAY: Final = -2
+"""Epoch of a static member that will come back."""
+
+
+class SeatState(Enum):
+    """How far a member is with its target assignment."""
+
+    STABLE = "has it"
+    UNREVOKED = "must give up partitions first"
+    UNRELEASED = "waits for partitions of other members"
+
+
+@dataclass(slots=True, eq=False)
+class MemberSeat:
+    """One member as the coordinator knows it.
+
+    ``since``: the epoch in which each partition was given to it. ``phase`` counts its waits for
+    a revocation: the deadline of an earlier one says nothing.
+    """
+
+    spec: ConsumerGroupSpec
+    heard_us: int
+    epoch: int = 0
+    previous: int = -1
+    state: SeatState = SeatState.STABLE
+    assigned: frozenset[TopicPartition] = frozenset()
+    revoking: frozenset[TopicPartition] = frozenset()
+    since: dict[TopicPartition, int] = field(default_factory=dict)
+    phase: int = 0
+
+
+class ConsumerGroupCoordinator:
+    """One group. ``topics`` tells how many partitions each topic has now.
+
+    Args:
+        interval: seconds between two target assignments (``group.consumer.assignment.interval.ms``)
+        heartbeat: seconds between heartbeats, as told to members.
+        watch: told what is decided.
+        brokers: the brokers that run.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        topics: Callable[[], Mapping[str, int]],
+        interval: float = 1.0,
+        heartbeat: float = 2.0,
+        watch: GroupWatch | None = None,
+        brokers: Callable[[], tuple[BrokerEndpoint, ...]] = tuple,
+    ) -> None:
+        self.kernel = kernel
+        self.generation = 0
+        """The group epoch."""
+        self.seats: dict[str, MemberSeat] = {}
+        self.offsets: dict[TopicPartition, int] = {}
+        self.loading = False
+        self.misfenced: set[str] = set()
+        self._topics = topics
+        self._brokers = brokers
+        self._interval = interval
+        self._heartbeat = heartbeat
+        self._watch = watch
+        self._target: dict[str, frozenset[TopicPartition]] = {}
+        self._target_epoch = 0
+        self._target_at = -interval
+        self._seen: object = None
+        self._ids: dict[str, str] = {}
+        self._made = 0
+        self._life = 0
+
+    # -- requests
+
+    def handle(self, command: Any, spec: ConsumerGroupSpec, reply: Reply) -> None:
+        """One request arrives from the member with ``spec``; ``reply`` is called once, or never
+        when the broker dies before."""
+        if self.loading:
+            reply(refusal(command, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        token = command.token
+        self._look_at_topics()
+        match command:
+            case commands.ReadTopicNames(_, ids):
+                names = {one: name for name, one in self._ids.items() if one in ids}
+                reply(events.TopicNamesRead(token, names, self._brokers()))
+            case commands.MemberHeartbeat():
+                reply(self._beat(command, spec))
+            case commands.LeaveGroup(_, name):
+                self._leave(name, spec)
+                reply(group_events.Left(token))
+            case commands.FetchMemberOffsets(_, name, epoch, wanted):
+                code = self._may_fetch(name, epoch)
+                found = {tp: self.offsets.get(tp) for tp in wanted}
+                reply(refusal(command, code) if code else group_events.OffsetsFetched(token, found))
+            case commands.CommitOffsets(_, name, epoch, positions):
+                code = self._may_commit(name, epoch, positions)
+                if not code:
+                    for tp, offset in positions.items():
+                        before = self.offsets.get(tp)
+                        self.offsets[tp] = offset
+                        if self._watch is not None:
+                            self._watch.committed(name, epoch, tp, before, offset)
+                codes = dict.fromkeys(positions, code)
+                reply(group_events.OffsetsCommitted(token, codes))
+
+    def _may_fetch(self, name: str, epoch: int) -> int:
+        seat = self.seats.get(name)
+        if seat is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return 0 if epoch == seat.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+    def _may_commit(self, name: str, epoch: int, positions: Mapping[TopicPartition, int]) -> int:
+        """The current epoch may commit anything, an older one what the member has kept since."""
+        code = self._may_fetch(name, epoch)
+        if code != ErrorCode.STALE_MEMBER_EPOCH:
+            return code
+        seat = self.seats[name]
+        kept = all(seat.since.get(tp, epoch + 1) <= epoch for tp in positions)
+        return 0 if kept and 0 < epoch < seat.epoch else code
+
+    # -- heartbeats
+
+    def _beat(self, command: commands.MemberHeartbeat, spec: ConsumerGroupSpec) -> Any:
+        name, owned = command.member_id, command.owned
+        named = None if owned is None else self._partitions(owned)
+        seat = self.seats.get(name)
+        if command.epoch == 0:
+            seat = self._enter(name, spec)
+            if seat is None:
+                return refusal(command, ErrorCode.UNRELEASED_INSTANCE_ID)
+        elif seat is None:
+            return refusal(command, ErrorCode.UNKNOWN_MEMBER_ID)
+        elif command.epoch != seat.epoch:
+            again = command.epoch == seat.previous and named is not None
+            if not again or not named <= seat.assigned:  # type: ignore[operator]
+                return refusal(command, ErrorCode.FENCED_MEMBER_EPOCH)
+        seat.heard_us = self.kernel.now_us
+        self._make_target()
+        before = seat.assigned
+        self._reconcile(name, seat, named)
+        told = command.full or command.epoch == 0 or seat.assigned != before
+        return events.MemberHeartbeatAnswered(
+            command.token,
+            0,
+            "",
+            seat.epoch,
+            self._heartbeat,
+            self._by_id(seat.assigned) if told else None,
+        )
+
+    def _enter(self, name: str, spec: ConsumerGroupSpec) -> MemberSeat | None:
+        """The seat of a member that joins, or joins again; None: its instance id is taken."""
+        seat = self.seats.get(name)
+        if seat is not None:
+            return seat
+        holder = None
+        if spec.instance_id is not None:
+            holder = next(
+                (n for n, one in self.seats.items() if one.spec.instance_id == spec.instance_id),
+                None,
+            )
+        seat = MemberSeat(spec, self.kernel.now_us)
+        if holder is not None:
+            before = self.seats[holder]
+            if before.epoch != AWAY:
+                return None
+            target = self._target.get(holder)
+            self._forget(holder, left=False)
+            seat.epoch, seat.assigned = self._target_epoch, before.assigned
+            seat.since = dict.fromkeys(before.assigned, seat.epoch)
+            if target is not None:
+                self._target[name] = target
+            same = before.spec.subscription == spec.subscription
+            if same and seat.epoch and self._watch is not None:
+                self._watch.assigned(seat.epoch, {name: seat.assigned})
+            if not same or not seat.epoch:
+                seat.epoch, seat.assigned, seat.since = 0, frozenset(), {}
+                self.generation += 1
+        else:
+            self.generation += 1
+        self.seats[name] = seat
+        self._expire_later(name, seat)
+        return seat
+
+    def _leave(self, name: str, spec: ConsumerGroupSpec) -> None:
+        seat = self.seats.get(name)
+        if seat is None:
+            return
+        if spec.instance_id is None:
+            self._forget(name, left=True)
+            self.generation += 1
+        else:
+            seat.epoch, seat.state, seat.revoking = AWAY, SeatState.STABLE, frozenset()
+            seat.phase += 1
+            if self._watch is not None:
+                self._watch.removed(name, True)
+
+    # -- assignments
+
+    def _make_target(self) -> None:
+        if self.generation == self._target_epoch:
+            return
+        if self._target_epoch and self.kernel.now < self._target_at + self._interval:
+            return
+        self._target_at, self._target_epoch = self.kernel.now, self.generation
+        topics = self._topics()
+        wanting: dict[str, list[str]] = {}
+        for name in sorted(self.seats):
+            for topic in self._wanted(self.seats[name].spec):
+                wanting.setdefault(topic, []).append(name)
+        given: dict[str, set[TopicPartition]] = {name: set() for name in self.seats}
+        for topic, names in sorted(wanting.items()):
+            share, extra = divmod(topics.get(topic, 0), len(names))
+            start = 0
+            for place, name in enumerate(names):
+                end = start + share + (place < extra)
+                given[name] |= {TopicPartition(topic, number) for number in range(start, end)}
+                start = end
+        self._target = {name: frozenset(found) for name, found in given.items()}
+
+    def _reconcile(
+        self, name: str, seat: MemberSeat, owned: frozenset[TopicPartition] | None
+    ) -> None:
+        """Move a member towards its target, as far as it and the others have got."""
+        if seat.state is SeatState.UNREVOKED and (owned is None or owned & seat.revoking):
+            return
+        if seat.state is SeatState.STABLE and seat.epoch == self._target_epoch:
+            return
+        target = self._target.get(name, frozenset())
+        kept = seat.assigned & target
+        revoking = seat.assigned - kept
+        if revoking and (owned is None or owned & revoking):
+            seat.state, seat.assigned, seat.revoking = SeatState.UNREVOKED, kept, revoking
+            self._fence_later(name, seat)
+            return
+        taken = {
+            tp
+            for other, one in self.seats.items()
+            if other != name
+            for tp in one.assigned | one.revoking
+        }
+        fresh = target - kept - taken
+        waits = bool(target - kept - fresh)
+        if seat.epoch != self._target_epoch:
+            seat.previous, seat.epoch = seat.epoch, self._target_epoch
+        seat.state = SeatState.UNRELEASED if waits else SeatState.STABLE
+        released = bool(revoking or seat.revoking)
+        seat.assigned, seat.revoking = kept | fresh, frozenset()
+        seat.phase += 1
+        since = seat.since
+        seat.since = {tp: since.get(tp, seat.epoch) for tp in seat.assigned}
+        if self._watch is not None:
+            if released:
+                self._watch.joins(name, seat.assigned)
+            self._watch.assigned(seat.epoch, {name: seat.assigned})
+
+    # -- topics
+
+    def _look_at_topics(self) -> None:
+        """A topic that is created again has another id. What members want may have changed."""
+        topics = dict(self._topics())
+        for gone in self._ids.keys() - topics.keys():
+            del self._ids[gone]
+        for topic in sorted(topics.keys() - self._ids.keys()):
+            self._made += 1
+            self._ids[topic] = f"{topic}#{self._made}"
+        wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat.spec)}
+        seen = {self._ids[topic]: topics[topic] for topic in wanted if topic in topics}
+        if seen != self._seen:
+            self._seen = seen
+            if self.seats:
+                self.generation += 1
+
+    def _wanted(self, spec: ConsumerGroupSpec) -> list[str]:
+        topics = tuple(sorted(self._topics()))
+        return [one for one in expand("", spec.subscription, topics, False) if one in topics]
+
+    def _by_id(self, partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:
+        found: dict[str, list[int]] = {}
+        for topic, number in sorted(partitions):
+            found.setdefault(self._ids.get(topic, f"{topic}#gone"), []).append(number)
+        return {one: tuple(numbers) for one, numbers in found.items()}
+
+    def _partitions(self, owned: Mapping[str, tuple[int, ...]]) -> frozenset[TopicPartition]:
+        return frozenset(
+            TopicPartition(one.partition("#")[0], number)
+            for one, numbers in owned.items()
+            for number in numbers
+        )
+
+    # -- the end of members and brokers
+
+    def _expire_later(self, name: str, seat: MemberSeat) -> None:
+        due = seat.heard_us + round(seat.spec.session_timeout * 1e6)
+        self.kernel.schedule_at_us(due, partial(self._look, name, seat))
+
+    def _look(self, name: str, seat: MemberSeat) -> None:
+        if self.seats.get(name) is not seat:
+            return
+        if seat.heard_us + round(seat.spec.session_timeout * 1e6) > self.kernel.now_us:
+            self._expire_later(name, seat)
+        else:
+            self._fence(name)
+
+    def _fence_later(self, name: str, seat: MemberSeat) -> None:
+        seat.phase += 1
+        phase, life = seat.phase, self._life
+
+        def due() -> None:
+            if self.seats.get(name) is seat and (seat.phase, self._life) == (phase, life):
+                self._fence(name)
+
+        self.kernel.schedule(seat.spec.rebalance_timeout, due)
+
+    def _fence(self, name: str) -> None:
+        """Remove a member. The next target is made at once, so that judges can tell by the epoch
+        what it does before and after it joins again; a broker may wait for its interval."""
+        self._forget(name, left=False)
+        self.generation += 1
+        self._target_at = -self._interval
+
+    def _forget(self, name: str, left: bool) -> None:
+        del self.seats[name]
+        self._target.pop(name, None)
+        if self._watch is not None:
+            if left:
+                self._watch.removed(name, True)
+            else:  # it may join again under this id
+                self._watch.passed_over(name, self.generation + 1)
+
+    def resign(self, code: int) -> None:
+        """The broker hands the group over: nobody waits for an answer."""
+
+    def restart(self) -> None:
+        """Another broker takes over: it knows all, and all times begin again."""
+        self._life += 1
+        for name, seat in self.seats.items():
+            seat.heard_us = self.kernel.now_us
+            if seat.state is SeatState.UNREVOKED:
+                self._fence_later(name, seat)
+
+
+def refusal(command: Any, code: int) -> Any:
+    """The answer to ``command`` that says ``code``."""
+    if isinstance(command, commands.MemberHeartbeat):
+        return events.MemberHeartbeatAnswered(command.token, code)
+    if isinstance(command, commands.CommitOffsets):
+        return group_events.OffsetsCommitted(command.token, dict.fromkeys(command.positions, code))
+    return group_events.RequestFailed(command.token, code)
