@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkconsumer.sim import group_scenario, scenario
+from zkconsumer.sim import group_scenario, live_scenario, scenario
 from zkconsumer.sim.result import EVENTS, Result
 
-COORDINATIONS = ("zookeeper", "coordinator", "bootstrap")
-"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster."""
+COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "live")
+"""Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
+``live``: a group that moves between both."""
 
 
 def run(
@@ -32,6 +33,8 @@ def run(
         return scenario.run(seed, legacy=legacy or None, events=events, record=record)
     if coordination == "bootstrap":
         return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
+    if coordination == "live":
+        return live_scenario.run(seed, events=events, record=record)
     return group_scenario.run(seed, events=events, record=record)
 
 
