@@ -120,7 +120,7 @@ class SimOperator:
         if not self.alive:
             return
         if self._until > self._kernel.now:
-            self._kernel.schedule(self._until - self._kernel.now, lambda: self._step(answer))
+            self._kernel.schedule(self._until - self._kernel.now + 1e-6, lambda: self._step(answer))
             return
         try:
             wanted = next(self._steps) if answer is None else self._steps.send(answer)

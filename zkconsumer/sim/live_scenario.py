@@ -9,7 +9,7 @@ function of the seed. Single-threaded, in virtual time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +80,18 @@ class _Judge(GroupJudge):
     def __init__(self, world: LiveWorld, observer: Observer) -> None:
         super().__init__(world.kernel, observer)
         self._world = world
+
+    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """See ``GroupWatch``. Migratable members need not give up anything before."""
+        owners = self._observer.owners
+        plain = {self.session(name) for name in self._sessions if name.startswith(_PLAIN)}
+        for name, partitions in given.items():
+            session = self.session(name, generation)
+            for tp in sorted(partitions):
+                before = owners.get(tp, session)
+                if before != session and before not in plain:
+                    self._observer.owner_changed(self._kernel.now, tp, None, before)
+        super().assigned(generation, given)
 
     def committed(
         self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
@@ -269,7 +281,7 @@ class LiveWorld:
         away = self.brokers.down or self.group.loading
         if group.generation < 0 or not (away or group.member_id in self.group.seats):
             self.broken("both_locks", f"{tp}: {member.name} is no member on the coordinator")
-        elif mode is not Mode.LOCKED and tp not in member.told:
+        elif mode is not Mode.LOCKED and tp not in member.told | member.machine.live.giving_up:
             text = f"{tp}: {member.name} in {self._in(member)} was assigned {sorted(member.told)}"
             self.broken("both_locks", text)
 
@@ -382,13 +394,24 @@ class LiveWorld:
         member.identify = self.judge.session
         member.home = self.rng.choice([0, 1])
         self.plain.append(member)
-        self.kernel.schedule(self.rng.choice([0.0, 3.0]) * self.rng.random(), member.start)
+        self.kernel.schedule(self.rng.choice([0.0, 3.0]) * self.rng.random(), lambda: self._begin(member))
 
     def leave_plain(self) -> None:
         """One of these stops."""
         plain = [one for one in self.plain if one.alive]
         if plain:
-            self.rng.choice(plain).close()
+            self._stop(self.rng.choice(plain))
+
+    def _stop(self, plain: SimGroupMember) -> None:
+        """Stop a plain consumer; one that has not begun yet does not begin."""
+        if plain in self.brokers.members:
+            plain.close()
+        else:
+            plain.host.alive = False
+
+    def _begin(self, plain: SimGroupMember) -> None:
+        if plain.alive:
+            plain.start()
 
     def _any(self) -> SimLiveMember | None:
         return self.rng.choice(self.live) if self.live else None
@@ -469,7 +492,7 @@ class LiveWorld:
                 self.kernel.schedule(3 * self.rng.random(), legacy.close)
         if goal is not Mode.OPEN:
             for plain in self.plain:
-                self.kernel.schedule(3 * self.rng.random(), plain.close)
+                self.kernel.schedule(3 * self.rng.random(), lambda one=plain: self._stop(one))
         operator = SimOperator(
             self.zk,
             self.paths,
@@ -536,10 +559,13 @@ class LiveWorld:
         while not last.reached and self.kernel.now < until:
             if not last.alive:
                 last = self.operator(goal, 30.0)
+            for member in self.live:
+                if not self.auto_commit:  # else an offset in one store alone stays there
+                    member.commit()
             self.kernel.run(until=self.kernel.now + 1.0)
         if not last.reached:
-            text = f"from {self.mode.value} to {goal.value}: {last.why}"
-            self.broken("move_resumes", text)
+            why = [one.why for one in self.operators if one.why][-1:]
+            self.broken("move_resumes", f"from {self.mode.value} to {goal.value}: {why}")
         return goal
 
     def at_rest(self, goal: Mode) -> list[Violation]:
