@@ -112,8 +112,9 @@ test-docker: setup ## servers and members in containers; skipped where no Docker
 test-calls: setup ## every call that can wait, with servers silent or down in every way (2 minutes)
 	CALLS=all $(BIN)/pytest tests/faults/test_calls_end.py
 
-test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a third of each kind (ZKC_SEEDS=first:count), and the model of a live move
+test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a third of each kind (ZKC_SEEDS=first:count), 10,000 of groups that move, and the model of a live move
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)
+	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000) live
 	ZKC_MODELS=all $(BIN)/pytest tests/model/test_live_move_model.py
 
 test-unit: $(STAMP) ## the tests that need no server

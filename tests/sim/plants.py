@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim import plants_coordinator, plants_fetch, plants_loop, plants_zookeeper
+from tests.sim import (
+    plants_coordinator,
+    plants_fetch,
+    plants_live,
+    plants_loop,
+    plants_zookeeper,
+)
 from zkconsumer.sim.runs import COORDINATIONS, run
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -154,10 +160,11 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
     """All bugs by name, and the coordinations that they can show in."""
     found: dict[str, tuple[Plant, tuple[str, ...]]] = {}
     modules = {
-        plants_fetch: COORDINATIONS,
-        plants_loop: COORDINATIONS,
+        plants_fetch: COORDINATIONS[:3],
+        plants_loop: COORDINATIONS[:3],
         plants_zookeeper: COORDINATIONS[:1],
-        plants_coordinator: COORDINATIONS[1:],
+        plants_coordinator: COORDINATIONS[1:3],
+        plants_live: COORDINATIONS[3:],
     }
     for module, coordinations in modules.items():
         for name, function in inspect.getmembers(module, inspect.isfunction):

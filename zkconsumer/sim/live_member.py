@@ -170,11 +170,11 @@ class SimLiveMember(SimProcess[LiveMember]):
 
     def _judge(self) -> None:
         super()._judge()
-        limits = self.proved_group + self.group_spec.session_timeout + 1e-6
-        if self.mode not in (None, Mode.ZOOKEEPER) and self.gate.is_open:
-            if self.gate.valid_until > limits:
-                text = f"{self.name}: open until {self.gate.valid_until}, membership {limits}"
-                self.broken("lease", text)
+        limit = self.proved_group + self.group_spec.session_timeout + 1e-6
+        between = self.mode not in (None, Mode.ZOOKEEPER)
+        if between and self.gate.is_open and self.gate.valid_until > limit:
+            text = f"{self.name}: open until {self.gate.valid_until}, the membership {limit}"
+            self.broken("lease", text)
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """See ``Connected``."""

@@ -16,7 +16,7 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths, decode_member, member_id_of
 from zkconsumer.core.zookeeper.ops import GetChildren, Ok
-from zkconsumer.core.zookeeper.scripts.common import Refused, SessionGone, read, read_many
+from zkconsumer.core.zookeeper.scripts.common import Refused, Script, SessionGone, read, read_many
 from zkconsumer.core.zookeeper.scripts.ownership import stored_offset
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.zk import FakeZk
@@ -231,13 +231,12 @@ class SimOperator:
         before = (yield _Ask(lambda: dict(self._offsets))).value
         paths = self._paths
         mode, version = yield from read_mode(paths)
-        reply = yield from read(GetChildren(paths.group.ids))
-        ids = frozenset(reply.value) if isinstance(reply, Ok) else frozenset()
-        reply = yield from read(GetChildren(paths.members))
-        names = sorted(reply.value) if isinstance(reply, Ok) else []
+        ids = frozenset((yield from _children(paths.group.ids)))
+        names = yield from _children(paths.members)
         where = [f"{paths.members}/{name}" for name in names]
         nodes = yield from read_many(where)
-        members, member_ids = {}, set()
+        members: dict[str, int | None] = {}
+        member_ids: set[str] = set()
         for name, path, node in zip(names, where, nodes, strict=True):
             if node is not None:
                 members[name] = decode_member(path, node.data)
@@ -257,6 +256,14 @@ class SimOperator:
         in_kafka = before if back else after
         plain = frozenset(seats - member_ids)
         return Facts(mode, version, ids, members, locked, plain, in_zookeeper, in_kafka)
+
+
+def _children(path: str) -> Script[list[str]]:
+    reply = yield from read(GetChildren(path))
+    if not isinstance(reply, Ok):
+        return []
+    assert isinstance(reply.value, tuple)
+    return sorted(map(str, reply.value))
 
 
 __all__ = ["IdsLock", "SimOperator"]

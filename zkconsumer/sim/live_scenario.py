@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from zkconsumer.sim.zk import FakeZk
 
 #: How long a group is troubled at least (seconds).
-TROUBLED: Final = 40.0
+TROUBLED: Final = 25.0
 #: Seconds for each trouble, where there are many.
 INTERVAL: Final = 0.5
 #: What members may need in peace, besides their timeouts, until each has its share (seconds).
@@ -394,7 +394,9 @@ class LiveWorld:
         member.identify = self.judge.session
         member.home = self.rng.choice([0, 1])
         self.plain.append(member)
-        self.kernel.schedule(self.rng.choice([0.0, 3.0]) * self.rng.random(), lambda: self._begin(member))
+        self.kernel.schedule(
+            self.rng.choice([0.0, 3.0]) * self.rng.random(), lambda: self._begin(member)
+        )
 
     def leave_plain(self) -> None:
         """One of these stops."""
@@ -580,7 +582,9 @@ class LiveWorld:
             if node is None or node.stat.ephemeral_owner != member.session:
                 found.append(Violation("registered_at_rest", now, f"{member.name}"))
             elif mode is not None and decode_member(path, node.data) != mode.stat.version:
-                text = f"{member.name} acts on {self._in(member)}, has not acknowledged {goal.value}"
+                text = (
+                    f"{member.name} acts on {self._in(member)}, has not acknowledged {goal.value}"
+                )
                 found.append(Violation("move_resumes", now, text))
         if self.everyone:
             for tp in sorted(self.cluster.partitions):
@@ -613,7 +617,7 @@ def run(seed: int, *, record: bool = False, events: int = EVENTS) -> Result[Live
     world.brokers.loss = world.brokers.delay = 0.0
     world.cluster.calm_down()
     patience = 5.0 + world.session + world.group_session + world.reread
-    kernel.run(until=max(troubled, world.quiet_from, hurry(world.everyone)) + patience)
+    kernel.run(until=max(troubled, world.quiet_from, hurry(world.everyone)) + world.session)
     goal = world.finish()
     kernel.run(until=kernel.now + patience + world.rebalance + SETTLE)
     violations = world.at_rest(goal)
