@@ -437,7 +437,7 @@ HAPPENS = {
         pytest.param(ONE_OLD, 100, "lock ids|see 0 locked", id="with an old offset in Kafka"),
         pytest.param(
             Bounds(changes=6),
-            900_000,
+            500_000,
             "|".join(HAPPENS.values()),
             marks=[WHOLE, pytest.mark.timeout(3600)],
             id="there and back",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -494,7 +495,7 @@ class LiveWorld:
                 self.kernel.schedule(3 * self.rng.random(), legacy.close)
         if goal is not Mode.OPEN:
             for plain in self.plain:
-                self.kernel.schedule(3 * self.rng.random(), lambda one=plain: self._stop(one))
+                self.kernel.schedule(3 * self.rng.random(), partial(self._stop, plain))
         operator = SimOperator(
             self.zk,
             self.paths,
