@@ -414,7 +414,7 @@ NEEDED = [
     ("fresh", ALONE_FORTH, "committed offset went back"),
     ("cas", ONE_BACK, "repeated without a fault"),
     ("drop", ALONE_BACK, "committed offset went back"),
-    ("offsets_lock", ONE_OLD, "message skipped"),
+    ("offsets_lock", ONE_OLD, "committed what was not delivered"),
     ("offsets_open", ONE_FORTH, "began without an offset"),
     ("offsets_back", ONE_BACK, "repeated without a fault"),
     ("furthest", ONE_BACK, "repeated without a fault"),
