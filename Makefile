@@ -26,7 +26,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -49,6 +49,9 @@ demo-migrate: setup ## move legacy groups to Kafka and back on real servers, wit
 
 demo-live: setup ## a running group moves to the coordinator, back and forward again (2 minutes)
 	$(BIN)/python -m zkmigrate.demo_live
+
+live-kills: setup ## 60 live moves in which something is killed in each stage; results in build/live-kills.jsonl (two hours; ARGS='--runs 4')
+	$(BIN)/python -m tests.migrate.live_kills $(ARGS)
 
 test: check ## checks, and the tests of members, tools and simulator (7 minutes on two cores)
 	$(BIN)/pytest $(BY_FILE) tests --ignore=tests/bench --ignore=tests/interop --ignore=tests/migrate \
@@ -109,8 +112,9 @@ test-docker: setup ## servers and members in containers; skipped where no Docker
 test-calls: setup ## every call that can wait, with servers silent or down in every way (2 minutes)
 	CALLS=all $(BIN)/pytest tests/faults/test_calls_end.py
 
-test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kind (ZKC_SEEDS=first:count), and the model of a live move
+test-sim-all: $(STAMP) ## 10,000 runs of simulated groups, a quarter of each kind (ZKC_SEEDS=first:count), 10,000 of groups that move, and the model of a live move
 	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000)
+	$(BIN)/python -m tests.sim.all $(or $(ZKC_SEEDS),0:10000) live
 	ZKC_MODELS=all $(BIN)/pytest tests/model/test_live_move_model.py
 
 test-unit: $(STAMP) ## the tests that need no server

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, cast
 
@@ -29,12 +30,14 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LIVE_USER, LivePaths
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.journal.live import LiveRecorder
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.data_plane import DataPlane
 from zkconsumer.runtime.fetch.threads import ConsumerFetcherManager
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
 from zkconsumer.runtime.loop import MemberLoop
+from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.runtime.requests import RequestWorker
 from zkconsumer.runtime.streams import KafkaStream
 from zkconsumer.runtime.zookeeper import rebalance_counts
@@ -140,6 +143,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             self._host, group, offsets, requests, spec.backoff, self._group_timeout
         )
         self._coordination.scripts = scripts_of(paths, live)
+        self._coordination.observer = observer = self._live_recorder()
         coordination = LiveCoordination(
             self._coordination,
             BrokerCoordination(
@@ -158,8 +162,29 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             calls,
             auto_commit_interval=self._auto_commit_interval,
             rebalances=rebalance_counts(),
+            observer=observer,
         )
         return loop
+
+    def _live_recorder(self) -> LiveRecorder | None:
+        if self._journal is None:
+            return None
+        chroot = len(self.config.zookeeper_chroot)
+        return LiveRecorder(self._journal, self.consumer_id, self._host.wall_us, chroot)
+
+    def metrics(self) -> Metrics:
+        """See ``StreamConnector``."""
+        found, machine = super().metrics(), self._live_machine
+        if machine is None:
+            return found
+        live = machine.live
+        return replace(
+            found,
+            mode="" if live.mode is None else live.mode.value,
+            mode_version=live.version,
+            mode_acknowledged=int(live.mode is not None and live.acknowledged == live.version),
+            moving_partitions=len(live.giving_up),
+        )
 
     def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:
         keys = self._both.coordinator

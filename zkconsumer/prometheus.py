@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from zkconsumer.core.migration.modes import Mode
 from zkconsumer.errors import UsageError
 from zkconsumer.runtime.connector import StreamConnector
 from zkconsumer.runtime.health import GAUGES, PATIENCE, UNHEALTHY, Trouble
@@ -154,7 +155,7 @@ def _family(metric: Declared) -> Any:
     if metric.name == "lag":
         labels = (*LABELS, "topic", "partition")
     elif metric.kind is Kind.STATE:
-        labels = (*LABELS, "state")
+        labels = (*LABELS, metric.name)
     kind = kinds.get(metric.kind, core.GaugeMetricFamily)
     return kind(PREFIX + metric.name, metric.help, labels=labels)
 
@@ -193,7 +194,9 @@ def _add(family: Any, metric: Declared, connector: AnyConnector, value: Any) -> 
         for tp, lag in value.items():
             family.add_metric((*labels, tp.topic, str(tp.partition)), lag)
     elif metric.kind is Kind.STATE:
-        for state in connector.states:
-            family.add_metric((*labels, state.name), int(state.name == value))
+        modes = [mode.value for mode in Mode] if value else []
+        names = modes if metric.name == "mode" else [state.name for state in connector.states]
+        for name in names:
+            family.add_metric((*labels, name), int(name == value))
     else:
         family.add_metric(labels, value)

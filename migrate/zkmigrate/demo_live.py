@@ -103,7 +103,8 @@ class _Run:
         self.options = options
         self.random = random.Random(options.seed)
         self.members: dict[str, subprocess.Popen[bytes]] = {}
-        self.kills: list[str] = []
+        self.kills: list[float] = []
+        """When something was killed, monotonic seconds."""
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self._numbers = 0
 
@@ -159,7 +160,7 @@ class _Run:
             time.sleep(self.random.uniform(0.5, 2.0))
             doomed.kill()
             doomed.communicate()
-            self.kills.append("tool")
+            self.kills.append(time.monotonic())
         while True:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode == 0:
@@ -174,7 +175,7 @@ class _Run:
 
     def kill(self) -> None:
         """Kill a member, or restart a server."""
-        self.kills.append(self.options.kill)
+        self.kills.append(time.monotonic())
         if self.options.kill == "member":
             name = self.random.choice(sorted(self.members))
             self.members.pop(name).kill()
@@ -227,6 +228,7 @@ class _Run:
             "messages": len(sent),
             "lost": len(sent - set(keys)),
             "repeated": len(keys) - len(set(keys)),
+            "repeated, oldest at the kill, s": round(self._oldest(every), 3),
             "delivered by two at once": sum(_by_two(some) for some in each.values()),
             "longest pause of a partition, s": round(pauses[-1], 3),
             "median of partitions' pauses, s": round(pauses[len(pauses) // 2], 3),
@@ -236,6 +238,17 @@ class _Run:
                 for name, some in self.seconds.items()
             ),
         }
+
+    def _oldest(self, every: list[Delivered]) -> float:
+        """How long before a kill the oldest message was delivered that was delivered again."""
+        found, first = 0.0, dict[tuple[int, int], float]()
+        for one in every:
+            before = first.setdefault((one.partition, one.offset), one.at)
+            if before != one.at:
+                # Of several kills the one that fits best: which it was is not known.
+                kills = [at - before for at in self.kills if before <= at <= one.at]
+                found = max(found, min(kills, default=one.at - before))
+        return found
 
 
 def _by_two(some: list[Delivered]) -> int:

@@ -356,6 +356,8 @@ def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
         elif metric.name == "lag":
             for tp, lag in value.items():
                 tell("lag", lag, topic=tp.topic, partition=str(tp.partition))
+        elif metric.name == "mode":
+            assert value == "", "only of a migratable member"
         elif metric.kind is Kind.STATE:
             for state in State:
                 tell("state", float(state.name == value), state=state.name)

@@ -1,9 +1,8 @@
 """Plays many simulated runs of whole members on all cores: ``python -m tests.sim.all 0:10000``.
 
-A quarter of the runs each are of groups in ZooKeeper, of groups on the brokers, of groups in
-ZooKeeper that ask the brokers for their cluster, and of groups on the brokers by KIP-848: seeds
-``first`` to ``first + count / 4``. Prints what broke a rule, with the command that plays it again;
-exits with 1 then.
+The runs are shared out to the kinds of groups that are named after the seeds, by default to all of
+``zkconsumer.sim.runs.COORDINATIONS`` but ``live``: each seed is played with each kind. Prints what
+broke a rule, with the command that plays it again; exits with 1 then.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ def play(which: tuple[int, str]) -> tuple[int, str]:
 def main(arguments: list[str]) -> int:
     """Play them all."""
     first, count = map(int, (arguments or ["0:10000"])[0].split(":"))
-    seeds = range(first, first + -(-count // len(COORDINATIONS)))
-    runs = [(seed, coordination) for seed in seeds for coordination in COORDINATIONS][:count]
+    kinds = arguments[1:] or [kind for kind in COORDINATIONS if kind != "live"]
+    seeds = range(first, first + -(-count // len(kinds)))
+    runs = [(seed, kind) for seed in seeds for kind in kinds][:count]
     begun, broken, records = time.monotonic(), 0, 0
     with Pool(os.cpu_count()) as pool:
         for done, (deliveries, verdict) in enumerate(pool.imap_unordered(play, runs, _CHUNK), 1):

@@ -21,6 +21,7 @@ from tests.sim import (
     plants_consumer,
     plants_coordinator,
     plants_fetch,
+    plants_live,
     plants_loop,
     plants_zookeeper,
 )
@@ -160,11 +161,12 @@ def plants() -> dict[str, tuple[Plant, tuple[str, ...]]]:
     """All bugs by name, and the coordinations that they can show in."""
     found: dict[str, tuple[Plant, tuple[str, ...]]] = {}
     modules = {
-        plants_fetch: COORDINATIONS,
-        plants_loop: COORDINATIONS,
+        plants_fetch: COORDINATIONS[:4],
+        plants_loop: COORDINATIONS[:4],
         plants_zookeeper: COORDINATIONS[:1],
         plants_coordinator: COORDINATIONS[1:3],
-        plants_consumer: COORDINATIONS[3:],
+        plants_consumer: ("consumer",),
+        plants_live: ("live",),
     }
     for module, coordinations in modules.items():
         for name, function in inspect.getmembers(module, inspect.isfunction):

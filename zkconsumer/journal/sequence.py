@@ -80,6 +80,11 @@ def _joined(entry: Entry) -> str:
     return f"Note over M: 3 assign, as leader, for {len(members)} members"
 
 
+def _mode(entry: Entry) -> str:
+    """A change of the mode; of other reports nothing is drawn."""
+    return f"Note over M,S: {entry['detail']}" if entry.get("result") == "mode" else ""
+
+
 _NOTES: Final[dict[tuple[str, str], Callable[[Entry], str]]] = {
     ("fact", "Changed"): lambda entry: f"S-->>M: watch: {entry['path']} has changed",
     ("order", "StopFetching"): _step("1 stop"),
@@ -91,4 +96,6 @@ _NOTES: Final[dict[tuple[str, str], Callable[[Entry], str]]] = {
     ("fact", "Synced"): _step("4 given"),
     ("order", "StartFetching"): _step("5 start"),
     ("order", "Drop"): _step("drop"),
+    ("order", "Report"): _mode,
+    ("fact", "AckStored"): lambda entry: f"Note over M: mode acknowledged, {entry['detail']}",
 }

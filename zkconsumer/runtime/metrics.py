@@ -246,6 +246,34 @@ class Metrics:
         Kind.STATE, "name", "Where the member stands: see [the states](states.md).", start=str
     )
 
+    mode: str = _metric(
+        Kind.STATE,
+        "name",
+        "The mode of a migratable member's group that the member acts on: see "
+        "[a live move](../explanation/live-move.md). Empty before it is known, and of other "
+        "members.",
+        start=str,
+    )
+    mode_version: int = _metric(
+        Kind.GAUGE,
+        "version",
+        "The version of the mode that a migratable member acts on; it grows by 1 with each change.",
+        in_zookeeper=True,
+    )
+    mode_acknowledged: int = _metric(
+        Kind.GAUGE,
+        "0 or 1",
+        "Whether a migratable member has acknowledged the mode, which the next stage waits for.",
+        in_zookeeper=True,
+    )
+    moving_partitions: int = _metric(
+        Kind.GAUGE,
+        "partitions",
+        "Partitions that a migratable member gives up at the moment because the coordinator has "
+        "taken them away: they pause until their next owner starts.",
+        in_zookeeper=True,
+    )
+
     def as_dict(self) -> dict[str, int | float | str]:
         """Flat, for JSON and logs: ``lag.TOPIC-PARTITION``; of a histogram ``.count``, ``.sum``."""
         flat: dict[str, int | float | str] = {}

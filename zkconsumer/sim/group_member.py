@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.consumer_group.events import MemberHeartbeatAnswered
@@ -28,7 +28,7 @@ from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
-from zkconsumer.sim.host import Habits
+from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import MemberAtRest, Observer
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import SimProcess, Source
@@ -37,6 +37,38 @@ from zkconsumer.sim.whole import WholePlane
 NOT_COORDINATOR: Final = ErrorCode.NOT_COORDINATOR
 _EXPIRES_S: Final = 3.0
 """Within this time after ``max.poll.interval.ms`` a member has left the group."""
+
+
+class Connected(Protocol):
+    """A member as its lines to the coordinator need it. ``trip_us``: one way, microseconds."""
+
+    trip_us: int
+
+    @property
+    def cluster(self) -> Brokers:
+        """Where its requests go."""
+
+    @property
+    def group_spec(self) -> GroupSpec:
+        """The member of the coordinator's group."""
+
+    @property
+    def host(self) -> SimHost:
+        """Its process."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether no connection can be made now."""
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """An answer has arrived; ``sent``: when the request left, seconds."""
+
+    def cut(self, seconds: float) -> None:
+        """Its connections break, and none can be made for so long."""
 
 
 class Brokers:
@@ -62,7 +94,7 @@ class Brokers:
         self.down = False
         self.failovers = 0
         self.alive = {0, 1}
-        self.members: list[SimGroupMember] = []
+        self.members: list[Connected] = []
         self._free_us = 0
 
     def receive(self, command: Any, asked: int, spec: Any, reply: Reply) -> None:
@@ -116,7 +148,7 @@ OnAnswer = Callable[[Any, Any, float, int], object]
 class Line:
     """One connection of a member (``RequestLine``): a request at a time, each answered once."""
 
-    def __init__(self, member: SimGroupMember) -> None:
+    def __init__(self, member: Connected) -> None:
         self.coordinator = 0
         """The broker that it takes for the coordinator."""
         self._member = member
@@ -163,7 +195,7 @@ class Line:
             if kernel.rng.random() < 0.5:
                 return  # else only the answer is
         reply = partial(self._reply, self._number)
-        arrive = partial(brokers.receive, command, self.coordinator, member.spec, reply)
+        arrive = partial(brokers.receive, command, self.coordinator, member.group_spec, reply)
         kernel.schedule_at_us(kernel.now_us + member.trip_us, arrive)
 
     def _reply(self, number: int, event: Event) -> None:
@@ -209,7 +241,7 @@ class SimGroupMember(SimProcess[GroupMachine]):
         super().__init__(
             cluster.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
         )
-        self.spec = spec
+        self.spec = self.group_spec = spec
         self.cluster = cluster
         self.trip_us = 1000
         self.identify = identify
@@ -374,4 +406,4 @@ class SimGroupMember(SimProcess[GroupMachine]):
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
 
 
-__all__ = ["Brokers", "SimGroupMember"]
+__all__ = ["Brokers", "Line", "SimGroupMember"]

@@ -28,6 +28,9 @@ RULES: Final[Mapping[str, str]] = {
     "starts_at_committed": "no owner begins below the offset that an owner has stored",
     "no_record_lost": "each record below a committed offset was delivered, or has left the log",
     "committed_is_processed": "a committed offset is at most what applications have processed",
+    # Of a group that moves between ZooKeeper and the coordinator, at every moment.
+    "both_locks": "between the modes a member delivers only as a member of both groups",
+    "offset_carried_over": "a claim begins at the higher of the offsets in ZooKeeper and in Kafka",
     # Of one member, at every moment.
     "none_lost": "a claim passes over no record that is in the log",
     "none_twice": "a claim delivers no record twice",
@@ -60,6 +63,7 @@ RULES: Final[Mapping[str, str]] = {
     "stable_at_rest": "every member is in the group's last generation",
     "no_ghosts_at_rest": "the group has no members but those that live",
     "holds_what_is_there": "a member holds partitions that exist, in streams that it has",
+    "move_resumes": "a move that was interrupted is finished by the next operator",
     "committed_at_rest": "a member that commits by itself has stored how far it got",
     "no_silent_partition": "an application that waits gets the records there are, within a bound",
 }

@@ -132,7 +132,7 @@ class SimProcess(Generic[MachineT]):
         self.closing = False
         """Whether it was asked to leave."""
         self.host = SimHost(kernel, name, note)
-        self.gate = DeliveryGate(always_open=always_open, now=self.host.lease_now)
+        self.gate = self._make_gate(always_open)
         self.plane: SimPlane | WholePlane = (
             SimPlane(self.host, self.gate, None, observer, habits, lambda: self.session)
             if data is None
@@ -150,6 +150,9 @@ class SimProcess(Generic[MachineT]):
             self.host.on_step = self._judge
             self.host.on_fault = lambda error: self.loop.crashed(error)
             self.host.on_error = self._raised
+
+    def _make_gate(self, always_open: bool) -> DeliveryGate:
+        return DeliveryGate(always_open=always_open, now=self.host.lease_now)
 
     @property
     def session(self) -> int:

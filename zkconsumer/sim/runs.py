@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkconsumer.sim import group_scenario, scenario
+from zkconsumer.sim import group_scenario, live_scenario, scenario
 from zkconsumer.sim.result import EVENTS, Result
 
-COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer")
+COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer", "live")
 """Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
-``consumer``: the coordinator by KIP-848."""
+``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
+coordinator."""
 
 
 def run(
@@ -33,6 +34,8 @@ def run(
         return scenario.run(seed, legacy=legacy or None, events=events, record=record)
     if coordination == "bootstrap":
         return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
+    if coordination == "live":
+        return live_scenario.run(seed, events=events, record=record)
     by_broker = coordination == "consumer"
     return group_scenario.run(seed, events=events, record=record, consumer=by_broker)
 

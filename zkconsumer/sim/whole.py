@@ -79,6 +79,8 @@ class WholePlane:
         self._by_topic = by_topic
         self.on_reset: Callable[[TopicPartition, int | None], object] = lambda tp, old: None
         """Called with each position that ``auto.offset.reset`` has chosen."""
+        self.on_start: Callable[[TopicPartition, int | None], object] = lambda tp, start: None
+        """Called with each partition whose delivery begins."""
         fetching = SimFetching(
             self._host, cluster.brokers, config, self._reported, self.broken, idle=5.0
         )
@@ -137,6 +139,7 @@ class WholePlane:
             self._final.pop(tp, None)
             self.judge.claims[tp] = claim
             self.observer.started(self._host.now(), tp, session, start or 0, self.name)
+            self.on_start(tp, start)
 
     def stop(
         self,

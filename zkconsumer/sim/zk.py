@@ -95,6 +95,8 @@ class FakeZk:
         self.service = service
         self.queued: Callable[[int], int] = lambda round_trip_us: 0
         """Microseconds that a request waits behind reads that are simulated in bulk."""
+        self.refuses: Callable[[FakeSession, MultiOp | Multi], bool] = lambda client, op: False
+        """Whether an access list keeps a client from this write."""
         self._steady = steady
         self._leader = Replica(self._deliver)
         self._followers = [Replica(self._deliver) for _ in range(followers)]
@@ -351,6 +353,8 @@ class FakeZk:
             return Ok(None if node is None else node.stat)
         assert not isinstance(op, GetAcl | SetAcl), "only tools use access lists"
         counters.writes += 1
+        if self.refuses(connection.client, op):
+            return Failed(Code.NO_AUTH)
         reply = self._write(op, connection.session_id)
         # The answer passes through the follower after everything committed before it.
         self._catch_up(server, self._leader.zxid)

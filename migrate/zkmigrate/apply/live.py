@@ -64,27 +64,6 @@ def look(stores: Stores, group: str) -> Facts:
     )
 
 
-def in_the_way(facts: Facts, target: Mode) -> tuple[str, ...]:
-    """Return what is in the way of a mode, beyond what ``gates`` say of a group of the model."""
-    found = list(obstacles(facts, target))
-    if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
-        ahead = sorted(
-            str(tp)
-            for tp, offset in facts.in_kafka.items()
-            if facts.in_zookeeper.get(tp, -1) < offset
-        )
-        if ahead:
-            found.append(
-                f"offsets are higher in Kafka than in ZooKeeper, so from an earlier use of the "
-                f"group there: {_named(ahead)}: delete these offsets in Kafka"
-            )
-    if target is Mode.KAFKA and facts.mode is Mode.OPEN and facts.plain:
-        found.append(
-            f"plain members on the coordinator: {_named(sorted(facts.plain))}: stop these first"
-        )
-    return tuple(found)
-
-
 class Step(NamedTuple):
     """What became of one step. ``why``: what is in the way; empty: it is done."""
 
@@ -114,7 +93,7 @@ class LiveMove:
         if facts.mode is target:
             return Step(facts.mode, False, self._late(facts))
         back = target is Mode.LOCKED and facts.mode is Mode.OPEN
-        why = in_the_way(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
+        why = obstacles(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
         if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
             why = tuple(text for text in why if "lock the group's ids" not in text)
         return Step(facts.mode, False, why)
@@ -183,7 +162,7 @@ class LiveMove:
                     self._say(f"mode {target.value}: acknowledged by all {acted} members")
                     return Step(target, changed)
             else:
-                why = in_the_way(facts, target)
+                why = obstacles(facts, target)
                 if not why:
                     self._say(f"gate before {target.value}: open")
                     script = write_mode(self._paths, target, facts.version)

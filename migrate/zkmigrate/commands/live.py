@@ -157,7 +157,8 @@ def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How)
 
     Exit status 1 when a group could not be read.
     """
-    from zkmigrate.apply.live import in_the_way, look
+    from zkconsumer.core.migration.gates import obstacles
+    from zkmigrate.apply.live import look
 
     rows: list[tuple[object, ...]] = []
     good = True
@@ -178,7 +179,7 @@ def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How)
                 continue
             acked = sum(number == facts.version for number in facts.members.values())
             after = [
-                f"{mode.value}: {'; '.join(in_the_way(facts, mode)) or 'open'}"
+                f"{mode.value}: {'; '.join(obstacles(facts, mode)) or 'open'}"
                 for mode in neighbours(facts.mode)
             ]
             legacy = len(facts.registered - facts.members.keys())

@@ -66,6 +66,17 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             found.append(
                 f"members that are not migratable: {_named(legacy)}: restart these as such"
             )
+        ahead = _behind(facts.in_zookeeper, facts.in_kafka)
+        if ahead:
+            found.append(
+                "offsets are higher in Kafka than in ZooKeeper, so from an earlier use of the "
+                f"group there: {_named(ahead)}: delete these offsets in Kafka"
+            )
+    elif target is Mode.KAFKA and facts.mode is Mode.OPEN:
+        if facts.plain:
+            found.append(
+                f"plain members on the coordinator: {_named(facts.plain)}: stop these first"
+            )
     elif target is Mode.OPEN:
         behind = _behind(facts.in_kafka, facts.in_zookeeper)
         if behind:

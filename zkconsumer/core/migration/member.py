@@ -173,6 +173,7 @@ class LiveMember:
             case LiveRegistered(token, mode, version):
                 self.live.acknowledged = None  # the znode is a new one
                 self._to_live(ModeRead(mode, version))
+                self._read_mode()  # its watch may have fired before this answer
                 self._to_rebalance(zk_events.Registered(token))
             case zk_events.SessionLost():
                 self._ack = None

@@ -15,7 +15,7 @@ from zkconsumer.core.common.types import ConsumerThreadId, TopicPartition
 from zkconsumer.core.migration.commands import RulesChanged, TakenBack
 from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.machine import LiveMachine
-from zkconsumer.core.migration.modes import RULES, Follows
+from zkconsumer.core.migration.modes import RULES, Follows, Mode
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
 from zkconsumer.core.zookeeper.states import State
@@ -50,6 +50,13 @@ class LiveRebalance(RebalanceMachine):
                 claim = self.held.get(tp)
                 mine[tp] = thread if claim is None else claim.thread
         return Decision(mine, mine)
+
+    def _obstacle(self, tp: TopicPartition, position: int) -> str | None:
+        """See ``CommitQueue.next``. What ZooKeeper has already Kafka may lack, so that an idle
+        partition would be in the way of mode ``open``."""
+        found = super()._obstacle(tp, position)
+        between = self._live.mode not in (None, Mode.ZOOKEEPER)
+        return None if found == "" and between else found
 
     def _rules_changed(self, _event: RulesChanged) -> None:
         if self.registered:

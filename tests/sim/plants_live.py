@@ -1,0 +1,148 @@
+"""Bugs to plant in members and tools that move a running group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.migration import machine, member, member_scripts
+from zkconsumer.core.migration.commands import LiveRegistered
+from zkconsumer.core.migration.gates import Facts, obstacles
+from zkconsumer.core.migration.machine import LiveMachine
+from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.migration.modes import Mode, Offer
+from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.zookeeper.machine import RebalanceMachine
+from zkconsumer.core.zookeeper.scripts import ownership
+from zkconsumer.runtime.live import DualGate
+from zkconsumer.sim import live_operator
+from zkconsumer.sim.live_operator import SimOperator
+
+
+def waits_for_no_member(patch: pytest.MonkeyPatch) -> None:
+    """The tool writes the next mode before members have acknowledged this one."""
+
+    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+        return obstacles(
+            replace(facts, members=dict.fromkeys(facts.members, facts.version)), target
+        )
+
+    patch.setattr(live_operator, "obstacles", gate)
+
+
+def leaves_the_ids_open(patch: pytest.MonkeyPatch) -> None:
+    """The tool looks for legacy members, and does not keep new ones out."""
+
+    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+        return obstacles(replace(facts, ids_locked=True), target)
+
+    def nothing(self: SimOperator) -> Iterator[Any]:
+        yield from ()
+
+    patch.setattr(live_operator, "obstacles", gate)
+    patch.setattr(SimOperator, "_keep_out", nothing)
+
+
+def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:
+    """The tool lets plain consumers in before Kafka has the offsets."""
+
+    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+        found = obstacles(facts, target)
+        return tuple(text for text in found if "lower in Kafka" not in text)
+
+    patch.setattr(live_operator, "obstacles", gate)
+
+
+def goes_back_beside_plain_consumers(patch: pytest.MonkeyPatch) -> None:
+    """The tool does not look for plain consumers on the way back."""
+
+    def gate(facts: Facts, target: Mode) -> tuple[str, ...]:
+        return obstacles(replace(facts, plain=frozenset()), target)
+
+    patch.setattr(live_operator, "obstacles", gate)
+
+
+def delivers_with_one_lock(patch: pytest.MonkeyPatch) -> None:
+    """The owner znode is enough, whatever the coordinator assigns."""
+    patch.setattr(machine, "may_claim", lambda mode, joined, assigned: True)
+    patch.setattr(machine, "may_deliver", lambda mode, joined, assigned, owner: owner)
+    patch.setattr(LiveMachine, "_give_up", lambda self, partitions, commit: None)
+
+
+def begins_at_zookeepers_offset(patch: pytest.MonkeyPatch) -> None:
+    """A claim between the modes does not look at the offset in Kafka."""
+    patch.setattr(member_scripts, "_claim", ownership.claim)
+
+
+def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
+    """Positions are not carried over to Kafka."""
+    patch.setattr(member_scripts, "_commit", ownership.commit)
+
+
+def commits_changes_alone(patch: pytest.MonkeyPatch) -> None:
+    """What ZooKeeper has already is not stored in Kafka."""
+    patch.setattr(LiveRebalance, "_obstacle", RebalanceMachine._obstacle)
+
+
+def gives_back_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator may assign a partition to another member before its znode is released."""
+    patch.setattr(member, "may_give_back", lambda mode, joined, owner: True)
+
+
+def needs_no_membership(patch: pytest.MonkeyPatch) -> None:
+    """The session's lease is enough in every mode."""
+    patch.setattr(DualGate, "need_group", lambda self, needed: None)
+
+
+def keeps_what_an_expelled_member_has(patch: pytest.MonkeyPatch) -> None:
+    """A member that the coordinator has expelled delivers on, until the lease ends."""
+
+    def left(self: LiveMachine, event: machine.Left) -> None:
+        self._asked = None
+
+    patch.setitem(LiveMachine.ANYWHERE, machine.Left, left)  # type: ignore[arg-type]
+
+
+def lets_plain_consumers_in_early(patch: pytest.MonkeyPatch) -> None:
+    """In every mode members offer the strategies that plain consumers know."""
+    right = LiveMember.__init__
+
+    def init(self: LiveMember, *args: Any) -> None:
+        right(self, *args)
+        self._strategies = dict.fromkeys(Offer, self._strategies[Offer.USUAL])
+
+    patch.setattr(LiveMember, "__init__", init)
+
+
+def misses_a_mode_at_its_registration(patch: pytest.MonkeyPatch) -> None:
+    """A change of the mode between the registration and its answer is not seen."""
+    right = LiveMember._take
+
+    def take(self: LiveMember, event: Any) -> None:
+        if isinstance(event, LiveRegistered):
+            self._read_mode = lambda: None  # type: ignore[method-assign]
+        right(self, event)
+        self.__dict__.pop("_read_mode", None)
+
+    patch.setattr(LiveMember, "_take", take)
+
+
+def hears_of_no_mode(patch: pytest.MonkeyPatch) -> None:
+    """A member acts on the mode that it read when it registered."""
+    patch.setattr(LiveMember, "_read_mode", lambda self: None)
+
+
+def acknowledges_before_it_acts(patch: pytest.MonkeyPatch) -> None:
+    """A mode is acknowledged as soon as it is read."""
+    right = LiveMachine._mode_read
+
+    def mode_read(self: LiveMachine, event: machine.ModeRead) -> None:
+        right(self, event)
+        if self.version not in (self.acknowledged, self._acknowledging):
+            self._acknowledging = self.version
+            self._commands.append(machine.Acknowledge(self.version))
+
+    patch.setitem(LiveMachine.ANYWHERE, machine.ModeRead, mode_read)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""Whole migratable members whose group moves between both coordinations under random troubles.
+
+``ZKC_SEEDS=500:2000`` runs seeds 500 to 2499; ``make test-sim-all`` many with more troubles.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.sim.live_scenario import run
+
+EVENTS = 30
+FIRST, COUNT = map(int, os.environ.get("ZKC_SEEDS", "0:300").split(":"))
+BATCH = 50
+
+
+@pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
+def test_no_rule_is_broken_in_any_move(start: int) -> None:
+    """Never do two deliver, nobody without both locks between the modes, nothing is passed over, no
+    offset is lowered, and the next operator finishes what another has begun: whatever happens to
+    members, operators, sessions, brokers and answers at any moment of a move."""
+    for seed in range(start, min(start + BATCH, FIRST + COUNT)):
+        result = run(seed, events=EVENTS)
+        assert not result.violations, result
+
+
+def test_groups_move_in_every_way() -> None:
+    """The runs do what they claim: each kind of trouble happens, records flow in each mode, also
+    while members act on different ones, tools die on the way, and plain and legacy members read."""
+    faults: Counter[str] = Counter()
+    delivered, written, ends = set(), Counter[Mode](), set()
+    plain = legacy = killed = 0
+    for seed in range(40):
+        result = run(seed, events=60)
+        world = result.world
+        faults.update(result.faults)
+        delivered |= world.modes
+        ends.add(world.mode)
+        plain += world.group_observer.deliveries
+        legacy += len(world.zk_world.members)
+        for operator in world.operators:
+            written.update(operator.written)
+            killed += bool(operator.written) and not operator.reached and not operator.why
+    assert {name for _, name, _ in world.kinds} <= faults.keys()
+    assert {mode for mode, _ in delivered} == set(Mode)
+    assert {mode for mode, several in delivered if several} >= {Mode.LOCKED, Mode.KAFKA}
+    assert min(written[mode] for mode in Mode) > 10
+    assert ends == set(Mode)
+    assert killed > 0
+    assert plain > 100
+    assert legacy > 10
+
+
+@pytest.mark.parametrize("seed", [1, 8])
+def test_same_seed_same_history(seed: int) -> None:
+    """Every event and delivery of a run is a function of its seed alone."""
+    first, second = (run(seed, events=EVENTS, record=True).history for _ in range(2))
+    assert first is not None
+    assert len(first) > 100
+    assert first == second

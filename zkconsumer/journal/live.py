@@ -1,0 +1,57 @@
+"""LiveRecorder: the journal of a migratable member: its ZooKeeper side, and each mode and stage.
+
+The member's thread writes it. What the coordinator's side takes in and commands is left out, but
+for its generations and assignments: the ZooKeeper side holds and delivers the partitions. A change
+of the mode is an order ``Report`` with result ``mode``; that the member acts on it, a fact
+``AckStored``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zkconsumer.core.coordinator import events
+from zkconsumer.core.migration.commands import (
+    AckStored,
+    FromGroup,
+    LiveRegistered,
+    ModeLoaded,
+    NeedGroup,
+    StoreAck,
+    ToGroup,
+)
+from zkconsumer.journal.recorder import Entry, MemberRecorder
+
+
+class LiveRecorder(MemberRecorder):
+    """See ``MemberRecorder``. Its entries are summaries, which cannot be replayed."""
+
+    def event(self, event: Any, epoch: int, attempt: int) -> None:
+        """Write an event, before the machine takes it in."""
+        if not isinstance(event, FromGroup):
+            super().event(event, epoch, attempt)
+        elif isinstance(event.event, events.Joined | events.Left):
+            super().event(event.event, epoch, attempt)
+
+    def command(self, command: Any, epoch: int, attempt: int) -> None:
+        """Write a command."""
+        if not isinstance(command, ToGroup):
+            super().command(command, epoch, attempt)
+
+    def _describe(self, what: Any, entry: Entry) -> None:
+        match what:
+            case ModeLoaded(mode, version, fault):
+                entry["detail"] = fault or f"mode {mode.value}, version {version}"
+            case LiveRegistered(_, mode, version):
+                entry["detail"] = f"mode {mode.value}, version {version}"
+            case StoreAck(version) | AckStored(version, ""):
+                entry["detail"] = f"version {version}"
+            case AckStored(_, fault):
+                entry["detail"] = fault
+            case NeedGroup(needed):
+                needs = "session and membership" if needed else "session"
+                entry["detail"] = f"delivery needs: {needs}"
+            case events.Joined():
+                entry["detail"] = f"generation {what.generation}, {what.protocol}"
+            case _:
+                super()._describe(what, entry)

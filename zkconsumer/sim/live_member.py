@@ -1,0 +1,231 @@
+"""A simulated migratable member: the code of ``MigratableConsumerConnector`` in virtual time.
+
+Owns its ways to both simulated servers and what the coordinator has told it, for those who judge.
+Machines, scripts, both coordinations, gate and offsets are those of production. Everything runs
+inside kernel events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.strategies import Strategy
+from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.migration.group import LiveMembership
+from zkconsumer.core.migration.machine import LiveMachine
+from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.migration.member_scripts import scripts_of
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.rebalance import LiveRebalance
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.zookeeper import events
+from zkconsumer.core.zookeeper.ops import SessionEvent
+from zkconsumer.core.zookeeper.view import MemberSpec
+from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
+from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
+from zkconsumer.sim.group_member import Brokers, Line
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import MemberAtRest, Observer
+from zkconsumer.sim.member import SimZk
+from zkconsumer.sim.process import SimProcess, Source
+from zkconsumer.sim.whole import WholePlane
+from zkconsumer.sim.zk import FakeZk
+
+_COUNTS: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+"""Answers to a heartbeat by which the coordinator treats the member as live."""
+
+
+class SimLiveMember(SimProcess[LiveMember]):
+    """One migratable member. Call ``start`` once. ``usual``: see ``LiveMember``."""
+
+    def __init__(
+        self,
+        zk: FakeZk,
+        brokers: Brokers,
+        spec: MemberSpec,
+        group_spec: GroupSpec,
+        usual: tuple[Strategy, ...],
+        data: Source,
+        observer: Observer,
+        habits: Habits,
+        note: Callable[[str], object] | None,
+    ) -> None:
+        super().__init__(
+            zk.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
+        )
+        assert isinstance(self.plane, WholePlane)
+        self.spec = spec
+        self.group_spec = group_spec
+        self.cluster = brokers
+        self.trip_us = 1000
+        self.told: frozenset[TopicPartition] = frozenset()
+        """What the coordinator has assigned to it, as its last answer said."""
+        self.lower: set[TopicPartition] = set()
+        """Partitions that it claimed in mode ``zookeeper`` below their offset in Kafka."""
+        self.in_kafka: Callable[[TopicPartition], int | None] = lambda tp: None
+        """The committed offset in Kafka, for those who judge."""
+        self.proved_group = -math.inf
+        """When the last request was sent whose answer proved that the coordinator counts it."""
+        self._cut_until = -1.0
+        self._lines = (Line(self), Line(self), Line(self))  # requests, heartbeats, offsets
+        for line in self._lines:
+            line.coordinator = brokers.home
+        gate = self.gate
+        assert isinstance(gate, DualGate)
+        self._zk = SimZk(zk, self.host, spec.session_timeout)
+        live, group = LiveMachine(), LiveMembership(group_spec)
+        paths = LivePaths.of(spec.paths.group)
+        rebalance = LiveRebalance(spec, live, group)
+        machine = LiveMember(rebalance, group, live, paths.mode, usual)
+        requests, heartbeats, offsets = self._lines
+        self._coordination = ZooKeeperCoordination(self.host, gate.zookeeper, spec.session_timeout)
+        self._coordination.zk = self._zk
+        self._coordination.offsets = commits = LiveOffsets(
+            self.host, group, offsets, requests, group_spec.backoff, group_spec.session_timeout
+        )
+        self._coordination.scripts = scripts_of(paths, live)
+        coordination = LiveCoordination(
+            self._coordination,
+            BrokerCoordination(
+                group_spec,
+                self.host,
+                gate.group,
+                requests,
+                heartbeats,
+                self.plane.progress,
+                self.listener,
+            ),
+            commits,
+            gate,
+        )
+        self._make_loop(machine, coordination, spec.auto_commit, ())
+        self._coordination.observer = self.watchers
+        self.plane.on_start = self._starts
+        self.plane.on_reset = lambda tp, old: self.post(events.OffsetReset(tp, old))
+        self.loop.closed.add_done_callback(lambda _: self._leave())
+
+    def _make_gate(self, always_open: bool) -> DeliveryGate:
+        return DualGate(now=self.host.lease_now)
+
+    def _starts(self, tp: TopicPartition, position: int | None) -> None:
+        """Delivery of a partition begins: look whether the offset in Kafka was carried over."""
+        stored = self.in_kafka(tp)
+        self.lower.discard(tp)
+        if stored is None or (position or 0) >= stored:
+            return
+        if self.mode in (None, Mode.ZOOKEEPER):
+            self.lower.add(tp)
+        else:
+            self.broken("offset_carried_over", f"{tp}: begins at {position}, Kafka has {stored}")
+
+    def start(self) -> None:
+        """Connect; everything else follows from that."""
+        self.cluster.members.append(self)
+        self._zk.connect(self._on_session, self._coordination.on_watch)
+        self.loop.begin()
+        self.plane.begin()
+
+    def _on_session(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.OPENED and self.observer is not None:
+            self.observer.session_begins(session_id, self.name)
+        self._coordination.on_session(event, session_id)
+
+    @property
+    def client(self) -> Any:
+        """The client of the simulated ZooKeeper, for faults."""
+        return self._zk.client
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode that the member acts on."""
+        return self.machine.live.mode
+
+    @property
+    def session(self) -> int:
+        """See ``SimProcess``: that in ZooKeeper, which owns the owner znodes."""
+        return self._coordination.session_id
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit
+
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self._zk.proved
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
+    def _judge(self) -> None:
+        super()._judge()
+        limit = self.proved_group + self.group_spec.session_timeout + 1e-6
+        between = self.mode not in (None, Mode.ZOOKEEPER)
+        if between and self.gate.is_open and self.gate.valid_until > limit:
+            text = f"{self.name}: open until {self.gate.valid_until}, the membership {limit}"
+            self.broken("lease", text)
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """See ``Connected``."""
+        if isinstance(event, group_events.Synced):
+            self.told = decode_assignment(event.assignment).partitions
+        beat = isinstance(event, group_events.HeartbeatAnswered) and event.code in _COUNTS
+        if beat or isinstance(event, group_events.Synced):
+            self.proved_group = max(self.proved_group, sent)
+        if isinstance(command, group_commands.CommitOffsets) and command.generation < 0:
+            self.broken("commit_in_generation", f"{self.name}: {command}")
+
+    # -- what a fault does
+
+    def _leave(self) -> None:
+        if self in self.cluster.members:
+            self.cluster.members.remove(self)
+
+    def crash(self) -> None:
+        """The process dies; both servers find out by their timeouts."""
+        if self.alive:
+            super().crash()
+            self._leave()
+            self.client.kill()
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
+        stands = self.alive and not self.paused
+        super().pause(seconds)
+        timeout = self.spec.session_timeout
+        if stands and seconds > timeout:
+            self._kernel.schedule(timeout, partial(self._starve, self.session, seconds - timeout))
+
+    def _starve(self, session: int, unnoticed: float) -> None:
+        if self.alive and self.client.session_id == session:
+            self.client.expire(unnoticed)
+
+    def cut(self, seconds: float) -> None:
+        """Its connections to brokers break, with what is under way; none can be made meanwhile."""
+        self.host.say(f"cut {seconds:.3f}")
+        self._cut_until = max(self._cut_until, self._kernel.now + seconds)
+        for line in self._lines:
+            line.interrupt()
+
+    @property
+    def is_cut(self) -> bool:
+        """See ``Connected``."""
+        return self._kernel.now < self._cut_until
+
+    def at_rest(self) -> MemberAtRest:
+        """What the invariants at rest need to know."""
+        return MemberAtRest(self.name, self.session, False, self.fetching, None, {})
+
+
+__all__ = ["SimLiveMember"]

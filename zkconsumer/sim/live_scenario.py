@@ -1,0 +1,640 @@
+"""A group that moves between ZooKeeper and a coordinator under random faults, from one seed.
+
+``run(seed)`` builds a group of migratable members, lets operators move it to and fro while members,
+operators and servers are troubled, members of the older protocol and plain Kafka consumers come and
+go, then has a last operator finish the move, and judges the group at rest. The result is a pure
+function of the seed. Single-threaded, in virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.sticky import StickyStrategy
+from zkconsumer.core.coordinator.strategies import RangeStrategy, RoundRobinStrategy, Strategy
+from zkconsumer.core.migration.group import OwnStrategy
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.znodes import LivePaths, decode_member, decode_mode
+from zkconsumer.core.zookeeper.ops import Create, Multi, MultiOp
+from zkconsumer.core.zookeeper.view import Assignor, MemberSpec
+from zkconsumer.sim.cluster import SimCluster
+from zkconsumer.sim.coordinator import GroupCoordinator
+from zkconsumer.sim.group_judge import GroupJudge
+from zkconsumer.sim.group_member import Brokers, SimGroupMember
+from zkconsumer.sim.host import Habits
+from zkconsumer.sim.invariants import Observer, Violation
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.sim.live_member import SimLiveMember
+from zkconsumer.sim.live_operator import IdsLock, SimOperator
+from zkconsumer.sim.member import SimMember
+from zkconsumer.sim.process import ANSWER_S, SimProcess
+from zkconsumer.sim.result import EVENTS, Result
+from zkconsumer.sim.scenario import GROUP, World
+from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
+from zkconsumer.sim.zk import FakeSession, SessionState
+
+if TYPE_CHECKING:
+    from zkconsumer.sim.zk import FakeZk
+
+#: How long a group is troubled at least (seconds).
+TROUBLED: Final = 25.0
+#: Seconds for each trouble, where there are many.
+INTERVAL: Final = 0.5
+#: What members may need in peace, besides their timeouts, until each has its share (seconds).
+SETTLE: Final = 10.0
+#: For how long operators try to finish the move in peace (seconds).
+FINISH: Final = 120.0
+_PLAIN: Final = "plain"
+"""How the names of plain Kafka consumers begin."""
+_OFFERS: Final[tuple[tuple[Strategy, ...], ...]] = (
+    (RangeStrategy(),),
+    (RoundRobinStrategy(),),
+    (StickyStrategy(True),),
+    (StickyStrategy(True),),
+    (StickyStrategy(False), RangeStrategy()),
+)
+
+
+@dataclass(slots=True)
+class _Members(Observer):
+    """The observer of members whose lock is the owner znode, or the coordinator's assignment."""
+
+    look: Callable[[TopicPartition], object] = lambda tp: None
+    """Called after each record that an application was given."""
+
+    def delivered(self, at: float, tp: TopicPartition, session: int, first: int, last: int) -> None:
+        """See ``Observer``."""
+        Observer.delivered(self, at, tp, session, first, last)
+        self.look(tp)
+
+
+class _Judge(GroupJudge):
+    """Follows the coordinator. Migratable members may commit what it assigns to another one: their
+    lock is the owner znode."""
+
+    def __init__(self, world: LiveWorld, observer: Observer) -> None:
+        super().__init__(world.kernel, observer)
+        self._world = world
+
+    def assigned(self, generation: int, given: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """See ``GroupWatch``. Migratable members need not give up anything before."""
+        owners = self._observer.owners
+        plain = {self.session(name) for name in self._sessions if name.startswith(_PLAIN)}
+        for name, partitions in given.items():
+            session = self.session(name, generation)
+            for tp in sorted(partitions):
+                before = owners.get(tp, session)
+                if before != session and before not in plain:
+                    self._observer.owner_changed(self._kernel.now, tp, None, before)
+        super().assigned(generation, given)
+
+    def committed(
+        self, name: str, generation: int, tp: TopicPartition, before: int | None, after: int
+    ) -> None:
+        """See ``GroupWatch``."""
+        if name.startswith(_PLAIN):
+            super().committed(name, generation, tp, before, after)
+            return
+        if self._world.zk_world.history is not None:
+            line = f"{self._kernel.now_us} kafka {tp} {before} {after} by {name}"
+            self._world.zk_world.history.append(line)
+        lower = before is not None and after < before
+        if lower and self._world.began_lower(tp, name):
+            before = None
+        observer = self._observer
+        by = observer.owners.get(tp, self.session(name, generation))
+        observer.offset_changed(self._kernel.now, tp, before, after, by)
+
+
+class LiveWorld:
+    """Both servers, the topics, all members of one group, its operators and its troubles."""
+
+    def __init__(self, seed: int, record: bool) -> None:
+        self.kernel = Kernel(seed)
+        self.rng = rng = random.Random(seed)
+        self.cluster = SimCluster(self.kernel, rng, 2, old=False)
+        followers = rng.choice([0, 0, 2])
+        self.zk_world = World.make(
+            self.kernel,
+            followers=followers,
+            max_lag=rng.choice([0.05, 0.5]) if followers else 0.0,
+            rearm_watches=rng.random() < 0.5,
+            cluster=self.cluster,
+            record=record,
+        )
+        self.zk: FakeZk = self.zk_world.zk
+        records = self.cluster.records
+        self.observer = _Members(records=records, look=self._look)
+        """Of the owner znodes, and of offsets in ZooKeeper."""
+        self.zk_world.observer = self.observer
+        self.group_observer = _Members(records=records, look=self._look)
+        """Of the coordinator's assignment, and of offsets in Kafka."""
+        self.judge = _Judge(self, self.group_observer)
+        self.group = GroupCoordinator(
+            self.kernel,
+            lambda: self.cluster.topics,
+            1.0,
+            self.judge,
+            lenient=True,
+            brokers=lambda: self.cluster.endpoints,
+        )
+        self.brokers = Brokers(self.kernel, self.group, 0.0005)
+        self.brokers.loss = rng.choice([0.0, 0.02, 0.05])
+        self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
+        self.paths = LivePaths.of(GROUP)
+        self.ids_lock = IdsLock()
+        self.zk.refuses = self._refuses
+        self.members: list[SimLiveMember] = []
+        self.plain: list[SimGroupMember] = []
+        self.operators: list[SimOperator] = []
+        self.modes: set[tuple[Mode | None, bool]] = set()
+        """Modes in which a record was delivered; whether members acted on several at that time."""
+        self.counts: dict[str, int] = {}
+        self.quiet_from = 0.0
+        self.session = rng.choice([4.0, 6.0])
+        self.group_session = rng.choice([6.0, 10.0])
+        self.rebalance = rng.choice([8.0, 20.0])
+        self.reread = rng.choice([4.0, 8.0])
+        self.assignor = Assignor(rng.choice(["range", "roundrobin"]))
+        self.offered = rng.choice(_OFFERS)
+        self.auto_commit = rng.random() < 0.85
+        self.habits = Habits(
+            burst=40,
+            stop=(0.0, rng.choice([0.01, 0.1])),
+            release_wait=rng.choice([0.5, 2.0]),
+            listener=(0.0, rng.choice([0.01, 0.3])),
+            listener_error=rng.choice([0.0, 0.0, 0.1]),
+            commits=rng.choice([0.0, 0.1]),
+        )
+        self.joined = 0
+        self.others = rng.random() < 0.7
+        """Whether members come and go that are not migratable."""
+        self.kinds: list[tuple[int, str, Callable[[], object]]] = [
+            (5, "join", self.join),
+            (3, "leave", self.leave),
+            (3, "crash", self.crash),
+            (4, "expire", self.expire),
+            (5, "disconnect", self.disconnect),
+            (4, "pause", self.pause),
+            (5, "cut", self.cut),
+            (3, "slow application", self.stall),
+            (3, "commit asked for", self.commit),
+            (1, "fault inside", self.fault),
+            (14, "operator", self.operate),
+            (4, "operator killed", self.kill_operator),
+            (4, "operator stalls", self.stall_operator),
+            (3, "operator cut", self.cut_operator),
+            (4 * self.others, "legacy joins", self.join_legacy),
+            (6 * self.others, "legacy leaves", self.leave_legacy),
+            (8 * self.others, "plain joins", self.join_plain),
+            (6 * self.others, "plain leaves", self.leave_plain),
+            (1, "coordinator dies", self.kill_coordinator),
+            (1, "coordinator moves", self.move_coordinator),
+            (2, "add partitions", self.add_partitions),
+            # Positions that are reset have scenarios of their own: no log is cut here.
+            *(
+                kind
+                for kind in self.cluster.troubles()
+                if kind[1] not in ("unclean election", "retention")
+            ),
+        ]
+
+    # -- who is there
+
+    @property
+    def live(self) -> list[SimLiveMember]:
+        """Migratable members that run."""
+        return [member for member in self.members if member.alive]
+
+    @property
+    def legacy(self) -> list[SimMember]:
+        """Members in ZooKeeper alone that run."""
+        return self.zk_world.live
+
+    @property
+    def everyone(self) -> list[SimProcess[Any]]:
+        """All members that run."""
+        return [*self.live, *self.legacy, *(one for one in self.plain if one.alive)]
+
+    @property
+    def mode(self) -> Mode:
+        """The group's mode, as committed."""
+        node = self.zk.get(self.paths.mode)
+        return Mode.ZOOKEEPER if node is None else decode_mode(self.paths.mode, node.data)
+
+    def say(self, text: str) -> None:
+        """Note a line for the history."""
+        if self.zk_world.history is not None:
+            self.zk_world.history.append(f"{self.kernel.now_us} {text}")
+
+    def _refuses(self, client: FakeSession, op: MultiOp | Multi) -> bool:
+        """The access list of ``ids``: only migratable members register while it is locked."""
+        if not self.ids_lock.locked:
+            return False
+        ids = f"{self.paths.group.ids}/"
+        ops = op.ops if isinstance(op, Multi) else (op,)
+        creates = any(isinstance(one, Create) and one.path.startswith(ids) for one in ops)
+        return creates and not any(member.client is client for member in self.members)
+
+    # -- judging
+
+    def broken(self, rule: str, text: str) -> None:
+        """Rule ``rule`` is broken, as ``text`` says."""
+        self.observer.violations.append(Violation(rule, self.kernel.now, text))
+
+    def delivering(self, tp: TopicPartition) -> list[SimProcess[Any]]:
+        """Members whose application would be given the next record of a partition now."""
+        return [
+            member
+            for member in self.everyone
+            if not member.paused and tp in member.fetching and member.gate.is_open
+        ]
+
+    def _look(self, tp: TopicPartition) -> None:
+        """A record of ``tp`` was delivered."""
+        found = self.delivering(tp)
+        if len(found) > 1:
+            names = ", ".join(f"{one.name} in {self._in(one)}" for one in found)
+            self.broken("single_delivery", f"{tp}: {names}; the mode is {self.mode.value}")
+        several = len({member.mode for member in self.live}) > 1
+        for member in found:
+            if isinstance(member, SimLiveMember):
+                self.modes.add((member.mode, several))
+                self._check_locks(member, tp)
+
+    def _in(self, member: SimProcess[Any]) -> str:
+        if isinstance(member, SimLiveMember):
+            return member.mode.value if member.mode else "no mode"
+        return "ZooKeeper" if isinstance(member, SimMember) else "Kafka"
+
+    def _check_locks(self, member: SimLiveMember, tp: TopicPartition) -> None:
+        mode, group = member.mode, member.machine.group
+        if mode is None:
+            self.broken("both_locks", f"{tp}: {member.name} knows no mode")
+        if mode in (None, Mode.ZOOKEEPER):
+            return
+        away = self.brokers.down or self.group.loading
+        if group.generation < 0 or not (away or group.member_id in self.group.seats):
+            self.broken("both_locks", f"{tp}: {member.name} is no member on the coordinator")
+        elif mode is not Mode.LOCKED and tp not in member.told | member.machine.live.giving_up:
+            text = f"{tp}: {member.name} in {self._in(member)} was assigned {sorted(member.told)}"
+            self.broken("both_locks", text)
+
+    def began_lower(self, tp: TopicPartition, name: str) -> bool:
+        """Whether a member claimed a partition while it acted on mode ``zookeeper``, in which an
+        offset in Kafka does not count (decision 6)."""
+        return any(name.startswith(f"{one.name}-") and tp in one.lower for one in self.members)
+
+    # -- troubles
+
+    def strike(self) -> None:
+        """One trouble, drawn at random."""
+        weights = [weight for weight, _, _ in self.kinds]
+        _, name, action = self.rng.choices(self.kinds, weights)[0]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.say(f"trouble: {name}")
+        action()
+
+    def lasts(self, seconds: float) -> None:
+        """The trouble of now is over in ``seconds``."""
+        self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
+
+    def subscription(self) -> Subscription:
+        """All topics, with one or two streams each."""
+        streams = self.rng.choice([1, 1, 2])
+        if self.rng.random() < 0.3:
+            return Subscription(Pattern.WHITE_LIST, {"t.*": streams})
+        return Subscription(Pattern.STATIC, dict.fromkeys(("t0", "t1"), streams))
+
+    def _spec(self, name: str) -> MemberSpec:
+        return MemberSpec(
+            paths=self.paths.group,
+            consumer_id=name,
+            subscription=self.subscription(),
+            assignor=self.assignor,
+            auto_commit=self.auto_commit,
+            backoff=self.rng.choice([0.5, 2.0]),
+            reread=self.reread,
+            session_timeout=self.session,
+        )
+
+    def _group_spec(
+        self, name: str, subscription: Subscription, strategies: tuple[Strategy, ...]
+    ) -> GroupSpec:
+        return GroupSpec(
+            group=GROUP,
+            consumer_id=name,
+            instance_id=None,
+            subscription=subscription,
+            exclude_internal=True,
+            strategies=strategies,
+            auto_commit=self.auto_commit,
+            session_timeout=self.group_session,
+            rebalance_timeout=self.rebalance,
+            heartbeat_interval=min(3.0, self.group_session / 3),
+            backoff=self.rng.choice([0.1, 0.5]),
+            reread=self.reread,
+        )
+
+    @property
+    def _note(self) -> Callable[[str], object] | None:
+        history = self.zk_world.history
+        return None if history is None else history.append
+
+    def join(self) -> None:
+        """A migratable member starts."""
+        if len(self.live) >= 4:
+            return
+        self.joined += 1
+        spec = self._spec(f"{GROUP}_m{self.joined}")
+        own = OwnStrategy(self.assignor.name, self.assignor.hash_form)
+        member = SimLiveMember(
+            self.zk,
+            self.brokers,
+            spec,
+            self._group_spec(spec.consumer_id, spec.subscription, (own,)),
+            self.offered,
+            self.cluster,
+            self.observer,
+            self.habits,
+            self._note,
+        )
+        member.in_kafka = self.group.offsets.get
+        self.members.append(member)
+        member.start()
+
+    def join_legacy(self) -> None:
+        """A member starts that knows no modes."""
+        if len(self.legacy) < 2:
+            self.joined += 1
+            self.zk_world.add_member(self._spec(f"{GROUP}_old{self.joined}"), self.habits)
+
+    def leave_legacy(self) -> None:
+        """One of these stops."""
+        if self.legacy:
+            self.rng.choice(self.legacy).close()
+
+    def join_plain(self) -> None:
+        """An operator starts a plain Kafka consumer, as is allowed in mode ``open``. It may join
+        much later."""
+        plain = [one for one in self.plain if one.alive]
+        if self.mode is not Mode.OPEN or len(plain) > 1:
+            return
+        self.joined += 1
+        name, subscription = f"{_PLAIN}{self.joined}", self.subscription()
+        spec = self._group_spec(name, subscription, self.offered)
+        member = SimGroupMember(
+            self.brokers, spec, self.cluster, self.group_observer, self.habits, self._note
+        )
+        member.identify = self.judge.session
+        member.home = self.rng.choice([0, 1])
+        self.plain.append(member)
+        self.kernel.schedule(
+            self.rng.choice([0.0, 3.0]) * self.rng.random(), lambda: self._begin(member)
+        )
+
+    def leave_plain(self) -> None:
+        """One of these stops."""
+        plain = [one for one in self.plain if one.alive]
+        if plain:
+            self._stop(self.rng.choice(plain))
+
+    def _stop(self, plain: SimGroupMember) -> None:
+        """Stop a plain consumer; one that has not begun yet does not begin."""
+        if plain in self.brokers.members:
+            plain.close()
+        else:
+            plain.host.alive = False
+
+    def _begin(self, plain: SimGroupMember) -> None:
+        if plain.alive:
+            plain.start()
+
+    def _any(self) -> SimLiveMember | None:
+        return self.rng.choice(self.live) if self.live else None
+
+    def leave(self) -> None:
+        """A member leaves in order."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.close()
+
+    def crash(self) -> None:
+        """A member's process dies."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.crash()
+
+    def expire(self) -> None:
+        """A session ends at the server, which cuts the connection."""
+        member = self._any()
+        if member is not None and member.client.state is SessionState.CONNECTED:
+            member.client.expire()
+
+    def disconnect(self) -> None:
+        """A connection to ZooKeeper breaks, with requests and answers under way."""
+        member = self._any()
+        if member is not None and self.zk.session_alive(member.client.session_id):
+            seconds = self.rng.choice([0.01, 0.3, self.session * 0.8, self.session * 1.5])
+            member.client.disconnect(seconds)
+            self.lasts(seconds)
+
+    def pause(self) -> None:
+        """A process stands still for a while."""
+        member = self.rng.choice(self.everyone) if self.everyone else None
+        if member is not None:
+            seconds = self.session * self.rng.choice([0.2, 0.9, 1.5, 2.5])
+            member.pause(seconds)
+            self.lasts(seconds)
+
+    def cut(self) -> None:
+        """Connections to brokers break, with requests and answers under way."""
+        member = self._any()
+        if member is not None:
+            factor = self.rng.choice([0.001, 0.05, 0.8, 1.5])
+            member.cut(self.group_session * factor)
+            self.lasts(self.group_session * factor)
+
+    def stall(self) -> None:
+        """An application works on one message for long."""
+        member = self.rng.choice(self.everyone) if self.everyone else None
+        if member is not None:
+            seconds = self.rng.choice([0.5, 3.0, self.rebalance * 1.2])
+            member.plane.stall(seconds)
+            self.lasts(seconds)
+
+    def commit(self) -> None:
+        """An application commits what it has consumed."""
+        member = self.rng.choice(self.everyone) if self.everyone else None
+        if member is not None and not member.paused:
+            member.commit()
+
+    def fault(self) -> None:
+        """A fault in a member's own code: it leaves, and its program ends."""
+        member = self._any()
+        if member is not None and len(self.live) > 1:
+            member.fail()
+
+    def operate(self) -> None:
+        """An operator begins to take the group to some mode, perhaps beside another one."""
+        if len([one for one in self.operators if one.alive]) < 2:
+            self.operator(self.rng.choice(list(Mode)), self.rng.choice([2.0, 10.0, 30.0]))
+
+    def operator(self, goal: Mode, wait: float) -> SimOperator:
+        """Start the tool. The operator stops what may not run in its goal, but not at once."""
+        number = len(self.operators)
+        self.say(f"operator {number}: to {goal.value}")
+        if goal is not Mode.ZOOKEEPER:
+            for legacy in self.legacy:
+                self.kernel.schedule(3 * self.rng.random(), legacy.close)
+        if goal is not Mode.OPEN:
+            for plain in self.plain:
+                self.kernel.schedule(3 * self.rng.random(), partial(self._stop, plain))
+        operator = SimOperator(
+            self.zk,
+            self.paths,
+            self.ids_lock,
+            lambda: list(self.cluster.partitions),
+            self.group.offsets,
+            lambda: frozenset(self.group.seats),
+            goal,
+            wait,
+            lambda text: self.say(f"operator {number}: {text}"),
+        )
+        self.operators.append(operator)
+        return operator
+
+    def _operator(self) -> SimOperator | None:
+        running = [one for one in self.operators if one.alive]
+        return self.rng.choice(running) if running else None
+
+    def kill_operator(self) -> None:
+        """The tool dies."""
+        operator = self._operator()
+        if operator is not None:
+            operator.crash()
+
+    def stall_operator(self) -> None:
+        """The tool stands still for a while."""
+        operator = self._operator()
+        if operator is not None:
+            operator.stall(self.rng.choice([0.3, 3.0, 9.0]))
+
+    def cut_operator(self) -> None:
+        """The tool's connection breaks."""
+        operator = self._operator()
+        if operator is not None:
+            operator.cut(self.rng.choice([0.01, 1.0]))
+
+    def kill_coordinator(self) -> None:
+        """The coordinator's broker dies; the other one takes over."""
+        seconds = self.rng.choice([0.5, 4.0])
+        self.cluster.stop_broker(self.brokers.home, seconds)
+        self.brokers.fail_over(seconds, self.rng.choice([0.05, 2.0]))
+        self.lasts(seconds + 2.0)
+
+    def move_coordinator(self) -> None:
+        """Another broker becomes coordinator."""
+        self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
+        self.lasts(2.1)
+
+    def add_partitions(self) -> None:
+        """A topic gets more partitions."""
+        topic = self.rng.choice(["t0", "t1"])
+        self.zk_world.set_topic(topic, min(6, self.cluster.topics[topic] + 1))
+
+    # -- the end
+
+    def finish(self) -> Mode:
+        """Have operators take the group to one mode, in peace; return which."""
+        goal = self.rng.choice([Mode.ZOOKEEPER, Mode.OPEN, Mode.OPEN, Mode.LOCKED, Mode.KAFKA])
+        for operator in self.operators:
+            if operator.alive:
+                operator.crash()
+        until = self.kernel.now + FINISH
+        last = self.operator(goal, 30.0)
+        while not last.reached and self.kernel.now < until:
+            if not last.alive:
+                last = self.operator(goal, 30.0)
+            for member in self.live:
+                if not self.auto_commit:  # else an offset in one store alone stays there
+                    member.commit()
+            self.kernel.run(until=self.kernel.now + 1.0)
+        if not last.reached:
+            why = [one.why for one in self.operators if one.why][-1:]
+            self.broken("move_resumes", f"from {self.mode.value} to {goal.value}: {why}")
+        return goal
+
+    def at_rest(self, goal: Mode) -> list[Violation]:
+        """Judge who delivers what. Call it when everyone had the time to settle."""
+        now, found = self.kernel.now, list[Violation]()
+        mode = self.zk.get(self.paths.mode)
+        if self.mode is not goal:
+            found.append(Violation("move_resumes", now, f"the mode is {self.mode.value}"))
+        for member in self.live:
+            path = self.paths.member(member.name)
+            node = self.zk.get(path)
+            if node is None or node.stat.ephemeral_owner != member.session:
+                found.append(Violation("registered_at_rest", now, f"{member.name}"))
+            elif mode is not None and decode_member(path, node.data) != mode.stat.version:
+                text = (
+                    f"{member.name} acts on {self._in(member)}, has not acknowledged {goal.value}"
+                )
+                found.append(Violation("move_resumes", now, text))
+        if self.everyone:
+            for tp in sorted(self.cluster.partitions):
+                names = [one.name for one in self.delivering(tp)]
+                if len(names) != 1:
+                    text = f"{tp}: delivered by {names}, owner {self.observer.owners.get(tp)}"
+                    found.append(Violation("no_orphan_at_rest", now, text))
+        found += [
+            Violation("commits_answered", now, f"{member.name}: {count} unanswered")
+            for member in self.everyone
+            if (count := member.unanswered(ANSWER_S))
+        ]
+        return found
+
+
+def run(seed: int, *, record: bool = False, events: int = EVENTS) -> Result[LiveWorld]:
+    """One group that moves, ``events`` troubles, then rest. A pure function of its arguments."""
+    world = LiveWorld(seed, record)
+    kernel, rng = world.kernel, world.rng
+    for topic in ("t0", "t1"):
+        world.zk_world.set_topic(topic, rng.randint(1, 4))
+    for _ in range(rng.randint(2, 3)):
+        kernel.schedule(2 * rng.random(), world.join)
+    if world.others and rng.random() < 0.5:
+        kernel.schedule(rng.random(), world.join_legacy)
+    troubled = max(TROUBLED, events * INTERVAL)
+    for _ in range(events):
+        kernel.schedule(4.0 + (troubled - 4.0) * rng.random(), world.strike)
+    kernel.run(until=troubled)
+    world.brokers.loss = world.brokers.delay = 0.0
+    world.cluster.calm_down()
+    patience = 5.0 + world.session + world.group_session + world.reread
+    kernel.run(until=max(troubled, world.quiet_from, hurry(world.everyone)) + world.session)
+    goal = world.finish()
+    kernel.run(until=kernel.now + patience + world.rebalance + SETTLE)
+    violations = world.at_rest(goal)
+    violations += deliver_all(kernel, lambda: world.everyone)
+    violations += uncommitted(kernel, lambda: world.everyone)
+    return Result(
+        "live",
+        seed,
+        events,
+        False,
+        world.observer.violations + world.group_observer.violations + violations,
+        world.counts,
+        world.observer.deliveries + world.group_observer.deliveries,
+        world.zk_world.history,
+        world,
+    )
+
+
+__all__ = ["LiveWorld", "run"]
