@@ -31,7 +31,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """What the build needs in addition to hatchling."""
-        return [] if self._wish() == "no" else ["mypy>=1.13", "setuptools>=65"]
+        return [] if self._wish() == "no" else ["mypy>=2.4", "setuptools>=65"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is put together."""

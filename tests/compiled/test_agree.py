@@ -69,6 +69,22 @@ def _found(decoder: Callable[[], object], data: bytes, start: int) -> list[objec
     return found
 
 
+def _made(module: ModuleType, data: bytes, start: int, decoders: object) -> list[object]:
+    """What the module makes of ``data`` for an application: its messages, and how it ended."""
+    found: list[object] = []
+    try:
+        for part in module.MessageDecoder(None, decoders).decode(data, "t", 3, start):
+            for message in part:
+                record = message.as_record()
+                kind = int(message.timestamp_type)
+                found.append(
+                    (*record[:6], kind, record[7], message.key, message.value, repr(message))
+                )
+    except InvalidMessageError as exc:
+        found.append(str(exc))
+    return found
+
+
 def _responses() -> list[bytes]:
     items = ITEMS[:4] + ITEMS[-8:]
     found = [build(fmt, items, base, codec) for fmt, codec in CASES for base in (0, 1 << 40)]
@@ -103,13 +119,28 @@ def test_both_decode_valid_responses_alike() -> None:
             assert records.scan(data) == PYTHON.scan(data)
 
 
+def test_both_make_the_same_messages() -> None:
+    """Of the same responses, whole and cut off, with decoders and without; as the records are."""
+    responses = _responses()
+    whole = b"".join(responses)
+    for data in (*responses, whole, *(whole[:cut] for cut in range(0, len(whole), 1997))):
+        for start in (0, 5):
+            for decoders in (None, (bytes.hex, len)):
+                made = _made(records, data, start, decoders)
+                assert made == _made(PYTHON, data, start, decoders)
+                expected = []
+                for part in _found(records.PythonDecoder, data, start):
+                    expected += [part] if isinstance(part, str) else part
+                assert [one if isinstance(one, str) else one[:8] for one in made] == expected
+
+
 def test_both_decode_mutated_responses_alike() -> None:
     """Neither crashes, and both find the same records and the same fault."""
     replay = f"ZKC_SEED={SEED} ZKC_RESPONSES={RESPONSES} make test-compiled"
     rng = random.Random(SEED)
     responses = _responses()
     damaged = 0
-    for _ in range(RESPONSES):
+    for number in range(RESPONSES):
         data = mutate(rng, responses)
         if rng.random() < 0.8:
             data = _sealed(data)
@@ -117,5 +148,8 @@ def test_both_decode_mutated_responses_alike() -> None:
         compiled = _found(records.PythonDecoder, data, start)
         assert compiled == _found(PYTHON.PythonDecoder, data, start), (replay, data)
         assert records.scan(data) == PYTHON.scan(data), (replay, data)
+        if number % 4 == 0:
+            made = _made(records, data, start, None)
+            assert made == _made(PYTHON, data, start, None), (replay, data)
         damaged += bool(compiled) and isinstance(compiled[-1], str)
     assert RESPONSES // 10 < damaged < RESPONSES - RESPONSES // 10

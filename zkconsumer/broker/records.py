@@ -1,8 +1,10 @@
-"""Record bytes to records: message sets of formats 0 and 1, record batches of format 2.
+"""Record bytes to messages: message sets of formats 0 and 1, record batches of format 2.
 
-Owns the layout of messages and nothing else; no IO and no state. ``scan`` runs on fetcher threads
-and looks at entry headers only; ``PythonDecoder`` runs on the consuming thread. Both take the
-bytes as the broker sent them, where the last entry may be cut off.
+Owns the layout of messages, and what an application gets of one; no IO and no state. ``scan`` runs
+on fetcher threads and looks at entry headers only; the decoders run on the consuming thread. Both
+take the bytes as the broker sent them, where the last entry may be cut off.
+
+The class of messages is here because it is compiled together with the loop that makes them.
 
 Only shallow checksums are checked: an inner message of a compressed set is covered by its wrapper.
 """
@@ -10,14 +12,15 @@ Only shallow checksums are checked: an inner message of a compressed set is cove
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct, error as StructError
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from zkconsumer.broker.codecs import decompress
+from zkconsumer.broker.compiling import mypyc_attr
 from zkconsumer.errors import InvalidMessageError
 
 if TYPE_CHECKING:
@@ -41,6 +44,124 @@ class TimestampType(IntEnum):
 Headers = tuple[tuple[str, bytes | None], ...]
 Record = tuple[str, int, int, bytes | None, bytes | None, int, TimestampType, Headers]
 """topic, partition, offset, key, value, timestamp (ms, -1 for none), its type, headers."""
+
+
+Decode = Callable[[bytes], Any]
+"""Turns the bytes of a key or value into an object. Not called for a key or value that is null."""
+
+
+@mypyc_attr(acyclic=True)  # compiled, Python's garbage collector does not look at it
+class MessageAndMetadata:
+    """One message and where it came from.
+
+    Keys and values are decoded when they are read, each time, and a decoder's error appears only
+    there (Scala 1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
+    """
+
+    __slots__ = (
+        "headers",
+        "offset",
+        "partition",
+        "raw_key",
+        "raw_value",
+        "timestamp",
+        "timestamp_type",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int = -1,
+        timestamp_type: TimestampType = TimestampType.NONE,
+        headers: Headers = (),
+    ) -> None:
+        self.topic = topic
+        """Name of the topic."""
+        self.partition = partition
+        """Number of the partition."""
+        self.offset = offset
+        """Offset of the message."""
+        self.raw_key = key
+        """The key's bytes."""
+        self.raw_value = value
+        """The value's bytes."""
+        self.timestamp = timestamp
+        """Milliseconds since 1970; -1 in format 0."""
+        self.timestamp_type = timestamp_type
+        """Who set it."""
+        self.headers = headers
+        """Pairs of name and value; format 2."""
+
+    @property
+    def key(self) -> Any:
+        """The decoded key; None for a null key."""
+        return self.raw_key
+
+    @property
+    def value(self) -> Any:
+        """The decoded value; None for a tombstone."""
+        return self.raw_value
+
+    def as_record(self) -> Record:
+        """Return what a decoder found."""
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.raw_key,
+            self.raw_value,
+            self.timestamp,
+            self.timestamp_type,
+            self.headers,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageAndMetadata):
+            return NotImplemented
+        return self.as_record() == other.as_record()
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MessageAndMetadata, self.as_record()
+
+    def __repr__(self) -> str:
+        return (
+            f"<message {self.topic}-{self.partition} at {self.offset}, "
+            f"key {self.raw_key!r}, value {self.raw_value!r}>"
+        )
+
+
+class DecodedMessage(MessageAndMetadata):
+    """A message of a stream with decoders of its own."""
+
+    __slots__ = ("_decoders",)
+
+    def __init__(self, record: Record, decoders: tuple[Decode, Decode]) -> None:
+        topic, partition, offset, key, value, time, kind, headers = record
+        super().__init__(topic, partition, offset, key, value, time, kind, headers)
+        self._decoders = decoders
+
+    @property
+    def key(self) -> Any:
+        """See ``MessageAndMetadata.key``."""
+        data = self.raw_key
+        return None if data is None else self._decoders[0](data)
+
+    @property
+    def value(self) -> Any:
+        """See ``MessageAndMetadata.value``."""
+        data = self.raw_value
+        return None if data is None else self._decoders[1](data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DecodedMessage, (self.as_record(), self._decoders)
 
 
 class Decoder(Protocol):
@@ -99,50 +220,89 @@ def scan(data: bytes) -> Scan:
     return Scan(next_offset, pos, False)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PythonDecoder:
-    """The decoder in pure Python."""
+    """The library's own decoder."""
 
     def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
         """See ``Decoder.decode``."""
-        pos, end = 0, len(data)
-        plain: list[Record] = []  # uncompressed messages of formats 0 and 1 since the last yield
-        failure: InvalidMessageError | None = None
-        while pos + 17 <= end:
-            _, size, magic = _ENTRY.unpack_from(data, pos)
-            stop = pos + 12 + size
-            try:
-                if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
-                    raise InvalidMessageError(f"an entry of {size} bytes has format {magic}")
-                if stop > end:
-                    break
-                if magic == 2:
+        return _decode(data, topic, partition, start, None)
+
+
+class MessageDecoder:
+    """Decodes to messages instead of records.
+
+    Args:
+        decoder: decodes to records, of which messages are made afterwards. ``None``: the library's
+            own, which makes messages at once.
+        decoders: of keys and of values; ``None`` if they are to remain bytes.
+    """
+
+    def __init__(self, decoder: Decoder | None, decoders: tuple[Decode, Decode] | None) -> None:
+        self._decoder = decoder
+        self.decoders = decoders
+
+    def decode(
+        self, data: bytes, topic: str, partition: int, start: int
+    ) -> Iterator[list[MessageAndMetadata]]:
+        """As ``Decoder.decode``."""
+        if self._decoder is None:
+            return _decode(data, topic, partition, start, self)
+        return self._messages(self._decoder.decode(data, topic, partition, start))
+
+    def _messages(self, lists: Iterator[list[Record]]) -> Iterator[list[MessageAndMetadata]]:
+        for records in lists:
+            yield [self.message(record) for record in records]
+
+    def message(self, record: Record) -> MessageAndMetadata:
+        """Return the message of a record."""
+        if self.decoders is not None:
+            return DecodedMessage(record, self.decoders)
+        topic, partition, offset, key, value, time, kind, headers = record
+        return MessageAndMetadata(topic, partition, offset, key, value, time, kind, headers)
+
+
+def _decode(
+    data: bytes, topic: str, partition: int, start: int, maker: MessageDecoder | None
+) -> Iterator[list[Any]]:
+    """See ``Decoder.decode``. Yields messages of ``maker``; records without it."""
+    pos, end = 0, len(data)
+    plain: list[Any] = []  # uncompressed messages of formats 0 and 1 since the last yield
+    failure: InvalidMessageError | None = None
+    while pos + 17 <= end:
+        _, size, magic = _ENTRY.unpack_from(data, pos)
+        stop = pos + 12 + size
+        try:
+            if not 0 <= magic <= 2 or size < _MIN_SIZE[magic]:
+                raise InvalidMessageError(f"an entry of {size} bytes has format {magic}")
+            if stop > end:
+                break
+            if magic == 2:
+                if plain:
+                    yield plain
+                    plain = []
+                yield _batch(data, pos, stop, topic, partition, start, maker)
+            else:
+                record, inner = _message(data, pos, stop, topic, partition)
+                if record is not None:
+                    if record[2] >= start:
+                        plain.append(record if maker is None else maker.message(record))
+                else:
                     if plain:
                         yield plain
                         plain = []
-                    yield _batch(data, pos, stop, topic, partition, start)
-                else:
-                    record, inner = _message(data, pos, stop, topic, partition)
-                    if record is not None:
-                        if record[2] >= start:
-                            plain.append(record)
-                    else:
-                        if plain:
-                            yield plain
-                            plain = []
-                        yield (
-                            inner
-                            if inner and inner[0][2] >= start
-                            else [item for item in inner if item[2] >= start]
-                        )
-            except InvalidMessageError as exc:
-                failure = InvalidMessageError(f"{topic}-{partition} from offset {start}: {exc}")
-                failure.__cause__ = exc
-                break
-            pos = stop
-        if plain:
-            yield plain
-        if failure is not None:
-            raise failure
+                    if not inner or inner[0][2] < start:
+                        inner = [item for item in inner if item[2] >= start]
+                    yield inner if maker is None else [maker.message(item) for item in inner]
+        except InvalidMessageError as exc:
+            failure = InvalidMessageError(f"{topic}-{partition} from offset {start}: {exc}")
+            failure.__cause__ = exc
+            break
+        pos = stop
+    if plain:
+        yield plain
+    if failure is not None:
+        raise failure
 
 
 class OpenBatch(NamedTuple):
@@ -215,8 +375,14 @@ def record_bounds(batch: OpenBatch, shift: int, out: list[int]) -> None:
 
 
 def _batch(
-    data: bytes, pos: int, stop: int, topic: str, partition: int, start: int
-) -> list[Record]:
+    data: bytes,
+    pos: int,
+    stop: int,
+    topic: str,
+    partition: int,
+    start: int,
+    maker: MessageDecoder | None,
+) -> list[Any]:
     """Decode one record batch of format 2 that lies in ``data[pos:stop]``."""
     batch = open_batch(data, pos, stop)
     if batch is None:
@@ -225,12 +391,14 @@ def _batch(
     kind = TimestampType.CREATE_TIME if fixed_time is None else TimestampType.LOG_APPEND_TIME
     try:
         records = _records(
-            data, pos, stop, count, base, first_time, fixed_time, kind, topic, partition
+            data, pos, stop, count, base, first_time, fixed_time, kind, topic, partition, maker
         )
     except (IndexError, UnicodeDecodeError) as exc:
         raise InvalidMessageError(f"damaged record in the batch at offset {base}") from exc
     if base < start:
-        records = [record for record in records if record[2] >= start]
+        if maker is None:
+            return [record for record in records if record[2] >= start]
+        return [message for message in records if message.offset >= start]
     return records
 
 
@@ -245,7 +413,8 @@ def _records(
     kind: TimestampType,
     topic: str,
     partition: int,
-) -> list[Record]:
+    maker: MessageDecoder | None,
+) -> list[Any]:
     """Decode ``count`` records that fill ``data[pos:stop]`` exactly.
 
     The hot loop of the library: variable-length numbers of one and two bytes are read in line.
@@ -254,7 +423,8 @@ def _records(
     """
     size: i64
     high: i64
-    out: list[Record] = []
+    bare = maker is not None and maker.decoders is None
+    out: list[Any] = []
     append = out.append
     for _ in range(count):
         size = data[pos]
@@ -325,18 +495,13 @@ def _records(
             pos += 1
         if pos != record_end or delta & 1:
             raise InvalidMessageError(f"a record near offset {base + len(out)} has a wrong length")
-        append(
-            (
-                topic,
-                partition,
-                base + (delta >> 1),
-                key,
-                value,
-                first_time + ((time >> 1) ^ -(time & 1)) if fixed_time is None else fixed_time,
-                kind,
-                headers,
-            )
-        )
+        offset = base + (delta >> 1)
+        time = first_time + ((time >> 1) ^ -(time & 1)) if fixed_time is None else fixed_time
+        if bare:
+            append(MessageAndMetadata(topic, partition, offset, key, value, time, kind, headers))
+        else:
+            record = (topic, partition, offset, key, value, time, kind, headers)
+            append(record if maker is None else maker.message(record))
     if pos != stop or count < 0:
         raise InvalidMessageError(f"the batch at offset {base} does not hold {count} records")
     return out

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from zkconsumer.core.common.types import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.broker.records import Record
+    from zkconsumer.broker.records import MessageAndMetadata
     from zkconsumer.runtime.chunk_queue import Chunk
 
 
 class Run:
-    """Decoded records of one partition, which ``rest`` gives out one by one.
+    """Decoded messages of one partition, which ``rest`` gives out one by one.
 
     Taking one is a single step of a list's iterator, which needs no lock: the interpreter runs one
     thread at a time, and switches between steps only. All else follows from how far it is.
     """
 
-    __slots__ = ("records", "rest")
+    __slots__ = ("messages", "rest")
 
-    def __init__(self, records: list[Record]) -> None:
-        self.records = records
-        self.rest = iter(records)
+    def __init__(self, messages: list[MessageAndMetadata]) -> None:
+        self.messages = messages
+        self.rest = iter(messages)
 
     @property
     def left(self) -> int:
@@ -38,18 +38,18 @@ class Run:
     @property
     def taken(self) -> int:
         """How many are taken. Wrong while another thread is in ``drain``."""
-        return len(self.records) - length_hint(self.rest)
+        return len(self.messages) - length_hint(self.rest)
 
     @property
     def consumed(self) -> int | None:
         """The offset after all but the last one taken; ``None`` without any such."""
         taken = self.taken
-        return self.records[taken - 2][2] + 1 if taken > 1 else None
+        return self.messages[taken - 2].offset + 1 if taken > 1 else None
 
     def drain(self) -> int:
         """Forget those that are not taken; return how many they were."""
         left = len(list(self.rest))  # one step
-        del self.records[len(self.records) - left :]
+        del self.messages[len(self.messages) - left :]
         return left
 
 
@@ -86,7 +86,7 @@ class PartitionTopicInfo:
         self.topic_partition = TopicPartition(topic, partition)
         self._consumed: int | None = start_offset
         self.run: Run | None = None
-        """Records that are taken without the lock at present. Written under the stream's lock."""
+        """Messages that are taken without the lock at present. Written under the stream's lock."""
         self.fetched_offset: int | None = start_offset
         """Offset to fetch next; ``None`` until known. Written by the partition's fetch worker."""
         self.high_watermark: int | None = None

@@ -28,7 +28,7 @@ from threading import get_ident
 from time import clock_gettime, monotonic
 from typing import Final, TypeVar
 
-from zkconsumer.broker.records import Decoder, PythonDecoder, Record
+from zkconsumer.broker.records import Decoder, MessageDecoder
 from zkconsumer.errors import (
     ConsumerTimeoutError,
     InvalidMessageError,
@@ -42,7 +42,7 @@ from zkconsumer.runtime.messages import (
     Decode,
     MessageAndMetadata,
     bytes_decoder,
-    message_maker,
+    message_decoder,
 )
 from zkconsumer.runtime.partition_info import PartitionTopicInfo, Run
 
@@ -90,8 +90,7 @@ class KafkaStream:
             lock,
             self.queue,
             gate,
-            decoder or PythonDecoder(),
-            (key_decoder, value_decoder),
+            message_decoder(decoder, key_decoder, value_decoder),
             None if timeout_ms < 0 else timeout_ms / 1000,
         )
 
@@ -242,8 +241,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         lock: threading.Lock,
         queue: ChunkQueue,
         gate: DeliveryGate,
-        decoder: Decoder,
-        decoders: tuple[Decode, Decode],
+        decoder: MessageDecoder,
         timeout: float | None,
     ) -> None:
         self._lock = lock
@@ -251,12 +249,11 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         self._changed = queue.changed
         self._gate = gate
         self._decoder = decoder
-        self._make = message_maker(*decoders)
         self._timeout = timeout
         # All below is guarded by the lock. Messages are taken from the queue's current chunk; _info
         # is its partition and outlives it while a message of it is in hand.
         self._info = PartitionTopicInfo("", 0, None)
-        self._lists: Iterator[list[Record]] = iter(())
+        self._lists: Iterator[list[MessageAndMetadata]] = iter(())
         self._messages: Iterator[MessageAndMetadata] = iter(())
         self._run = Run([])  # what _messages takes from
         self._noted = 0  # how many of the run are in _held, in _peeked or were there before
@@ -468,10 +465,12 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             chunk = self._queue.current
             if chunk is None or chunk.info is not self._info:  # prefetched before a revoke (scala)
                 self._hand_over(first)
-                return columns.of_records(first.topic, first.partition, [first])
+                return columns.of_records(first.topic, first.partition, [first.as_record()])
             self._lock.release()
             try:
-                found, failure = columns.decode(chunk.data, first[0], first[1], first[2])
+                found, failure = columns.decode(
+                    chunk.data, first.topic, first.partition, first.offset
+                )
             except Exception as exc:
                 self._failure = exc
                 raise
@@ -483,7 +482,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._taken_up += found.num_rows
             self._lists = iter(()) if failure is None else _raising(failure)
             last = found["offset"][-1].as_py()
-            self._hand_over(MessageAndMetadata(first[0], first[1], last, None, None))
+            self._hand_over(MessageAndMetadata(first.topic, first.partition, last, None, None))
             return found
         return None
 
@@ -540,26 +539,25 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         )
 
     def _decode_more(self, chunk: Chunk, wanted: int) -> None:
-        """Decode the chunk's next records, without the lock meanwhile.
+        """Decode the chunk's next messages, without the lock meanwhile.
 
-        That is one list of the decoder's, and further ones until there are ``wanted`` records.
+        That is one list of the decoder's, and further ones until there are ``wanted`` messages.
         """
         lists = self._lists
-        records: list[Record] | None = None
+        messages: list[MessageAndMetadata] | None = None
         failure: BaseException | None = None
         self._lock.release()
         try:
             self._queue.tell_space()
-            records = next(lists, None)
-            if records is not None and len(records) < wanted:
-                records = list(records)
+            messages = next(lists, None)
+            if messages is not None and len(messages) < wanted:
                 try:
                     for more in lists:
-                        records += more
-                        if len(records) >= wanted:
+                        messages += more
+                        if len(messages) >= wanted:
                             break
                 except Exception as exc:
-                    if not records:
+                    if not messages:
                         raise
                     self._lists = _raising(exc)
         except BaseException as exc:  # noqa: BLE001
@@ -571,10 +569,10 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                 raise failure
             return
         if failure is not None:
-            if not isinstance(failure, Exception):  # Ctrl-C: decode the same records next time
+            if not isinstance(failure, Exception):  # Ctrl-C: decode the same ones next time
                 self._again(chunk)
             raise failure
-        if records is None:
+        if messages is None:
             self._finish(chunk)
             if chunk.damaged:
                 raise InvalidMessageError(
@@ -582,10 +580,10 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
                     f"{chunk.next_offset - 1}"
                 )
         else:
-            self._taken_up += len(records)
-            self._run = Run(records)
+            self._taken_up += len(messages)
+            self._run = Run(messages)
             self._noted = 0
-            self._messages = self._make(self._run.rest)
+            self._messages = self._run.rest
 
     def _again(self, chunk: Chunk) -> None:
         start = chunk.info.consumed_offset
@@ -630,7 +628,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
             self._noted = taken
             if (consumed := self._run.consumed) is not None:
                 self._info.consumed_offset = consumed
-            (self._held,) = self._make([self._run.records[taken - 1]])
+            self._held = self._run.messages[taken - 1]
 
     def _let_go(self) -> None:
         """The application has done with the message in hand, if there is one."""
@@ -689,8 +687,8 @@ class _ScalaConsumerIterator(ConsumerIterator):
         pass  # the marker is found when the current chunk is used up
 
 
-def _raising(error: Exception) -> Iterator[list[Record]]:
-    """Records that end with ``error`` at once: those before it are delivered already."""
+def _raising(error: Exception) -> Iterator[list[MessageAndMetadata]]:
+    """Messages that end with ``error`` at once: those before it are delivered already."""
     raise error
     yield
 

@@ -1,0 +1,16 @@
+"""What mypyc reads about the classes that it compiles. Runs on no thread; does nothing at run time.
+
+A module of its own, as compiled code cannot have the branch that only Python takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+
+    def mypyc_attr(**_):
+        """Stand in for the function of mypy-extensions, which the library does not need."""
+        return lambda cls: cls
