@@ -126,6 +126,8 @@ TXNLOG_RUNS: Final = (
 
 _IN_GROUPS: Final = (
     "server",
+    "file",
+    "position",
     "zxid",
     "idx",
     "time",
@@ -137,6 +139,7 @@ _IN_GROUPS: Final = (
     "ephemeral",
     "error",
     "timeout",
+    "deleted",
 )
 TXNLOG_GROUPS: Final = (
     *(column for column in TXNLOG if column.name in _IN_GROUPS),

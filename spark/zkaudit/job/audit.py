@@ -15,7 +15,9 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.base import SEVERITIES, Limits, Tables
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import SEVERITIES, Limits
+from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
@@ -24,7 +26,7 @@ from zkaudit.job.output import kept, prepare, staged
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
-from zkaudit.sources import offsets
+from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import build, catalog, journals
 
@@ -48,6 +50,8 @@ class Options:
     journals: Sequence[str] = ()
     bootstrap: str | None = None
     command_config: str | None = None
+    server_logs: Sequence[str] = ()
+    """ZooKeeper's own text logs: files, directories or globs."""
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
@@ -66,15 +70,21 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = prepare(options.out)
     logs, snapshots = inputs.find(options.logs)
     journals.check(options.journals)
+    server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with errors_named(), staged(out):
         rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
 
-        def read_snapshots(_: Sequence[LogGap]) -> Snapshots:
-            if not snapshots:
+        def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
+            chosen = inputs.behind(snapshots, log_gaps)
+            if not chosen:
                 return None, ()
-            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs))
-            return read, snapshots
+            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs, chosen))
+            torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
+            if torn and len(chosen) < len(snapshots):
+                chosen = list(snapshots)
+                read = kept(out, "staging/all_snapshots", inputs.snapshots(spark, options.logs))
+            return read, chosen
 
         return audit(spark, options, rows, logs, snapshots, read_snapshots)
 
@@ -134,7 +144,9 @@ def audit(
             )
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
-    sessions = table(catalog.SESSIONS, build.sessions(events))
+    sessions = table(
+        catalog.SESSIONS, build.sessions(events, server_logs.addresses(spark, options.server_logs))
+    )
     ownership = table(catalog.OWNERSHIP, owned)
     registered = table(catalog.REGISTRATIONS, registrations)
     written = table(
@@ -168,11 +180,13 @@ def audit(
         known=known,
         log_gaps=tuple(log_gaps),
     )
-    found = findings(tables, options.limits, keep)
-    found = table(catalog.FINDINGS, within(found, last, options.start, options.end))
+    found = within(findings(tables, options.limits, keep), last, options.start, options.end)
+    found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
+    found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
         "groups": groups,
+        "directories": [str(log) for log in options.logs],
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),

@@ -87,14 +87,35 @@ def group_begins(regex: str) -> tuple[str, ...]:
     return tuple(begins) if all(text.strip("/") for text in begins) else ()
 
 
-def snapshots(spark: SparkSession, directories: Sequence[str | Path]) -> DataFrame:
+def behind(found: Sequence[Piece], log_gaps: Sequence[tuple[int, int]]) -> list[Piece]:
+    """Return the snapshots to read: the first two zxids behind each log gap and the last one inside
+    it, of every server.
+
+    The logs show what happened after the first one; the second is for the case that the first is
+    not whole. The one inside names members that were there before the logs continue.
+    """
+    borders = [*sorted(log_gaps), (2**63 - 1, 2**63 - 1)]
+    chosen: set[int] = set()
+    for (_, first), (last, _) in pairwise(borders):
+        later = sorted({piece.zxid for piece in found if first - 1 <= piece.zxid <= last})
+        chosen.update(later[:2])
+    for after, first in log_gaps:
+        chosen.update(sorted(p.zxid for p in found if after <= p.zxid < first - 1)[-1:])
+    return [piece for piece in found if piece.zxid in chosen]
+
+
+def snapshots(
+    spark: SparkSession, directories: Sequence[str | Path], files: Sequence[Piece] = ()
+) -> DataFrame:
     """Of the snapshots, as rows of ``schema.SNAPSHOT``: topics, migration markers, all
-    ephemerals of groups, and the root.
+    ephemerals of groups, and the root. ``files``: of these snapshots only.
 
     Of a file that is not whole there is no row: ZooKeeper does not use such a one either.
     """
     register(spark)
     source = spark.read.format("zookeeper_snapshot").option("corruption", "stop")
+    if files:
+        source = source.option("files", ",".join(sorted({Path(f.path).name for f in files})))
     return (
         source.option("paths", _listed(directories))
         .load()

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-EVIDENCE: Final = "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string>>"
+EVIDENCE: Final = (
+    "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
+    "file:string,position:bigint>>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ SESSIONS: Final = Table(
         _c("closed_zxid", "bigint", "its closeSession; null: still open, or in a log gap"),
         _c("closed_time", "timestamp", "when, by the leader's clock"),
         _c("closed_by", "string", "`client` or `server` (expiry: the request has no number)"),
+        _c("address", "string", "address of its client, from `--server-logs`; null: not known"),
     ),
 )
 
@@ -183,6 +187,11 @@ PARTITIONS: Final = Table(
         _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
         _c("time", "timestamp", "when, by the leader's clock"),
         _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it exists"),
+        _c(
+            "deleted_zxid",
+            "bigint",
+            "last transaction that deleted a topic of this name, also if it exists again",
+        ),
     ),
 )
 
@@ -344,8 +353,20 @@ FINDINGS: Final = Table(
             "string",
             "`proven` by the log, `inferred`, `measured` (journals), `modelled` (an upper bound)",
         ),
+        _c(
+            "effect",
+            "string",
+            "what a wrong offset did: `repeated`, `lost`, `skipped` (on purpose), `repaired` "
+            "(before a member started from it), `none` (no member has started from "
+            "it) or `unknown`; null: the finding is not about an offset",
+        ),
+        _c("messages", "bigint", "how many messages were repeated, lost or skipped; null: unknown"),
+        _c("server", "string", "server whose log holds transaction `zxid`"),
+        _c("file", "string", "that log"),
+        _c("position", "bigint", "byte where the transaction's record begins in it"),
+        _c("address", "string", "address of the session's client, from `--server-logs`"),
         _c("sentence", "string", "what happened"),
-        _c("evidence", EVIDENCE, "the rows it rests on"),
+        _c("evidence", EVIDENCE, "the rows it rests on, each with its place in the logs"),
     ),
 )
 

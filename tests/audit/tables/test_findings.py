@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit import schema
-from zkaudit.findings.base import Limits, Tables
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
 from zkaudit.findings.ownership import unowned
 from zkaudit.findings.rules import findings
