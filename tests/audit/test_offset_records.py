@@ -34,3 +34,41 @@ def test_a_deleted_offset() -> None:
     """A record without a value."""
     found = decode(KEY, None)
     assert (found["kind"], found["deleted"]) == ("offset", True)
+
+
+def group_record(version: int, *members: tuple[str, dict[str, list[int]]]) -> bytes:
+    """A generation, as Kafka's GroupMetadataValue of a version."""
+    value = struct.pack(">h", version) + text("consumer") + struct.pack(">i", 7)
+    value += text("range") + text(members[0][0])
+    value += struct.pack(">q", 1500) if version >= 2 else b""
+    value += struct.pack(">i", len(members))
+    for member, topics in members:
+        value += text(member) + (text("static") if version >= 3 else b"")
+        value += text("client") + text(f"/10.0.0.{len(member)}")
+        value += struct.pack(">i", 30_000) if version >= 1 else b""
+        value += struct.pack(">i", 10_000) + struct.pack(">i", 3) + b"abc"
+        assigned = struct.pack(">hi", 0, len(topics))
+        for topic, numbers in topics.items():
+            assigned += text(topic) + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+        assigned += struct.pack(">i", -1)
+        value += struct.pack(">i", len(assigned)) + assigned
+    return value
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_a_generation_of_each_version(version: int) -> None:
+    """Who was there, from where, who led, and who was assigned what."""
+    key = struct.pack(">h", 2) + text("g")
+    found = decode(key, group_record(version, ("a", {"t": [0, 2]}), ("bb", {"t": [1]})))
+    assert (found["kind"], found["group"], found["generation"]) == ("group", "g", 7)
+    assert (found["leader"], found["protocol"], found["members"]) == ("a", "range", ["a", "bb"])
+    assert found["hosts"] == {"a": "/10.0.0.1", "bb": "/10.0.0.2"}
+    assert found["assignment"] == {"t-0": "a", "t-2": "a", "t-1": "bb"}
+    assert found.get("commit_ms") == (1500 if version >= 2 else None)
+
+
+def test_a_broken_assignment_is_damage() -> None:
+    """It is named, and nothing of it is guessed."""
+    value = group_record(3, ("a", {"t": [0]}))
+    broken = value[:-9] + struct.pack(">i", 1 << 30) + value[-5:]
+    assert decode(struct.pack(">h", 2) + text("g"), broken)["kind"] == "damaged"

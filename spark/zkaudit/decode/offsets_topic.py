@@ -12,6 +12,8 @@ from __future__ import annotations
 from struct import Struct, error as StructError
 from typing import Any, Final
 
+from zkconsumer.core.coordinator.wire import decode_assignment
+
 _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
@@ -103,22 +105,28 @@ def _group(value: bytes | None) -> dict[str, Any]:
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
         raise ValueError(f"value version {version} of a group is not known")
-    values.text("the protocol type")
-    row: dict[str, Any] = {"generation": values.number(_INT)}
-    values.text("the protocol")
-    values.text("the leader")
+    row: dict[str, Any] = {"protocol_type": values.text("the protocol type")}
+    row["generation"] = values.number(_INT)
+    row["protocol"] = values.text("the protocol")
+    row["leader"] = values.text("the leader")
     if version >= 2:
         row["commit_ms"] = values.number(_LONG)
-    members = []
+    hosts: dict[str, str | None] = {}
+    owners: dict[str, str] = {}
     for _ in range(values.number(_INT)):
-        members.append(values.text("a member id"))
+        member = values.text("a member id")
+        if member is None:
+            raise ValueError("a member has no id")
         if version >= 3:
             values.text("a static member id")
         values.text("a client id")
-        values.text("a client host")
+        hosts[member] = values.text("a client host")
         if version >= 1:
             values.number(_INT)
         values.number(_INT)
-        for what in ("a subscription", "an assignment"):
-            values.bytes(values.number(_INT), what)
-    return row | {"members": members}
+        values.bytes(values.number(_INT), "a subscription")
+        assigned = values.bytes(values.number(_INT), "an assignment")
+        if row["protocol_type"] == "consumer":  # others have bytes of their own
+            for place in decode_assignment(assigned).partitions:
+                owners[f"{place.topic}-{place.partition}"] = member
+    return row | {"members": list(hosts), "hosts": hosts, "assignment": owners}

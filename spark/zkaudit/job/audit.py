@@ -28,7 +28,7 @@ from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import build, catalog, journals
+from zkaudit.tables import brokers, build, catalog, journals
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
 """The rows of ``inputs.snapshots``, and the files that were read for them just now."""
@@ -159,6 +159,8 @@ def audit(
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
+    every = table(catalog.GENERATIONS, brokers.generations(stored))
+    table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
     lines = journals.lines(read, registered, options.group)

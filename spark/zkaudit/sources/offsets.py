@@ -216,6 +216,9 @@ class _OffsetsReader(DataSourceReader):
         assert isinstance(partition, _Range)
         wanted = schema.arrow_schema(schema.OFFSETS)
         for rows in _records(self.bootstrap, self.config, partition):
+            for row in rows:
+                for name in ("hosts", "assignment"):  # Arrow takes maps as pairs
+                    row[name] = list(row[name].items()) if name in row else None
             yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
 

@@ -289,6 +289,41 @@ HERDS: Final = Table(
     ),
 )
 
+GENERATIONS: Final = Table(
+    "generations",
+    "one row for each record of a group in `__consumer_offsets` (classic groups on the brokers): a "
+    "generation, or the end of the group; compaction keeps the last ones only",
+    (
+        _c("group", "string", "group id"),
+        _c("log_partition", "int", "partition of `__consumer_offsets`"),
+        _c("log_offset", "bigint", "offset of the record, the order of a group's generations"),
+        _c("time", "timestamp", "when the coordinator wrote it, by its clock"),
+        _c("generation", "int", "generation; null: the group was deleted"),
+        _c("protocol", "string", "the assignor"),
+        _c("leader", "string", "member that assigned"),
+        _c("members", "array<string>", "ids of the members"),
+        _c("hosts", "map<string,string>", "id of each member to its host"),
+        _c("assignment", "map<string,string>", "`topic-partition` to the id of its member"),
+    ),
+)
+
+BROKER_OWNERSHIP: Final = Table(
+    "broker_ownership",
+    "one row for each time in which a member of a group on the brokers was assigned a partition, "
+    "through one or more generations; the times are those of `generations`",
+    (
+        _c("group", "string", "group id"),
+        _c("topic", "string", "topic"),
+        _c("partition", "bigint", "partition"),
+        _c("member", "string", "id of the member"),
+        _c("host", "string", "its host, as the coordinator saw it"),
+        _c("first_generation", "int", "first generation with this assignment"),
+        _c("last_generation", "int", "last one"),
+        _c("start_time", "timestamp", "when the first of them was written"),
+        _c("end_time", "timestamp", "when the next other generation was written; null: it lasts"),
+    ),
+)
+
 DELIVERIES: Final = Table(
     "deliveries",
     "one row for each time in which a member delivered messages of a partition, from its journal",
@@ -381,6 +416,8 @@ TABLES: Final = (
     PARTITIONS,
     MOVES,
     HERDS,
+    GENERATIONS,
+    BROKER_OWNERSHIP,
     DELIVERIES,
     VIEWS,
     UNREADABLE,
