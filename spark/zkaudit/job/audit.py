@@ -38,8 +38,9 @@ QUIET_MS = 5_000
 
 @dataclass(frozen=True)
 class Options:
-    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock;
-    the whole history is read all the same, since it says who owned what."""
+    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
+    The history before ``start`` is read all the same, since it says who owned what; logs that begin
+    an hour after ``end`` are not."""
 
     logs: Sequence[str]
     out: str
@@ -73,17 +74,21 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with errors_named(), staged(out):
-        rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
+        last = inputs.end_zxid(logs, options.end)
+        read = inputs.transactions(spark, options.logs, options.group, last)
+        rows = kept(out, "staging/rows", read)
 
         def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
-            chosen = inputs.behind(snapshots, log_gaps)
+            usable = [piece for piece in snapshots if last is None or piece.zxid <= last]
+            chosen = inputs.behind(usable, log_gaps)
             if not chosen:
                 return None, ()
             read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs, chosen))
             torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
-            if torn and len(chosen) < len(snapshots):
-                chosen = list(snapshots)
-                read = kept(out, "staging/all_snapshots", inputs.snapshots(spark, options.logs))
+            if torn and len(chosen) < len(usable):
+                chosen = usable
+                every = inputs.snapshots(spark, options.logs, usable)
+                read = kept(out, "staging/all_snapshots", every)
             return read, chosen
 
         return audit(spark, options, rows, logs, snapshots, read_snapshots)

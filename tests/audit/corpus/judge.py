@@ -1,5 +1,8 @@
 """Audits the recorded incidents and compares findings with labels: ``python -m
-tests.audit.corpus.judge``."""
+tests.audit.corpus.judge``.
+
+With ``--play`` they are recorded again first.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from zkaudit.job.audit import Options, run
 from zkaudit.job.spark import session
 
 from tests.audit.corpus.incidents import INCIDENTS, LIMITS
-from tests.audit.corpus.play import CUT, RECORDED
+from tests.audit.corpus.play import CUT, RECORDED, play
 
 VARIANTS = ("whole", "late")
 
@@ -114,6 +117,8 @@ def label_of(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    if "--play" in sys.argv[1:]:
+        play(RECORDED)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder)
+        place = Path(folder)
         sys.stdout.writelines(f"{line}\n" for line in judge(session("local[2]"), place).lines())
