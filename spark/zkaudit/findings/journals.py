@@ -135,7 +135,10 @@ def _all_kept_journals(tables: Tables) -> DataFrame:
 
 def delivery_gaps(tables: Tables) -> DataFrame:
     """Messages that no member delivered, although one delivered later ones of the partition."""
-    known = tables.deliveries.where("start_offset is not null and end_offset is not null").join(
+    # Behind a reset neither the first nor the last offset is known for sure.
+    reset = F.max(F.coalesce("reset", F.lit(False))).over(Window.partitionBy(*PARTITION))
+    known = tables.deliveries.withColumn("reset", reset).where("not reset")
+    known = known.where("start_offset is not null and end_offset is not null").join(
         _all_kept_journals(tables), list(GROUP), "left_semi"
     )
     earlier = (
@@ -170,7 +173,7 @@ def commits_past_delivery(tables: Tables) -> DataFrame:
         .groupBy(*PARTITION)
         .agg(
             F.max("end_offset").alias("reached"),
-            F.count_if(F.col("end_offset").isNull()).alias("unknown"),
+            F.count_if(F.col("end_offset").isNull() | F.col("reset")).alias("unknown"),
             F.collect_set("member").alias("members"),
         )
         .where("reached is not null and unknown = 0")

@@ -340,6 +340,12 @@ DELIVERIES: Final = Table(
         ),
         _c("start_offset", "bigint", "first offset surely delivered; null: nothing is known"),
         _c("end_offset", "bigint", "behind the last one known to be consumed; null: none"),
+        _c(
+            "reset",
+            "boolean",
+            "whether the position was reset meanwhile; the offsets are those since then, and the "
+            "first one may be lower",
+        ),
         _c("file", "string", "journal"),
         _c("line", "bigint", "its line where delivery began"),
     ),

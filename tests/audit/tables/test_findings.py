@@ -369,7 +369,6 @@ PLANTED = {
     ("double", "overlapping delivery"): "critical",
     ("nested", "overlapping delivery"): "high 2",
     ("nested", "delivery gap"): "high 2",
-    ("reset", "delivery gap"): "high",
     ("again", "delivered twice"): "low",
     ("views", "members whose views disagree"): "high",
 }
