@@ -380,7 +380,7 @@ def tool_read_by_nobody(s: Scene) -> Iterator[None]:
     write(s.tool(), s.offset(0), 50)
 
 
-@incident("zombie commit/repaired", "member without its share")
+@incident("zombie commit/repaired", "member without its share", late=("zombie commit/repaired",))
 def zombie_overwritten(s: Scene) -> Iterator[None]:
     a, b = two(s)
     yield
@@ -412,7 +412,7 @@ def zombie_of_itself(s: Scene) -> Iterator[None]:
     again.commit(0, 140)
 
 
-@incident("orphan commit", "member without its share")
+@incident("orphan commit", "member without its share", late=("orphan commit",))
 def orphan(s: Scene) -> Iterator[None]:
     a, b = two(s)
     yield
@@ -513,7 +513,12 @@ def member_deletes_owner(s: Scene) -> Iterator[None]:
     b.claim(0).commit(0, 130)
 
 
-@incident("foreign release", "one consumer id on two sessions", "one consumer id on two sessions")
+@incident(
+    "foreign release",
+    "one consumer id on two sessions",
+    "one consumer id on two sessions",
+    late=("foreign release",),
+)
 def own_old_owner_deleted(s: Scene) -> Iterator[None]:
     a = one(s)
     yield
