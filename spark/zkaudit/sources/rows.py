@@ -108,7 +108,7 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
         for first, last, time in runs.found
     ]
-    of_group = sorted(path for path in seen if _OF_GROUPS[0] in path)
+    of_group = sorted(path for path in seen if any(part in path for part in parts))
     found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
     for begin in range(0, len(found), _ROWS):
         yield _batch(settings, found[begin : begin + _ROWS])

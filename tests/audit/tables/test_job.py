@@ -384,7 +384,7 @@ def test_an_audit_that_fails_leaves_no_summary(
     out = tmp_path / "out"
     out.mkdir()
     (out / "summary.json").write_text('{"findings": []}')
-    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda _: 1 / 0)
+    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
