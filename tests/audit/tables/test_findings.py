@@ -734,7 +734,7 @@ INCIDENT = {
     ("unowned interval", 0): "medium proven",
     ("zombie commit", 2): "critical proven",
     ("zombie commit", 3): "critical proven",
-    ("rebalance storm", None): "medium inferred",
+    ("rebalance storm", None): "high inferred",
     ("lost messages", 4): "critical inferred",
     ("offset regression", 5): "high proven",
     ("tool write", 3): "info proven",
