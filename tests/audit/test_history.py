@@ -63,12 +63,22 @@ def test_a_killed_leaders_proposals_are_dropped() -> None:
 
 
 def test_what_no_majority_holds_is_unconfirmed() -> None:
-    """One log alone, of three servers, proves no commit; a server on its own proves all."""
+    """One log alone, of three servers, proves no commit."""
     alone = [(1, 1, 50), (2, 1, 9)]
     assert inside(plan(runs(a=alone), ensemble=3).unconfirmed) == set(taken(plan(runs(a=alone))))
-    assert plan(runs(a=alone)).unconfirmed == ()
     behind = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40)], c=[(1, 1, 30)]))
     assert behind.unconfirmed == ((zxid(1, 41), zxid(1, 50)),)
+
+
+def test_the_log_of_one_server_of_an_ensemble_proves_no_commit() -> None:
+    """Epochs from 1 on have a leader, so there are more servers; told that there is one, or without
+    any leader, all of it was committed."""
+    one = runs(a=[(1, 1, 50), (2, 1, 9)])
+    every = {z for run in one for z in range(run.first, run.last + 1)}
+    assert inside(plan(one).unconfirmed) == every
+    assert inside(plan(one, 1).unconfirmed) == set()
+    assert inside(plan(runs(a=[(0, 1, 50)])).unconfirmed) == set()
+    assert plan(one).dropped == ()
 
 
 def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:

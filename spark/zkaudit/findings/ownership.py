@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, Window, functions as F
 from zkaudit.findings.base import (
     GROUP,
     PARTITION,
-    Limits,
     Tables,
     finding,
     row,
@@ -23,6 +22,7 @@ from zkaudit.findings.base import (
     who,
     writers,
 )
+from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import log_gap_between, segment_of
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
@@ -36,7 +36,8 @@ def foreign_releases(tables: Tables) -> DataFrame:
     than the logs belonged to another session than one that began in them.
     """
     owned = tables.ownership.where(
-        "ended = 'foreign delete' or start_zxid is null and ended_by is not null"
+        "ended = 'foreign delete' or "
+        "start_zxid is null and session is null and ended_by is not null"
     ).withColumnsRenamed({"member": "owner", "session": "owner_session"})
     names = writers(tables).withColumnRenamed("session", "ended_by")
     began = tables.sessions.where("created_zxid is not null").select(

@@ -72,13 +72,17 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     """Decide what the logs amount to.
 
     ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
-    then what a server continued from is not dropped, in case there are more.
+    then what a server continued from is not dropped, in case there are more. The log of one server
+    one of three or more: alone it proves no commit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
         by_server[run.server].append((run.first, run.last))
     servers = {server: merged(ranges) for server, ranges in by_server.items()}
     voters = ensemble or len(servers)
+    led = any(epoch(first) for ranges in servers.values() for first, _ in ranges)
+    if ensemble is None and voters == 1 and led:
+        voters = 3
     majority = voters // 2 + 1
     too_many = voters - majority + 1
     union = merged(r for ranges in servers.values() for r in ranges)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.schema import CREATES, DELETES
@@ -32,11 +32,12 @@ class Stage:
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a number
+    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a hash
     for each partition, member and marker of each group, quicker to sort by than their names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is no offset: the columns of
-    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure."""
+    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure, listed.
+    ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame
     """The same of offsets, which are most: key, zxid, idx, time, session, act, data, segment."""
     sessions: DataFrame
@@ -133,6 +134,9 @@ def stage(
     events = logged.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", segment_of(F.col("zxid"), log_gaps)
     )
+    events = events.withColumn("listed", F.lit(False))
+    if log_gaps:
+        events = _with_listed(events, rows, names.where(~offset), log_gaps)
     if snapshots is not None:
         events = _with_snapshots(events, snapshots, log_gaps)
     events = events.join(names.where(~offset), "path")
@@ -203,11 +207,29 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
             member | (F.col("tree") == "migration")
         )
     )
-    alone = F.when(~of_partition, F.struct("tree", "name"))
-    order = Window.orderBy(
-        "chroot", "group", F.when(of_partition, F.struct("topic", "partition")), alone
-    )
-    return named.withColumn("key", F.dense_rank().over(order))
+    # Not ranked in one window, which would be a single task. Of 10 million names two have the same
+    # hash with a probability of 1 in 400,000.
+    alone = [F.when(~of_partition, F.col(name)).otherwise("") for name in ("tree", "name")]
+    place = [F.when(of_partition, F.col(name)).otherwise(none)
+             for name, none in (("topic", ""), ("partition", -1))]  # fmt: skip
+    return named.withColumn("key", F.xxhash64("chroot", "group", *alone, *place))
+
+
+def _with_listed(
+    events: DataFrame, rows: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]
+) -> DataFrame:
+    """Add the ends of ephemerals that a closeSession lists (ZooKeeper 3.6+) and whose create is not
+    in the logs: so members that registered before the logs begin are known by their end."""
+    listed = rows.where("type = 'closeSession' and deleted is not null").select(
+        F.explode("deleted").alias("path"), "zxid", F.lit(0).alias("idx"), "time", "session",
+        "cxid",
+        F.lit(None).cast("binary").alias("data"), F.lit(True).alias("ephemeral"),
+        F.lit("delete").alias("act"), segment_of(F.col("zxid"), log_gaps).alias("sure"),
+        F.lit(True).alias("listed"),
+    )  # fmt: skip
+    creates = events.where("act = 'create'").select("path", "session").distinct()
+    listed = listed.join(names.select("path"), "path", "left_semi")
+    return events.unionByName(listed.join(creates, ["path", "session"], "left_anti"))
 
 
 def _with_snapshots(
@@ -239,6 +261,7 @@ def _with_snapshots(
         F.lit(True).alias("ephemeral"),
         F.lit("create").alias("act"),
         F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen_in")).alias("sure"),
+        F.lit(False).alias("listed"),
     )
     shown = ephemerals.select("path", "zxid", "seen_in", F.lit("create").alias("act"))
     known = events.join(shown, ["path", "zxid", "act"], "left")
@@ -255,5 +278,6 @@ def _with_snapshots(
         F.lit(False).alias("ephemeral"),
         F.lit("set").alias("act"),
         segment_of(F.col("zxid"), log_gaps).alias("sure"),
+        F.lit(False).alias("listed"),
     ).join(events.select("path", "zxid").distinct(), ["path", "zxid"], "left_anti")
     return known.select(added.columns).unionByName(added).unionByName(moved.select(added.columns))

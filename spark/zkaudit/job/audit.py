@@ -15,7 +15,9 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.base import SEVERITIES, Limits, Tables
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import SEVERITIES, Limits
+from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
@@ -24,9 +26,9 @@ from zkaudit.job.output import kept, prepare, staged
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
-from zkaudit.sources import offsets
+from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import build, catalog, journals
+from zkaudit.tables import brokers, build, catalog, journals
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
 """The rows of ``inputs.snapshots``, and the files that were read for them just now."""
@@ -36,8 +38,9 @@ QUIET_MS = 5_000
 
 @dataclass(frozen=True)
 class Options:
-    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock;
-    the whole history is read all the same, since it says who owned what."""
+    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
+    The history before ``start`` is read all the same, since it says who owned what; logs that begin
+    an hour after ``end`` are not."""
 
     logs: Sequence[str]
     out: str
@@ -48,6 +51,8 @@ class Options:
     journals: Sequence[str] = ()
     bootstrap: str | None = None
     command_config: str | None = None
+    server_logs: Sequence[str] = ()
+    """ZooKeeper's own text logs: files, directories or globs."""
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
@@ -66,15 +71,25 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = prepare(options.out)
     logs, snapshots = inputs.find(options.logs)
     journals.check(options.journals)
+    server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with errors_named(), staged(out):
-        rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
+        last = inputs.end_zxid(logs, options.end)
+        read = inputs.transactions(spark, options.logs, options.group, last)
+        rows = kept(out, "staging/rows", read)
 
-        def read_snapshots(_: Sequence[LogGap]) -> Snapshots:
-            if not snapshots:
+        def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
+            usable = [piece for piece in snapshots if last is None or piece.zxid <= last]
+            chosen = inputs.behind(usable, log_gaps)
+            if not chosen:
                 return None, ()
-            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs))
-            return read, snapshots
+            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs, chosen))
+            torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
+            if torn and len(chosen) < len(usable):
+                chosen = usable
+                every = inputs.snapshots(spark, options.logs, usable)
+                read = kept(out, "staging/all_snapshots", every)
+            return read, chosen
 
         return audit(spark, options, rows, logs, snapshots, read_snapshots)
 
@@ -134,7 +149,9 @@ def audit(
             )
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
-    sessions = table(catalog.SESSIONS, build.sessions(events))
+    sessions = table(
+        catalog.SESSIONS, build.sessions(events, server_logs.addresses(spark, options.server_logs))
+    )
     ownership = table(catalog.OWNERSHIP, owned)
     registered = table(catalog.REGISTRATIONS, registrations)
     written = table(
@@ -147,6 +164,8 @@ def audit(
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
+    every = table(catalog.GENERATIONS, brokers.generations(stored))
+    table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
     lines = journals.lines(read, registered, options.group)
@@ -168,11 +187,13 @@ def audit(
         known=known,
         log_gaps=tuple(log_gaps),
     )
-    found = findings(tables, options.limits, keep)
-    found = table(catalog.FINDINGS, within(found, last, options.start, options.end))
+    found = within(findings(tables, options.limits, keep), last, options.start, options.end)
+    found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
+    found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
         "groups": groups,
+        "directories": [str(log) for log in options.logs],
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),

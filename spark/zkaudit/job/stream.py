@@ -27,6 +27,7 @@ from zkaudit.job import inputs
 from zkaudit.job.audit import Options, Snapshots, audit
 from zkaudit.job.output import prepare, staged
 from zkaudit.job.spark import check_group, errors_named
+from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
 from zkaudit.tables import journals
@@ -51,6 +52,7 @@ def stream(
     """
     out = prepare(options.out)
     journals.check(options.journals)
+    server_logs.check(options.server_logs)
     check_group(spark, options.group)
     _same_inputs(out, options)
     while True:

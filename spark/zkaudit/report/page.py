@@ -21,7 +21,7 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.base import SEVERITIES
+from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
 from zkaudit.job.spark import check_group
 from zkaudit.text import printable

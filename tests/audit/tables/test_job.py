@@ -284,13 +284,25 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
     """The group may still come, so it is no error there; but every round says so."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
-               "digests": None, "findings": [], "group": "nosuch", "groups": 0}  # fmt: skip
+               "digests": None, "findings": [], "group": "nosuch", "groups": 0,
+               "unconfirmed": []}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr()
     assert "no findings" in told.out
     assert told.err.startswith("warning: --group 'nosuch': the logs have no group with such a name")
     print_summary(summary | {"groups": 1})
     assert not capsys.readouterr().err
+
+
+def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one server's log of an ensemble nothing is sure, and the command says what to give."""
+    summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
+               "digests": None, "findings": [], "group": None, "groups": 1,
+               "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
+    print_summary(summary)
+    told = capsys.readouterr().err
+    assert "no majority of the servers' logs holds 6 transactions" in told
+    assert "give the logs of all servers (--servers 1: there is one)" in told
 
 
 @pytest.mark.parametrize(
@@ -372,7 +384,7 @@ def test_an_audit_that_fails_leaves_no_summary(
     out = tmp_path / "out"
     out.mkdir()
     (out / "summary.json").write_text('{"findings": []}')
-    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda _: 1 / 0)
+    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
