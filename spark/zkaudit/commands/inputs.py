@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zkaudit.findings.limits import Limits
+from zkaudit.text import regex_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +109,7 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
     if groups and regex is not None:
         raise click.UsageError("give either --group or --groups-regex")
     if groups:
-        return "|".join(f"\\Q{group}\\E" for group in groups)
+        return regex_of(groups)
     return regex
 
 

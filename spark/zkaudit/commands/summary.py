@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from zkaudit.findings.limits import SEVERITIES
-from zkaudit.text import printable
+from zkaudit.text import no_group, printable
 
 FAILED = 3
 """Exit status when there are findings of the severity of ``--fail-on`` or worse."""
@@ -21,8 +21,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     )
     if summary["group"] is not None and not summary["groups"]:
         click.echo(
-            f"warning: --group {printable(summary['group'])!r}: the logs have no group with such a "
-            "name yet: a pattern must match the whole name, as 'orders.*' does",
+            f"warning: {no_group(summary['group'], 'up to now the logs have')}",
             err=True,
         )
     unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])

@@ -29,6 +29,7 @@ from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.tables import brokers, build, catalog, journals
+from zkaudit.text import no_group
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
 """The rows of ``inputs.snapshots``, and the files that were read for them just now."""
@@ -143,10 +144,7 @@ def audit(
             journals.read(spark, options.journals), registrations, options.group
         )
         if stored.isEmpty() and journal_lines.isEmpty():
-            raise InputMissingError(
-                f"--group {options.group!r}: the logs have no group with such a name: a pattern "
-                "must match the whole name, as 'orders.*' does"
-            )
+            raise InputMissingError(no_group(options.group, "the logs have"))
     (out / "summary.json").write_text("{}")  # until all tables are of one audit
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
     sessions = table(

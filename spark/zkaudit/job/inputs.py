@@ -22,6 +22,7 @@ from zkaudit.schema import RUN
 from zkaudit.sources import files as sources_files
 from zkaudit.sources.files import Piece, parse_servers
 from zkaudit.sources.zookeeper import register
+from zkaudit.text import names_of
 
 AFTER_END: Final = timedelta(hours=1)
 """What a wrong offset did shows later: so much is read behind the time of the last finding."""
@@ -100,6 +101,10 @@ def group_begins(regex: str) -> tuple[str, ...]:
 
     A name that the regex spells out ends with ``/``. Empty when the regex is not so simple.
     """
+    names = names_of(regex)
+    if names is not None:  # a comma separates the texts of the source's option
+        begins = [name.partition(",")[0] + "/" * ("," not in name) for name in names]
+        return tuple(begins) if all(text.strip("/") for text in begins) else ()
     simple = not set(regex) & set("()[]\\")
     if "|" in regex and not simple:
         return ()

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from zkaudit.errors import AuditError, no_file
+from zkaudit.text import group_option
 
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
@@ -61,5 +62,5 @@ def check_group(spark: SparkSession, group: str | None) -> None:
         spark.sql("select '' rlike :group", {"group": group or ""}).collect()
     except PySparkException:
         raise AuditError(
-            f"--group {group!r} is no regex of Java: see java.util.regex.Pattern"
+            f"{group_option(group or '')}: not a regex of Java: see java.util.regex.Pattern"
         ) from None

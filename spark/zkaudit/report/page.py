@@ -24,7 +24,7 @@ from zkaudit.errors import InputMissingError
 from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
 from zkaudit.job.spark import check_group
-from zkaudit.text import printable
+from zkaudit.text import no_group, printable
 
 BUCKETS: Final = 480
 MAX_ROWS: Final = 500
@@ -73,10 +73,7 @@ def write(
         check_group(spark, group)
         summary, tables = _of_groups(summary, tables, group)
         if not _group_names(tables).take(1):
-            raise InputMissingError(
-                f"--group {group!r}: the audit in {out} has no group with such a name: "
-                "a pattern must match the whole name, as 'orders.*' does"
-            )
+            raise InputMissingError(no_group(group, f"the audit in {out} has"))
     file = Path(page) if page is not None else Path(out) / "report.html"
     file.write_text(render(data_of(summary, tables)), encoding="utf-8")
     return file
