@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,23 @@ def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> Non
     assert sorted((row.zxid, row.confirmed) for row in rows) == sorted(
         (z, z not in unsure) for z in every & {z for _, z in held}
     )
+
+
+def test_a_plan_costs_what_the_log_gaps_cost() -> None:
+    """Ten thousand log gaps of two servers: the work grows with their number, not with its
+    square."""
+
+    def seconds(count: int) -> float:
+        made = runs(
+            a=[(1, n * 10, n * 10 + 5) for n in range(1, count)],
+            b=[(1, n * 10 + 3, n * 10 + 6) for n in range(1, count)],
+        )
+        begun = time.process_time()
+        assert len(plan(made).log_gaps) == count - 1
+        return time.process_time() - begun
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert seconds(10_000) < 40 * few  # the square would be 100 times
 
 
 @pytest.mark.parametrize("ensemble", [None, 3])

@@ -70,13 +70,12 @@ def read(out: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     from zkaudit.errors import InputMissingError
+    from zkaudit.job.place import finished
     from zkaudit.show import command
 
+    summary, tables = finished(out)
     try:
-        summary = json.loads((out / "summary.json").read_text())
-        if "findings" not in summary:
-            raise InputMissingError(f"{out}: the audit did not finish: run it again")
-        rows = pq.read_table(out / "tables" / "findings").to_pylist()
+        rows = pq.read_table(tables / "findings").to_pylist()
     except (OSError, ValueError) as error:
         raise InputMissingError(f"{out}: holds no audit: {error}") from None
     rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["zxid"] or 0, row["kind"]))

@@ -6,6 +6,7 @@ numbers the segments between log gaps. Runs in the driver's thread and only buil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -54,37 +55,55 @@ class Stage:
         return len(self.log_gaps)
 
 
+def _numbers(values: Sequence[int | None]) -> Column:
+    """An array of numbers, made in one call instead of one for each number."""
+    text = ",".join("" if value is None else str(value) for value in values)
+    return F.split(F.lit(text), ",").cast("array<string>").try_cast("array<bigint>")
+
+
+def _up_to(zxid: Column, numbers: Sequence[int]) -> Column:
+    """How many of ``numbers``, which are in order, are not greater than a zxid.
+
+    Spark cannot search in an array, so a row is compared with the begin of each block and then
+    with the numbers of one block: with 200 of 10,000.
+    """
+    size = math.isqrt(len(numbers)) + 1
+    blocks = F.size(F.filter(_numbers(numbers[::size]), lambda number: number <= zxid))
+    before = F.greatest(blocks - 1, F.lit(0)) * size
+    inside = F.slice(_numbers(numbers), before + 1, size)
+    return before + F.size(F.filter(inside, lambda number: number <= zxid))
+
+
 def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Number of log gaps before a zxid."""
     if not log_gaps:
         return F.lit(0)
-    borders = F.array(*[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
-    return F.size(F.filter(borders, lambda border: border <= zxid))
+    return _up_to(zxid, [before for _, before in sorted(log_gaps)])
 
 
 def last_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Last zxid of a segment, known only where a log gap follows."""
     if not log_gaps:
         return F.lit(None).cast("bigint")
-    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
-    return F.get(ends, segment)
+    return F.get(_numbers([after for after, _ in sorted(log_gaps)]), segment)
 
 
 def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Whether transactions are missing between a zxid that is known and a later one."""
-    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
-    return F.exists(ends, lambda after: (after >= first) & (after < last))
+    if not log_gaps:
+        return F.lit(False)
+    ends = [after for after, _ in sorted(log_gaps)]
+    return (first < last) & (_up_to(last - 1, ends) > _up_to(first - 1, ends))
 
 
 def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
     """First zxid of a segment; 0 for the first segment."""
-    firsts = F.array(F.lit(0), *[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
-    return F.get(firsts, segment).cast("bigint")
+    return F.get(_numbers([0, *[before for _, before in sorted(log_gaps)]]), segment)
 
 
 def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
     """Whether every ephemeral of that time is known; ``known`` as ``inputs.known`` returns."""
-    firsts = F.array(*[F.lit(first).cast("bigint") for first in known])
+    firsts = _numbers(known)
     return F.coalesce(zxid >= F.get(firsts, segment_of(zxid, log_gaps)), F.lit(False))
 
 

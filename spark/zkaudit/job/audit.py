@@ -5,7 +5,6 @@ Runs in the driver's thread; collects nothing but log gaps and counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +21,8 @@ from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
-from zkaudit.job.output import kept, prepare, staged
+from zkaudit.job.output import kept, staged
+from zkaudit.job.place import new_tables, prepare, publish
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
@@ -65,6 +65,8 @@ class Options:
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
 
+    An earlier audit in ``OUT`` is replaced when this one is finished; one that fails leaves it.
+
     Raises InputMissingError for inputs that are not there, also for a ``group`` or a time that
     nothing in them matches; AuditError for damaged logs and for an ``OUT`` that holds something
     else.
@@ -105,13 +107,14 @@ def audit(
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``inputs.transactions``; return the summary.
 
-    ``read_snapshots`` is called if there are log gaps. What an earlier audit left in ``OUT`` is not
-    touched before it is known that there is something to audit.
+    ``read_snapshots`` is called if there are log gaps. Readers of ``OUT`` see an earlier audit
+    until this one is finished.
     """
     out = Path(options.out)
+    place = new_tables(out)
 
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        return kept(out, f"tables/{spec.name}", spec.shape(frame))
+        return kept(place, spec.name, spec.shape(frame))
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(out, f"staging/{name}", frame)
@@ -145,7 +148,6 @@ def audit(
         )
         if stored.isEmpty() and journal_lines.isEmpty():
             raise InputMissingError(no_group(options.group, "the logs have"))
-    (out / "summary.json").write_text("{}")  # until all tables are of one audit
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
     sessions = table(
         catalog.SESSIONS, build.sessions(events, server_logs.addresses(spark, options.server_logs))
@@ -198,7 +200,9 @@ def audit(
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),
     }
-    return _summary(options, out, tables, found, plan, logs, snapshots, more)
+    summary = _summary(options, tables, found, plan, logs, snapshots, more)
+    publish(out, place, summary, keep=options.growing)
+    return summary
 
 
 def _check_times(rows: DataFrame, options: Options) -> None:
@@ -234,7 +238,6 @@ def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None
 
 def _summary(
     options: Options,
-    out: Path,
     tables: Tables,
     found: DataFrame,
     plan: committed.History,
@@ -250,7 +253,7 @@ def _summary(
     assert last is not None
     # A time that Spark hands over would be one of this machine's zone.
     last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
-    summary = {
+    return {
         "logs": len(logs),
         "snapshots": len(snapshots),
         "servers": len({log.server for log in logs}),
@@ -273,5 +276,3 @@ def _summary(
             )
         ],
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    return summary

@@ -24,21 +24,28 @@ def session(master: str | None = None) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
+    own = Path(os.environ.get("SPARK_HOME", ""), "conf", "log4j2.properties")
+    quiet = (
+        "SPARK_CONF_DIR" not in os.environ and not own.is_file()
+    )  # else users say what is logged
     if master is not None:
         builder = builder.master(master)
+        if quiet:
+            file = Path(__file__).with_name("log4j2.properties").as_uri()
+            builder = builder.config(
+                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={file}"
+            )
     if master is not None and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
         builder = builder.config("spark.ui.enabled", "false")
-        if "SPARK_CONF_DIR" not in os.environ:  # the user's own settings say what is logged
-            quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-            builder = builder.config(
-                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
-            )
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
-    return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if quiet and master is None:  # spark-submit's JVM runs already
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 @contextmanager

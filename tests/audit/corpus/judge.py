@@ -10,7 +10,7 @@ import gzip
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,13 @@ def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
     return {"whole": whole, "late": late}
 
 
-def judge(spark: SparkSession, out: Path) -> Verdict:
-    """Audit both variants and compare."""
+def judge(spark: SparkSession, out: Path, variants: Iterable[str] = VARIANTS) -> Verdict:
+    """Audit the variants and compare."""
     verdict = Verdict()
-    for variant, logs in directories(out).items():
+    logs = directories(out)
+    for variant in variants:
         audit = out / variant
-        run(spark, Options([str(logs)], str(audit), limits=Limits(**LIMITS)))
+        run(spark, Options([str(logs[variant])], str(audit), limits=Limits(**LIMITS)))
         compare(verdict, variant, read(audit))
     return verdict
 

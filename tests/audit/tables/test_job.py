@@ -27,6 +27,7 @@ from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, inputs
 from zkaudit.job.inputs import find
 from zkaudit.job.output import load
+from zkaudit.job.place import finished, new_tables, prepare, publish
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
@@ -397,15 +398,21 @@ def test_groups_that_are_named_are_all_the_source_reads() -> None:
 def test_an_audit_that_fails_leaves_no_summary(
     spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables of two audits may stand side by side then: none of them are taken for whole."""
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "summary.json").write_text('{"findings": []}')
-    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda *_: 1 / 0)
+    """Readers see the audit before it, whole; where there was none, none."""
+    out = prepare(str(tmp_path / "out"))
+    monkeypatch.setattr("zkaudit.findings.rules.storms", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
         load(spark, out)
+    before = new_tables(out)
+    before.mkdir()
+    publish(out, before, {"findings": [], "mine": 1}, keep=False)
+    with pytest.raises(ZeroDivisionError):
+        job.run(spark, job.Options([str(logs)], str(out)))
+    summary, tables = finished(out)
+    assert (summary["mine"], tables) == (1, before.resolve())
+    assert json.loads((out / "summary.json").read_text()) == summary
 
 
 def test_collect_keeps_what_is_closed(
