@@ -258,7 +258,7 @@ def _joined(frame: DataFrame, history: History) -> DataFrame:
         (server, part >> _PIECE, *inside, sure)
         for server, ranges in history.take.items()
         for whole in ranges
-        for first, last, sure in _told(whole, history.unconfirmed)
+        for first, last, sure in _split(whole, history.unconfirmed)
         for part in range(first >> _PIECE << _PIECE, last + 1, 1 << _PIECE)
         for inside in _overlaps((first, last), [(part, part + (1 << _PIECE) - 1)])
     ]
@@ -272,7 +272,7 @@ def _joined(frame: DataFrame, history: History) -> DataFrame:
     return frame.join(ranges, fits).select(*frame.columns, "confirmed")
 
 
-def _told(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
+def _split(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
     """Cut a range into what is confirmed and what is not. ``unsure`` is in order."""
     at, end = whole
     for first, last in _overlaps(whole, _near(whole, unsure)):

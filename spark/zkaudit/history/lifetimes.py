@@ -150,8 +150,8 @@ def registrations(lifetimes_: DataFrame) -> DataFrame:
 def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     """Writes of offsets, each with what is known of the owner at that transaction.
 
-    ``owned``: ``owners(lives(stage, "owners"))``. Both are put in one order for each partition, and
-    each write looks back at the last lifetime that began (or, with an unknown begin, ended).
+    ``owned``: ``owners(lifetimes(stage, "owners"))``. Both are put in one order for each partition,
+    and each write looks back at the last lifetime that began (or, with an unknown begin, ended).
     """
     lifetime = F.struct(
         "session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_segment"

@@ -295,7 +295,7 @@ def _cells(
     begin: int,
     width: int,
 ) -> list[list[int]]:
-    """[row, first bucket, last bucket, member] where one member held a partition the longest."""
+    """[row, first bucket, last bucket, member] where one member owned a partition the longest."""
     bucket = F.floor((F.col("a") - begin) / width), F.floor((F.col("b") - begin) / width)
     pieces = (
         _numbered(spans, rows)
@@ -303,12 +303,12 @@ def _cells(
         .select("row", "member", "a", "b", F.explode(F.sequence(*bucket)).alias("bucket"))
     )
     low = F.col("bucket") * width + begin
-    held = F.least("b", low + width) - F.greatest("a", low)
+    owned_ms = F.least("b", low + width) - F.greatest("a", low)
     best = (
         pieces.groupBy("row", "bucket", "member")
-        .agg(F.sum(held).alias("held"))
+        .agg(F.sum(owned_ms).alias("owned_ms"))
         .groupBy("row", "bucket")
-        .agg(F.max_by("member", "held").alias("member"))
+        .agg(F.max_by("member", "owned_ms").alias("member"))
     )
     order = Window.partitionBy("row").orderBy("bucket")
     same = F.lag("member").over(order).eqNullSafe(F.col("member")) & (
