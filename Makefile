@@ -26,7 +26,7 @@ BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BY_TEST = -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels
+.PHONY: help setup system jars test test-unit test-faults test-files test-coordinator test-migrate test-migrate-all test-audit test-docker test-calls test-compiled test-sim-all soak soak-sample soak-hour soak-recovery fuzz attack mutants interop check demo demo-audit demo-herd demo-migrate live-kills bench clean test-zombies estate bench-page bench-migrate bench-tools test-kraft test-secure docs test-wheels incidents test-corpus
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -82,6 +82,12 @@ estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each foun
 
 test-audit: setup ## all tests of zkaudit
 	$(BIN)/pytest $(BY_FILE) tests/audit
+
+test-corpus: setup ## all labelled incidents, also in a log that begins late (test-audit: the whole log only)
+	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py
+
+incidents: setup ## audit the labelled incidents: precision and recall (ARGS=--play records them again on a real server)
+	$(BIN)/python -m tests.audit.corpus.judge $(ARGS)
 
 test-kraft: setup ## brokers without ZooKeeper, and the change to them (90 seconds; KRAFT_GROUPS=all: all groups read)
 	$(BIN)/pytest $(BY_FILE) tests/kraft

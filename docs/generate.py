@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from functools import partial
 from pathlib import Path
 
 import click
 from zkaudit.commands.root import cli as audit_cli
-from zkaudit.sources.options import page as sources_page
+from zkaudit.sources.reference import pages as sources_pages
 from zkaudit.tables.catalog import page as tables_page
 from zkmigrate.commands.root import cli as migrate_cli
 
@@ -390,7 +391,7 @@ PAGES = {
     "coordinator-states.md": coordinator_states_page,
     "config-coordinator.md": lambda: coordinator_markdown(NOTE),
     "audit-tables.md": tables_page,
-    "data-sources.md": sources_page,
+    **{name: partial(str, text) for name, text in sources_pages().items()},
     "errors.md": errors_page,
     "journal.md": journal_page,
     "metrics.md": metrics_page,

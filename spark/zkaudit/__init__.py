@@ -2,19 +2,86 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["audit", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats ``zookeeper_txnlog`` and ``zookeeper_snapshot`` known to a session.
+    """Make the formats ``zookeeper_txnlog``, ``zookeeper_snapshot``, ``zkaudit_journal`` and
+    ``zkaudit_offsets`` known to a session.
 
     The executors need zkaudit too, at the same version.
     """
-    from zkaudit.sources import zookeeper  # importing the package alone does not load Spark
+    # Importing the package alone does not load Spark.
+    from zkaudit.sources import journal, offsets, zookeeper
 
     zookeeper.register(spark)
+    journal.register(spark)
+    offsets.register(spark)
+
+
+def audit(
+    spark: SparkSession,
+    zookeeper_logs: str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    group: str | None = None,
+    start: datetime | str | None = None,
+    end: datetime | str | None = None,
+    journals: Sequence[str | Path] = (),
+    bootstrap: str | None = None,
+    command_config: str | None = None,
+    server_logs: Sequence[str | Path] = (),
+    servers: int | None = None,
+    verify: bool = False,
+    **limits: float,
+) -> dict[str, DataFrame]:
+    """Audit the logs of an ensemble; return the tables by name, ``findings`` among them.
+
+    It does what ``zkaudit run`` does, in a session of yours. ``zookeeper_logs`` names one directory
+    for each server. Tables are stored as Parquet in ``out``, by default a new temporary directory,
+    which you delete. ``start`` and ``end`` choose findings by time; ISO text and ``datetime``
+    without a zone are UTC. ``limits`` are the thresholds of the rules, named as the options of
+    ``zkaudit run``: ``unowned_seconds=60``.
+
+    Raises InputMissingError for inputs that are not there, also for a group or a time that nothing
+    in them matches; AuditError for damaged logs; TypeError for a limit that does not exist.
+    """
+    from zkaudit.findings.limits import Limits
+    from zkaudit.job.audit import Options, run
+    from zkaudit.job.output import load
+
+    given = [zookeeper_logs] if isinstance(zookeeper_logs, str | Path) else zookeeper_logs
+    chosen: dict[str, Any] = limits
+    place = str(out) if out is not None else tempfile.mkdtemp(prefix="zkaudit-")
+    options = Options(
+        logs=[str(directory) for directory in given],
+        out=place,
+        group=group,
+        start=_utc(start),
+        end=_utc(end),
+        limits=Limits(**chosen),
+        journals=[str(journal) for journal in journals],
+        bootstrap=bootstrap,
+        command_config=command_config,
+        server_logs=[str(log) for log in server_logs],
+        servers=servers,
+        verify=verify,
+    )
+    run(spark, options)
+    return load(spark, place)[1]
+
+
+def _utc(time: datetime | str | None) -> str | None:
+    if time is None:
+        return None
+    moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat(" ")

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 
 _EXTRAS = {"click": "cli", "rich": "cli", "pyspark": "audit", "pyarrow": "audit", "numpy": "audit"}
+_SEVERAL = ("--zookeeper-logs", "--journals", "--server-logs")
+"""Options that take several values; the values end at the next option."""
 
 
 def main() -> None:
@@ -39,7 +41,9 @@ def run(arguments: Sequence[str]) -> int:
     from zkconsumer.errors import ZkConsumerError
 
     try:
-        status = cli.main(args=list(arguments), prog_name="zkaudit", standalone_mode=False)
+        status = cli.main(
+            args=one_value_each(arguments), prog_name="zkaudit", standalone_mode=False
+        )
     except ZkConsumerError as error:
         click.echo(f"error: {printable(str(error))}", err=True)
         return error.exit_code
@@ -53,6 +57,24 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(f"error: {printable(_line(error))}", err=True)
         return 1
     return status if isinstance(status, int) else 0
+
+
+def one_value_each(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with options of directories repeated for each of their values.
+
+    So ``--zookeeper-logs zk1 zk2`` and ``--zookeeper-logs logs/*`` work.
+    """
+    expanded: list[str] = []
+    option = None
+    for argument in arguments:
+        if argument.startswith("-"):
+            option = argument if argument in _SEVERAL else None
+            expanded.append(argument)
+            continue
+        if option is not None and expanded[-1] != option:
+            expanded.append(option)
+        expanded.append(argument)
+    return expanded
 
 
 def _foreign() -> tuple[type[Exception], ...]:

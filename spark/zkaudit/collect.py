@@ -1,7 +1,9 @@
 """Keeps closed logs and snapshots before ZooKeeper's autopurge takes them. Any thread.
 
-A hard link costs nothing and shares the file's blocks; the server never writes to a log again once
-it has begun the next one, nor to a finished snapshot.
+A hard link costs nothing and shares the file's blocks, and a server does not append to a log once
+it has begun the next one, nor to a finished snapshot. It may still cut off the end of a log: a
+server truncates proposals that were never committed when it meets the new leader (ZooKeeper's
+TRUNC). They are evidence, so the newest closed log is copied.
 """
 
 from __future__ import annotations
@@ -29,23 +31,26 @@ class Kept:
 def collect(source: Path, target: Path) -> Kept:
     """Link or copy every log but the newest, and every whole snapshot, from a server's directory.
 
+    What is there already is not read again. The newest of the closed logs is always copied.
     A file that is gone by the time it is linked is passed over: the server purged it. Raises
     InputMissingError when ``source`` has no logs, AuditError when ``target`` cannot be written.
     """
     logs, snapshots = find([source])
-    wanted = [Path(log.path) for log in logs[:-1]]
-    wanted += [Path(found.path) for found in snapshots if _whole(found.path)]
     done = Kept()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for path in wanted:
-            _keep(path, target / path.name, done)
+        for piece in (*logs[:-1], *snapshots):
+            path = Path(piece.path)
+            if (target / path.name).exists():
+                done.known += 1
+            elif piece in logs or _whole(path):
+                _keep(path, target / path.name, done, piece in logs[-2:])
     except OSError as error:
         raise AuditError(f"{target}: cannot be written: {error}") from error
     return done
 
 
-def _whole(path: str) -> bool:
+def _whole(path: Path) -> bool:
     try:
         open_snapshot(path)
     except (LogFormatError, OSError):
@@ -53,21 +58,22 @@ def _whole(path: str) -> bool:
     return True
 
 
-def _keep(path: Path, to: Path, done: Kept) -> None:
-    if to.exists():
-        done.known += 1
-        return
+def _keep(path: Path, to: Path, done: Kept, copy: bool) -> None:
     try:
-        os.link(path, to)
-        done.linked += 1
-        return
+        if not copy:
+            os.link(path, to)
+            done.linked += 1
+            return
     except FileNotFoundError:
         return
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
     part = to.with_name(f".{to.name}.part")
-    shutil.copyfile(path, part)
+    try:
+        shutil.copyfile(path, part)
+    except FileNotFoundError:
+        return
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(to)

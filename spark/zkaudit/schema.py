@@ -126,6 +126,8 @@ TXNLOG_RUNS: Final = (
 
 _IN_GROUPS: Final = (
     "server",
+    "file",
+    "position",
     "zxid",
     "idx",
     "time",
@@ -137,6 +139,7 @@ _IN_GROUPS: Final = (
     "ephemeral",
     "error",
     "timeout",
+    "deleted",
 )
 TXNLOG_GROUPS: Final = (
     *(column for column in TXNLOG if column.name in _IN_GROUPS),
@@ -197,6 +200,11 @@ OFFSETS: Final = (
     _c("expire_ms", Kind.LONG, "when it expires (Kafka 0.8.2 to 2.0), ms since 1970"),
     _c("generation", Kind.INT, "group: generation"),
     _c("members", Kind.STRINGS, "group: ids of its members"),
+    _c("protocol_type", Kind.STRING, "group: `consumer`, or what its members said"),
+    _c("protocol", Kind.STRING, "group: the assignor that all members have in common"),
+    _c("leader", Kind.STRING, "group: the member that assigned"),
+    _c("hosts", Kind.TEXTS, "group: id of each member to its host, as the coordinator saw it"),
+    _c("assignment", Kind.TEXTS, "consumer group: `topic-partition` to the id of its member"),
 )
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 

@@ -1,8 +1,41 @@
-"""Makes foreign text fit for a terminal and for the report. Pure."""
+"""Foreign text for a terminal and the report, and names of groups as a regex and back. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
     """Return text with every character escaped that is invisible or turns text around."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def regex_of(names: Sequence[str]) -> str:
+    """Return the regex of Java that matches these names of groups and no others."""
+    return "|".join("\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E" for name in names)
+
+
+def names_of(regex: str) -> list[str] | None:
+    """Return the names that ``regex_of`` made a regex of; ``None`` for any other regex."""
+    if not (regex.startswith("\\Q") and regex.endswith("\\E")):
+        return None
+    names = [part.replace("\\E\\\\E\\Q", "\\E") for part in regex[2:-2].split("\\E|\\Q")]
+    return names if regex_of(names) == regex else None
+
+
+def group_option(regex: str) -> str:
+    """Return the option that chose groups by this regex, as it is given on the command line."""
+    names = names_of(regex)
+    if names is None:
+        return f"--groups-regex {printable(regex)!r}"
+    return " ".join(f"--group {printable(name)!r}" for name in names)
+
+
+def no_group(regex: str, where: str) -> str:
+    """Return the message that no group matches; ``where``: what was searched, and its verb."""
+    text = f"{group_option(regex)}: {where} no group with such a name"
+    return (
+        text
+        if names_of(regex) is not None
+        else (f"{text}: a pattern must match the whole name, as 'orders.*' does")
+    )

@@ -145,6 +145,7 @@ def test_a_cluster_gives_what_local_mode_gives(
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert f"report: {out / 'report.html'}" in ran.stdout
+    assert len(ran.stderr.splitlines()) < 500, "thousands of lines of INFO"
     assert all(list(home.glob("app-*/*")) for home in cluster.homes), "an idle worker"
 
     here = job.run(spark, job.Options([str(logs)], str(tmp_path / "local")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,22 @@ def test_a_killed_leaders_proposals_are_dropped() -> None:
 
 
 def test_what_no_majority_holds_is_unconfirmed() -> None:
-    """One log alone, of three servers, proves no commit; a server on its own proves all."""
+    """One log alone, of three servers, proves no commit."""
     alone = [(1, 1, 50), (2, 1, 9)]
     assert inside(plan(runs(a=alone), ensemble=3).unconfirmed) == set(taken(plan(runs(a=alone))))
-    assert plan(runs(a=alone)).unconfirmed == ()
     behind = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40)], c=[(1, 1, 30)]))
     assert behind.unconfirmed == ((zxid(1, 41), zxid(1, 50)),)
+
+
+def test_the_log_of_one_server_of_an_ensemble_proves_no_commit() -> None:
+    """Epochs from 1 on have a leader, so there are more servers; told that there is one, or without
+    any leader, all of it was committed."""
+    one = runs(a=[(1, 1, 50), (2, 1, 9)])
+    every = {z for run in one for z in range(run.first, run.last + 1)}
+    assert inside(plan(one).unconfirmed) == every
+    assert inside(plan(one, 1).unconfirmed) == set()
+    assert inside(plan(runs(a=[(0, 1, 50)])).unconfirmed) == set()
+    assert plan(one).dropped == ()
 
 
 def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
@@ -213,6 +224,23 @@ def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> Non
     assert sorted((row.zxid, row.confirmed) for row in rows) == sorted(
         (z, z not in unsure) for z in every & {z for _, z in held}
     )
+
+
+def test_a_plan_costs_what_the_log_gaps_cost() -> None:
+    """Ten thousand log gaps of two servers: the work grows with their number, not with its
+    square."""
+
+    def seconds(count: int) -> float:
+        made = runs(
+            a=[(1, n * 10, n * 10 + 5) for n in range(1, count)],
+            b=[(1, n * 10 + 3, n * 10 + 6) for n in range(1, count)],
+        )
+        begun = time.process_time()
+        assert len(plan(made).log_gaps) == count - 2
+        return time.process_time() - begun
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert seconds(10_000) < 40 * few  # the square would be 100 times
 
 
 @pytest.mark.parametrize("ensemble", [None, 3])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from zkaudit.report.page import render
+from zkaudit.report.verdict import Count, verdict
+
+LOGS: dict[str, Any] = {"log_gaps": [], "unconfirmed": []}
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "&lt;", "]]>"])
@@ -12,3 +17,45 @@ def test_no_text_ends_the_script_that_holds_it(text: str) -> None:
     page, plain = render({"groups": [text]}), render({"groups": ["g"]})
     for mark in ("<", ">", "&"):
         assert page.count(mark) == plain.count(mark)
+
+
+def test_the_verdict_names_what_was_lost_before_all_else() -> None:
+    """Lost and repeated messages with their numbers, then what is critical or high by kind; the
+    rest is a number. Each sentence leads to its findings."""
+    counts = [
+        Count("critical", "zombie commit", "none", 6, 2, 0, 6, True),
+        Count("critical", "lost messages", "lost", 1, 1, 615, 0, True),
+        Count("high", "offset regression", "repeated", 2, 1, 6623, 0, True),
+        Count("medium", "zombie commit", "repeated", 1, 1, 0, 1, False),
+        Count("high", "rebalance storm", None, 1, 1, 0, 1, False),
+        Count("medium", "claim contention", None, 3, 1, 0, 3, False),
+    ]
+    lines = verdict(counts, LOGS)
+    assert [(line["severity"], line["text"]) for line in lines] == [
+        ("critical", "Messages were lost: 615 messages in 1 finding of 1 group."),
+        ("critical", "Members committed offsets of partitions that others owned: "
+                     "6 findings of 2 groups."),
+        ("high", "Messages were delivered again: 6,623 messages and an unknown number more in "
+                 "3 findings of at least 1 group. Not all of this is proven."),
+        ("high", "Groups rebalanced again and again: 1 finding of 1 group. "
+                 "Not all of this is proven."),
+        (None, "3 other findings of less severity."),
+    ]  # fmt: skip
+    assert [(line["kind"], line["effect"]) for line in lines[:2]] == [
+        (None, "lost"),
+        ("zombie commit", None),
+    ]
+
+
+def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> None:
+    """No findings is a sentence too, and log gaps and transactions without a majority limit it."""
+    assert [line["text"] for line in verdict([], LOGS)] == [
+        "No rule found anything wrong in these logs."
+    ]
+    gaps = verdict([], {"log_gaps": [[0, 9]], "unconfirmed": [[1, 2]]})
+    assert "have 1 gap: what happened there is unknown" in gaps[1]["text"]
+    assert "Give the logs of all servers." in gaps[2]["text"]
+    minor = [Count("info", "tool write", "skipped", 1, 1, 0, 1, True)]
+    assert verdict(minor, LOGS)[0]["text"] == (
+        "Messages were skipped on purpose: an unknown number in 1 finding of 1 group."
+    )

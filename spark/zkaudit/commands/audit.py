@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from zkaudit.commands.inputs import audit_options, spark_session
-from zkaudit.commands.summary import SEVERITIES, print_summary, status_of
+from zkaudit.commands.summary import print_summary, status_of
+from zkaudit.findings.limits import SEVERITIES
 
 if TYPE_CHECKING:
     from zkaudit.job.audit import Options

@@ -14,7 +14,8 @@ def collect_command(source: str, target: str) -> None:
     """Keep a server's closed logs and its snapshots before it deletes them.
 
     SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET where both are on
-    one file system, else copied. The log that is being written is left for the next time. Run it
+    one file system, else copied. The newest closed log is always copied: a server may cut off its
+    end when the leader changes. The log that is being written is left for the next time. Run it
     more often than autopurge does.
     """
     from zkaudit.collect import collect

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from zkaudit.findings.limits import Limits
+from zkaudit.text import regex_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +28,8 @@ _OPTIONS = (
         metavar="DIR",
         multiple=True,
         required=True,
-        help="dataLogDir (and dataDir, for snapshots) of a server; give all servers' directories.",
+        help="dataLogDir (and dataDir, for snapshots) of each server, one directory for each "
+        "server: --zookeeper-logs zk1 zk2 zk3. Give all servers' directories.",
     ),
     click.option(
         "--servers",
@@ -54,11 +59,21 @@ _OPTIONS = (
     click.option("--group", "groups", metavar="GROUP", multiple=True, help=GROUP),
     click.option("--groups-regex", metavar="REGEX", help=REGEX),
     click.option(
-        "--unowned-seconds",
-        type=float,
-        default=30.0,
-        show_default=True,
-        help="Report a partition that has had no owner for this many seconds.",
+        "--server-logs",
+        metavar="PATH",
+        multiple=True,
+        help="ZooKeeper's own text logs or audit logs (a file, directory or glob): they name the "
+        "address of each session's client.",
+    ),
+    *(
+        click.option(
+            "--" + limit.name.replace("_", "-"),
+            type=click.IntRange(min=1) if isinstance(limit.default, int) else click.FloatRange(0),
+            default=limit.default,
+            show_default=True,
+            help=limit.metadata["help"],
+        )
+        for limit in fields(Limits)
     ),
     click.option(
         "--master",
@@ -74,15 +89,13 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ``master``."""
 
     @wraps(command)
-    def with_options(
-        unowned_seconds: float, groups: tuple[str, ...], groups_regex: str | None, **given: Any
-    ) -> Any:
-        from zkaudit.findings.base import Limits
+    def with_options(groups: tuple[str, ...], groups_regex: str | None, **given: Any) -> Any:
         from zkaudit.job.audit import Options
 
         given["group"] = group_regex(groups, groups_regex)
-        names = ("logs", "servers", "journals", "bootstrap", "command_config", "out", "group")
-        limits = Limits(unowned_seconds=unowned_seconds)
+        names = ("logs", "servers", "journals", "bootstrap", "command_config", "server_logs",
+                 "out", "group")  # fmt: skip
+        limits = Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)})
         options = Options(**{name: given.pop(name) for name in names}, limits=limits)
         return command(options=options, **given)
 
@@ -96,7 +109,7 @@ def group_regex(groups: tuple[str, ...], regex: str | None) -> str | None:
     if groups and regex is not None:
         raise click.UsageError("give either --group or --groups-regex")
     if groups:
-        return "|".join(f"\\Q{group}\\E" for group in groups)
+        return regex_of(groups)
     return regex
 
 
@@ -108,11 +121,13 @@ def spark_session(master: str, options: Options | None = None) -> Iterator[Spark
     """
     from zkaudit.job.inputs import find
     from zkaudit.job.spark import session
+    from zkaudit.sources import server_logs
     from zkaudit.tables.journals import check
 
     if options is not None:
         find(options.logs)
         check(options.journals)
+        server_logs.check(options.server_logs)
     spark = session(None if master == "submit" else master)
     try:
         yield spark

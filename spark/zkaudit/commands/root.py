@@ -7,7 +7,9 @@ import click
 from zkaudit.commands.audit import run_command
 from zkaudit.commands.collect import collect_command
 from zkaudit.commands.demo import demo_command
+from zkaudit.commands.findings import findings_command
 from zkaudit.commands.report import report_command
+from zkaudit.commands.show import show_command
 from zkaudit.commands.stream import stream_command
 
 
@@ -17,5 +19,13 @@ def cli() -> None:
     """Show who owned what in ZooKeeper-based consumer groups, from ZooKeeper's own logs."""
 
 
-for _command in (run_command, stream_command, report_command, collect_command, demo_command):
+for _command in (
+    run_command,
+    stream_command,
+    findings_command,
+    show_command,
+    report_command,
+    collect_command,
+    demo_command,
+):
     cli.add_command(_command)

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from zkaudit.text import printable
+from zkaudit.findings.limits import SEVERITIES
+from zkaudit.text import no_group, printable
 
-SEVERITIES = ("critical", "high", "medium", "low", "info")
 FAILED = 3
 """Exit status when there are findings of the severity of ``--fail-on`` or worse."""
 
@@ -21,8 +21,14 @@ def print_summary(summary: dict[str, Any]) -> None:
     )
     if summary["group"] is not None and not summary["groups"]:
         click.echo(
-            f"warning: --group {printable(summary['group'])!r}: the logs have no group with such a "
-            "name yet: a pattern must match the whole name, as 'orders.*' does",
+            f"warning: {no_group(summary['group'], 'up to now the logs have')}",
+            err=True,
+        )
+    unsure = sum(last - first + 1 for first, last in summary["unconfirmed"])
+    if unsure:
+        click.echo(
+            f"warning: no majority of the servers' logs holds {unsure:,} transactions, so they may "
+            "never have been committed: give the logs of all servers (--servers 1: there is one)",
             err=True,
         )
     if summary["torn_snapshots"]:

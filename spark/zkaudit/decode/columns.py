@@ -379,7 +379,7 @@ def _operations(
         end = at + 8 + size
         fits = (size >= 0) & (end <= ends[record])
         bad[record[~fits]] = True
-        # Errors too: the operations beside one were undone, which the slow way tells.
+        # Errors too: the operations beside one were undone, which the slow way shows.
         odd = (code == MULTI) | (code == CLOSE_SESSION) | (code == CREATE_SESSION) | (code == ERROR)
         bad[record[odd]] = True
         steps = np.full(len(record), step, np.int64)

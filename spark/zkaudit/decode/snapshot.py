@@ -64,7 +64,7 @@ class Snapshot:
 
     @property
     def complete_zxid(self) -> int | None:
-        """All transactions up to here are in the snapshot for certain; ``None``: not told."""
+        """All transactions up to here are in the snapshot for certain; ``None``: unknown."""
         known = [z for z in (self.digest_zxid, self.last_processed_zxid) if z is not None]
         return max(known, default=None)
 

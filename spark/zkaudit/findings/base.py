@@ -1,4 +1,4 @@
-"""What all rules share: limits, the tables they look at, and how a finding is put together.
+"""What all rules share: the tables they look at, and how a finding is put together.
 
 Runs in the driver's thread and only builds DataFrames.
 """
@@ -12,28 +12,8 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 from zkaudit.history.staging import LogGap, known_at
 from zkaudit.tables.build import steps
 
-SEVERITIES = ("critical", "high", "medium", "low", "info")
 GROUP = ("chroot", "group")
 PARTITION = (*GROUP, "topic", "partition")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """From when on something is a finding. Times by the leader's clock."""
-
-    unowned_seconds: float = 30.0
-    """A partition without an owner while members are registered."""
-    storm_rebalances: int = 10
-    """Rebalances of one group within ``storm_seconds``."""
-    storm_seconds: float = 600.0
-    contention: int = 20
-    """Refused claims in one rebalance."""
-    view_seconds: float = 30.0
-    """Two members hold different views of the group."""
-    skew_seconds: float = 1.0
-    """Clocks of members' machines may differ by this much: a shorter overlap does not count."""
-    herd_members: int = 50
-    """Members notified of one change."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +66,9 @@ def row(
         (F.col(idx) if idx else F.lit(None)).cast("int").alias("idx"),
         (F.col(session) if session else F.lit(None)).cast("bigint").alias("session"),
         (F.lit(what) if isinstance(what, str) else what).cast("string").alias("what"),
+        F.lit(None).cast("string").alias("server"),
+        F.lit(None).cast("string").alias("file"),
+        F.lit(None).cast("bigint").alias("position"),
     )
 
 
@@ -143,15 +126,20 @@ def alive(tables: Tables, rows: DataFrame, zxid: str) -> DataFrame:
     return both.where("point").drop("at", "point", "step")
 
 
+def host_of(member_name: str = "member") -> Column:
+    """The host in a generated consumer id (``group_host-milliseconds-8 digits``), else empty."""
+    return F.expr(
+        f"regexp_extract(substring({member_name}, length(`group`) + 2), "
+        r"r'(?s)\A(.+)-[0-9]{13}-[0-9a-f]{1,8}\z', 1)"
+    )
+
+
 def who(session_name: str = "session", member_name: str = "member") -> Column:
     """``Member M (host H, session 0x1)``; null where there is no member.
 
     The host is that of a generated consumer id: ``group_host-milliseconds-8 digits``.
     """
-    named = F.expr(
-        f"regexp_extract(substring({member_name}, length(`group`) + 2), "
-        r"r'(?s)\A(.+)-[0-9]{13}-[0-9a-f]{1,8}\z', 1)"
-    )
+    named = host_of(member_name)
     host = F.when(named != "", F.concat(F.lit("host "), named, F.lit(", "))).otherwise("")
     return F.concat(
         F.lit("Member "), F.col(member_name), F.lit(" ("), host, F.lit("session "),

@@ -10,7 +10,8 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
-from zkaudit.findings.base import GROUP, PARTITION, Limits, Tables, finding, row, text, tp
+from zkaudit.findings.base import GROUP, PARTITION, Tables, finding, row, text, tp
+from zkaudit.findings.limits import Limits
 
 SHOWN = 5
 """Names of members in a sentence."""
@@ -119,6 +120,93 @@ def double_deliveries(tables: Tables, limits: Limits) -> list[DataFrame]:
             F.col("member"), ", one after the other.",
         ),
     ]  # fmt: skip
+
+
+def _all_kept_journals(tables: Tables) -> DataFrame:
+    """Groups all of whose members kept journals, each read to its end."""
+    told = tables.deliveries.groupBy(*GROUP, "member").agg(
+        F.max((F.col("ended") == "open").cast("int")).alias("open")
+    )
+    registered = tables.registrations.where("member is not null").select(*GROUP, "member")
+    every = told.join(registered.distinct(), [*GROUP, "member"], "full")
+    whole = every.groupBy(*GROUP).agg(F.max(F.coalesce("open", F.lit(1))).alias("open"))
+    return whole.where("open = 0").select(*GROUP)
+
+
+def delivery_gaps(tables: Tables) -> DataFrame:
+    """Messages that no member delivered, although one delivered later ones of the partition."""
+    # Behind a reset neither the first nor the last offset is known for sure.
+    reset = F.max(F.coalesce("reset", F.lit(False))).over(Window.partitionBy(*PARTITION))
+    known = tables.deliveries.withColumn("reset", reset).where("not reset")
+    known = known.where("start_offset is not null and end_offset is not null").join(
+        _all_kept_journals(tables), list(GROUP), "left_semi"
+    )
+    earlier = (
+        Window.partitionBy(*PARTITION)
+        .orderBy("start_time", "end_time", "member")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    here = F.struct("end_offset", "member", "session", "file", "line")
+    gaps = known.withColumn("other", F.max(here).over(earlier))
+    gaps = gaps.where(F.col("start_offset") > F.col("other.end_offset")).withColumns(
+        {
+            "messages": F.col("start_offset") - F.col("other.end_offset"),
+            "effect": F.lit("lost"),
+            "time": F.col("start_time"),
+            "end_time": F.lit(None).cast("timestamp"),
+            "evidence": _two(),
+        }
+    )
+    return finding(
+        gaps, "high", "delivery gap", "measured",
+        "Of ", tp(), " of group ", F.col("group"), " no member delivered ", text("messages"),
+        " messages (offsets ", text("other.end_offset"), " to ", text(F.col("start_offset") - 1),
+        "): ", F.col("other.member"), " had delivered up to there, and ", F.col("member"),
+        " began behind them.",
+    )  # fmt: skip
+
+
+def commits_past_delivery(tables: Tables) -> DataFrame:
+    """Members that committed more than any member ever delivered: one finding for each."""
+    reached = (
+        tables.deliveries.join(_all_kept_journals(tables), list(GROUP), "left_semi")
+        .groupBy(*PARTITION)
+        .agg(
+            F.max("end_offset").alias("reached"),
+            F.count_if(F.col("end_offset").isNull() | F.col("reset")).alias("unknown"),
+            F.collect_set("member").alias("members"),
+        )
+        .where("reached is not null and unknown = 0")
+    )
+    past = (
+        tables.commits.where("kind = 'commit' and owner_session = session")
+        .join(reached, list(PARTITION))
+        .where(F.col("offset") > F.col("reached"))
+        .where(F.array_contains("members", F.col("owner_member")))
+        .groupBy(*PARTITION, F.col("owner_member").alias("member"), "reached")
+        .agg(
+            F.min("zxid").alias("zxid"),
+            F.min_by("idx", "zxid").alias("idx"),
+            F.min_by("time", "zxid").alias("time"),
+            F.min_by("session", "zxid").alias("session"),
+            F.max("offset").alias("offset"),
+        )
+    )
+    past = past.withColumns(
+        {
+            "messages": F.col("offset") - F.col("reached"),
+            "effect": F.lit("lost"),
+            "evidence": F.array(
+                row("commits", "zxid", "idx", "session", F.concat(F.lit("up to "), text("offset")))
+            ),
+        }
+    )
+    return finding(
+        past, "high", "commit past delivery", "measured",
+        "Member ", F.col("member"), " committed ", text("offset"), " for ", tp(), " of group ",
+        F.col("group"), ", although the members' journals show deliveries up to ", text("reached"),
+        " only: ", text("messages"), " messages were committed and not delivered.",
+    )  # fmt: skip
 
 
 def _pair() -> Column:

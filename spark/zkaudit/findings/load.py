@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Window, functions as F
 
-from zkaudit.findings.base import GROUP, Limits, Tables, finding, row, text
+from zkaudit.findings.base import GROUP, Tables, finding, row, text
+from zkaudit.findings.limits import Limits
+from zkaudit.findings.members import source_of
 
 
 def storms(tables: Tables, limits: Limits) -> DataFrame:
@@ -45,8 +47,23 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
             F.max("end_time").alias("end_time"),
             F.max("recent").alias("most"),
             F.sum(F.col("joins") + F.col("leaves")).alias("changes"),
+            F.sum("claims").alias("claims"),
+            F.sum("ends").alias("ends"),
+            F.sum("times").alias("times"),
+            F.sum(F.unix_millis("end_time") - F.col("ms")).alias("busy"),
+            (F.max(F.unix_millis("end_time")) - F.min("ms")).alias("lasted"),
         )
     )
+    minutes = F.greatest(F.col("lasted") / 60_000, F.lit(1.0))
+    each = each.withColumns(
+        {
+            "rate": F.col("times") / minutes,
+            "share": F.least(F.lit(1.0), F.col("busy") / F.greatest("lasted", F.lit(1))) * 100,
+            **{f"{name}_a_minute": F.format_number(F.col(name) / minutes, 1)
+               for name in ("claims", "ends", "changes")},
+        }
+    )  # fmt: skip
+    each = each.join(_culprits(tables, each), [*GROUP, "storm"], "left")
     each = each.withColumn(
         "evidence",
         F.array(
@@ -55,11 +72,36 @@ def storms(tables: Tables, limits: Limits) -> DataFrame:
         ),
     )
     return finding(
-        each, "medium", "rebalance storm", "inferred",
+        each.drop("member"),
+        F.when(F.col("rate") >= limits.storm_per_minute, "high").otherwise("medium"),
+        "rebalance storm", "inferred",
         "Group ", F.col("group"), " rebalanced ", text("most"),
         f" times within {limits.storm_seconds:g} s; ", text("changes"),
-        " members joined or left meanwhile.",
+        " members joined or left meanwhile. A minute saw ", F.col("claims_a_minute"), " claims, ",
+        F.col("ends_a_minute"), " ends of ownership and ", F.col("changes_a_minute"),
+        " joins and leaves; ", F.format_number("share", 0), " % of the time was rebalancing.",
+        F.coalesce(F.concat(F.lit(" "), text("by_source"), F.lit(" of the joins and leaves were "
+                   "those of "), F.col("source"), F.lit(".")), F.lit("")),
     )  # fmt: skip
+
+
+def _culprits(tables: Tables, each: DataFrame) -> DataFrame:
+    """``source``: the host or member with more than half of a storm's joins and leaves, and
+    ``by_source``, how many. None where only one came and went: then it is the group itself."""
+    changes = tables.membership.select(
+        *GROUP, F.col("zxid").alias("at"), source_of().alias("source")
+    )
+    during = F.col("at").between(F.col("zxid"), F.col("end_zxid"))
+    inside = (
+        each.select(*GROUP, "storm", "zxid", "end_zxid").join(changes, list(GROUP)).where(during)
+    )
+    counted = inside.groupBy(*GROUP, "storm", "source").agg(F.count(F.lit(1)).alias("by_source"))
+    most = counted.groupBy(*GROUP, "storm").agg(
+        F.max_by(F.struct("source", "by_source"), F.struct("by_source", "source")).alias("most"),
+        F.sum("by_source").alias("all"),
+    )
+    most = most.where(F.col("most.by_source") > F.col("all") / 2).where("all > 2")
+    return most.select(*GROUP, "storm", "most.*")
 
 
 def contention(tables: Tables, limits: Limits) -> DataFrame:

@@ -26,6 +26,7 @@ from zkaudit.findings.base import (
     who,
     writers,
 )
+from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import known_at, segment_of
 
 KEY = (*PARTITION, "segment")
@@ -37,8 +38,12 @@ def offsets(tables: Tables, keep: Callable[[str, DataFrame], DataFrame]) -> list
     """Findings about single offsets, in either store."""
     rows = keep("offset_histories", _history(tables))
     history, claims = rows.where("not claimed and kind != 'claim'"), _claims(rows)
-    return [_others(tables, history, claims), _owners(history), _unknown(history, claims),
-            _in_kafka(tables)]  # fmt: skip
+    return [
+        _others(tables, history, claims),
+        _owners(tables, history),
+        _unknown(tables, history, claims),
+        _in_kafka(tables),
+    ]
 
 
 def _suspicious(tables: Tables, strangers: DataFrame) -> DataFrame:
@@ -129,6 +134,9 @@ def _history(tables: Tables) -> DataFrame:
                 every.rowsBetween(Window.unboundedPreceding, Window.currentRow)
             ),
             "stored": F.last("offset", ignorenulls=True).over(earlier),
+            "stored_at": F.last(
+                F.when(F.col("offset").isNotNull(), F.col("zxid")), ignorenulls=True
+            ).over(earlier),
             "setter": F.last(F.when(changed, F.col("role")), ignorenulls=True).over(earlier),
             "delivered": F.max(F.when(wrote & (F.col("role") != "tool"), F.col("offset"))).over(
                 earlier
@@ -138,8 +146,9 @@ def _history(tables: Tables) -> DataFrame:
 
     def position(offset: str, start: bool) -> Column:
         setter = F.when(F.lit(start), F.col("setter"))
+        at = F.col("stored_at") if start else F.col("zxid")
         return F.struct(F.col(offset).alias("offset"), F.lit(start).alias("start"),
-                        setter.alias("setter"))  # fmt: skip
+                        setter.alias("setter"), at.alias("at"))  # fmt: skip
 
     place = (
         F.when(F.col("claimed") & F.col("stored").isNotNull(), position("stored", True))
@@ -204,6 +213,20 @@ def _overwritten() -> Column:
     )  # fmt: skip
 
 
+_RESET = [*GROUP, "topic", "session"]
+
+
+def _whole_topics(tables: Tables, bad: DataFrame) -> DataFrame:
+    """Sessions of ``_RESET`` that wrote every partition of a topic (of two or more), and ``every``:
+    how many. A tool that moves a whole topic of a stopped group does so on purpose."""
+    stored = tables.commits.where("store = 'zookeeper'").groupBy(*GROUP, "topic")
+    every = stored.agg(F.count_distinct("partition").alias("every"))
+    wrote = bad.where("role = 'tool'").groupBy(*_RESET)
+    wrote = wrote.agg(F.count_distinct("partition").alias("wrote"))
+    both = wrote.join(every, [*GROUP, "topic"]).where("wrote = every and every > 1")
+    return both.select(*_RESET, "every")
+
+
 def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     """Writes by sessions that did not own the partition: one finding for each writer and owner (or
     time without owner)."""
@@ -242,7 +265,11 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         )
     )
     bad = bad.join(claims, [*KEY, "epoch"], "left")
-    bad = alive(tables, bad, "zxid")
+    bad = alive(tables, bad, "zxid").join(_whole_topics(tables, bad), _RESET, "left")
+    bad = bad.withColumn(
+        "whole", (F.col("role") == "tool") & (F.col("alive") == 0) & F.col("every").isNotNull()
+    )
+    bad = bad.withColumn("whole", F.coalesce("whole", F.lit(False)))
     role, written = F.col("role"), F.col("last_offset")
     # Where the partition's members were, and where the next one began.
     bad = bad.withColumns(
@@ -270,11 +297,14 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         {"delivered_to": delivered_to, "again": again, "lost": lost, "resumed": resumed}
     )
     again, lost, resumed = F.col("again"), F.col("lost"), F.col("resumed")
+    skipped = lost & F.col("whole")
     zombie, orphan = role == "zombie", role == "orphan"
     itself = zombie & F.coalesce(F.col("member") == F.col("owner_member"), F.lit(False))
     unsure = F.col("member").isNull()
     severity = (
-        F.when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
+        F.when(lost & skipped, "medium")
+        .when(lost | (zombie & (F.col("changed") == 1) & ~itself), "critical")
+        .when(again & F.col("whole"), "medium")
         .when(again, "high")
         .when(zombie | resumed, "medium")
         .when(orphan & F.coalesce(F.col("alive") > 0, F.lit(True)), "high")
@@ -283,6 +313,7 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     kind = (
         F.when(zombie, "zombie commit")
         .when(orphan, "orphan commit")
+        .when(skipped, "skipped messages")
         .when(lost, "lost messages")
         .when(again, "offset regression")
         .otherwise("tool write")
@@ -337,6 +368,26 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         .otherwise(", whose owner is unknown")
     )
     reset = F.col("began") < written
+    purpose = F.when(
+        F.col("whole"),
+        " The session wrote every partition of the topic while the group was stopped, so probably "
+        "on purpose.",
+    ).otherwise("")
+    did = (
+        F.when(skipped, "skipped")
+        .when(lost, "lost")
+        .when(again, "repeated")
+        .when(resumed, "unknown")
+        .when(F.col("over").isNotNull(), "repaired")
+        .when(written.eqNullSafe(F.col("reached")), "none")
+        .when(F.col("claim").isNull() & (F.col("owner_state") != "owner"), "none")
+        .when(F.col("claim").isNotNull(), "none")
+        .otherwise("unknown")
+    )
+    count = F.when(lost, F.col("started") - F.col("delivered_to")).when(
+        again, F.col("reached") - F.col("started")
+    )
+    bad = bad.withColumns({"effect": did, "messages": count})
     effect = (
         F.when(lost & reset, F.concat(
             F.lit("; "), _claimer(), F.lit(" claimed the partition next and its first commit is "),
@@ -346,11 +397,12 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
         .when(lost, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from it: "),
             _messages(F.col("delivered_to"), F.col("started")), F.lit(" were not delivered."),
+            purpose,
         ))
         .when(again, F.concat(
             F.lit("; "), _claimer(), F.lit(" started from "),
             F.when(reset, text("began")).otherwise("it"), F.lit(": "),
-            _messages(F.col("started"), F.col("reached")), F.lit(" were delivered again."),
+            _messages(F.col("started"), F.col("reached")), F.lit(" were delivered again."), purpose,
         ))
         .when(resumed, F.concat(
             F.lit("; the next commit is "), text("over.offset"), F.lit(": the owner may have "
@@ -374,7 +426,107 @@ def _others(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     )
 
 
-def _owners(history: DataFrame) -> DataFrame:
+def _not_recreated(tables: Tables, back: DataFrame) -> DataFrame:
+    """Leave out what a topic's re-creation explains: its messages begin at 0 again."""
+    made = tables.partitions.where("deleted_zxid is not null").select(
+        "chroot", "topic", "partition", "deleted_zxid"
+    )
+    back = back.join(made, ["chroot", "topic", "partition"], "left")
+    between = (F.col("position.at") < F.col("deleted_zxid")) & (
+        F.col("deleted_zxid") < F.col("zxid")
+    )
+    return back.where(~F.coalesce(between, F.lit(False))).drop("deleted_zxid")
+
+
+def recreated(tables: Tables) -> DataFrame:
+    """Offsets of a deleted topic that a member of the topic's successor started from."""
+    made = tables.partitions.where("deleted_zxid is not null and gone_zxid is null").select(
+        "chroot", "topic", "partition", "deleted_zxid", F.col("zxid").alias("made_zxid")
+    )
+    at = F.struct("zxid", "idx")
+    stored = tables.commits.where("store = 'zookeeper' and kind = 'commit'").join(
+        F.broadcast(made), ["chroot", "topic", "partition"]
+    )
+    before, after = F.col("zxid") < F.col("deleted_zxid"), F.col("zxid") > F.col("made_zxid")
+    owner = (F.col("owner_state") == "unknown") | (F.col("owner_session") == F.col("session"))
+    own = after & F.coalesce(owner, F.lit(False))
+    this = F.struct("zxid", "idx", "time", "session", F.col("owner_member").alias("member"),
+                    "offset", "previous")  # fmt: skip
+    both = stored.groupBy(*PARTITION, "deleted_zxid", "made_zxid").agg(
+        F.max_by("offset", F.when(before, at)).alias("stale"),
+        F.min_by(this, F.when(own, at)).alias("first"),
+    )
+    both = both.where("first.previous = stale").select(
+        *PARTITION, "deleted_zxid", "made_zxid", "stale", "first.*"
+    )
+    past = F.col("offset") >= F.col("stale")
+    both = both.withColumns(
+        {
+            "effect": F.when(past, "lost").otherwise("unknown"),
+            "messages": F.when(past, F.col("stale")),
+            "evidence": F.array(
+                row("partitions", "deleted_zxid", None, None, "topic deleted"),
+                row("partitions", "made_zxid", None, None, "topic created again"),
+                row("commits", "zxid", "idx", "session",
+                    F.concat(text("stale"), F.lit(" -> "), text("offset"))),
+            ),
+        }
+    )  # fmt: skip
+    return finding(
+        both, F.when(past, "high").otherwise("medium"), "offset of a deleted topic", "inferred",
+        F.coalesce(who(), F.concat(F.lit("Session "), session("session"))), " started ", tp(),
+        " of group ", F.col("group"), " from ", text("stale"),
+        ", the offset of a topic of the same name that had been deleted; its first commit is ",
+        text("offset"),
+        F.when(past, F.concat(F.lit(": "), _messages(F.lit(0), F.col("stale")),
+                              F.lit(" of the new topic were not delivered.")))
+        .otherwise(": it was out of range, so `auto.offset.reset` chose where to begin."),
+    )  # fmt: skip
+
+
+def jumps(tables: Tables, limits: Limits) -> DataFrame:
+    """Owners whose committed offset rose faster than a consumer can read."""
+    steps = tables.commits.where("store = 'zookeeper' and kind = 'commit'")
+    steps = steps.where((F.col("offset") - F.col("previous")) >= limits.jump_rate)
+    steps = steps.where("owner_state = 'unknown' or owner_session = session")
+    chosen = steps.select(*PARTITION).distinct()
+    order = Window.partitionBy(*PARTITION).orderBy("zxid", "idx")
+    writes = tables.commits.where("store = 'zookeeper'").join(chosen, list(PARTITION), "left_semi")
+    writes = writes.withColumns(
+        {"before": F.lag("time").over(order), "writer_before": F.lag("session").over(order)}
+    )
+    began = tables.ownership.select(
+        *PARTITION, F.col("start_zxid").alias("owner_start_zxid"), "start_time"
+    )
+    fast = writes.join(steps.select(*PARTITION, "zxid", "idx"), [*PARTITION, "zxid", "idx"])
+    fast = fast.join(began, [*PARTITION, "owner_start_zxid"], "left")
+    # Where the owner is unknown, a session that wrote twice in a row is taken for it.
+    fast = fast.where("owner_state = 'owner' or writer_before = session")
+    since = F.greatest("before", "start_time")
+    fast = fast.withColumn(
+        "seconds", F.greatest((F.unix_millis("time") - F.unix_millis(since)) / 1000, F.lit(1.0))
+    ).withColumns(
+        {
+            "member": F.col("owner_member"),
+            "messages": F.col("offset") - F.col("previous"),
+            "effect": F.lit("unknown"),
+            "evidence": F.array(
+                row("commits", "zxid", "idx", "session",
+                    F.concat(text("previous"), F.lit(" -> "), text("offset")))
+            ),
+        }
+    )  # fmt: skip
+    fast = fast.where(F.col("messages") / F.col("seconds") >= limits.jump_rate)
+    return finding(
+        fast, "medium", "offset jump", "inferred",
+        "The committed offset of ", tp(), " of group ", F.col("group"), " rose by ",
+        text("messages"), " within ", F.format_number("seconds", 1), " s, written by its owner, ",
+        F.coalesce(who(), F.concat(F.lit("session "), session("session"))),
+        ": no consumer reads so fast, so a reset may have skipped these messages.",
+    )  # fmt: skip
+
+
+def _owners(tables: Tables, history: DataFrame) -> DataFrame:
     """Owners that committed less than where they were: they deliver messages again.
 
     An owner that only undoes what another session had stored went nowhere. One that did not start
@@ -385,6 +537,9 @@ def _owners(history: DataFrame) -> DataFrame:
     )
     back = history.where((F.col("role") == "owner") & (F.col("offset") < F.col("position.offset")))
     back = back.where(~replaced)
+    back = _not_recreated(tables, back).withColumns(
+        {"effect": F.lit("repeated"), "messages": F.col("position.offset") - F.col("offset")}
+    )
     steps = F.concat(text("position.offset"), F.lit(" -> "), text("offset"))
     writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
     return finding(
@@ -396,11 +551,12 @@ def _owners(history: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _unknown(history: DataFrame, claims: DataFrame) -> DataFrame:
+def _unknown(tables: Tables, history: DataFrame, claims: DataFrame) -> DataFrame:
     """Offsets that went back while the owner is not known: rated as if there was one."""
     undone = F.coalesce(F.col("offset") >= F.col("own"), F.lit(False))
     back = history.where((F.col("role") == "unknown") & (F.col("offset") < F.col("previous")))
-    back = back.where(~undone).join(claims, [*KEY, "epoch"], "left")
+    tool = F.coalesce(F.col("setter") == "tool", F.lit(False))  # that write is a finding itself
+    back = _not_recreated(tables, back.where(~undone & ~tool)).join(claims, [*KEY, "epoch"], "left")
     back = back.withColumn("last_time", F.col("time"))
     harmless = (
         F.col("own").isNull()
@@ -412,6 +568,12 @@ def _unknown(history: DataFrame, claims: DataFrame) -> DataFrame:
         F.col("over").isNull() & F.col("claim").isNotNull()
         & (F.col("offset") < F.col("position.offset")), F.lit(False)
     )  # fmt: skip
+    back = back.withColumns(
+        {
+            "effect": F.when(harmless, "repaired").when(again, "repeated").otherwise("unknown"),
+            "messages": F.when(again, F.col("position.offset") - F.col("offset")),
+        }
+    )
     steps = F.concat(text("previous"), F.lit(" -> "), text("offset"))
     writer = F.coalesce(who(), F.concat(F.lit("session "), session("session")))
     effect = (
@@ -436,6 +598,7 @@ def _unknown(history: DataFrame, claims: DataFrame) -> DataFrame:
 def _in_kafka(tables: Tables) -> DataFrame:
     """Offsets stored in Kafka that went back."""
     back = tables.commits.where("store = 'kafka' and offset < previous")
+    back = back.withColumn("effect", F.lit("unknown"))
     what = F.concat(
         text("previous"), F.lit(" -> "), text("offset"), F.lit(" at __consumer_offsets-"),
         text("log_partition"), F.lit(" offset "), text("log_offset"),

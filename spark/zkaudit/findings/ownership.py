@@ -7,13 +7,13 @@ the driver's thread.
 from __future__ import annotations
 
 from functools import reduce
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from zkaudit.findings.base import (
     GROUP,
     PARTITION,
-    Limits,
     Tables,
     finding,
     row,
@@ -23,10 +23,17 @@ from zkaudit.findings.base import (
     who,
     writers,
 )
+from zkaudit.findings.limits import Limits
 from zkaudit.history.staging import log_gap_between, segment_of
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription
 from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHARES: Final = 32
+"""Tasks that match filters with topics."""
 
 
 def foreign_releases(tables: Tables) -> DataFrame:
@@ -36,7 +43,8 @@ def foreign_releases(tables: Tables) -> DataFrame:
     than the logs belonged to another session than one that began in them.
     """
     owned = tables.ownership.where(
-        "ended = 'foreign delete' or start_zxid is null and ended_by is not null"
+        "ended = 'foreign delete' or "
+        "start_zxid is null and session is null and ended_by is not null"
     ).withColumnsRenamed({"member": "owner", "session": "owner_session"})
     names = writers(tables).withColumnRenamed("session", "ended_by")
     began = tables.sessions.where("created_zxid is not null").select(
@@ -89,10 +97,26 @@ def foreign_releases(tables: Tables) -> DataFrame:
 
 
 def two_sessions(tables: Tables) -> DataFrame:
-    """An owner znode with a member's name in one session, that member's registration in another."""
-    owned = tables.ownership.where("member is not null and session is not null").alias("o")
-    registered = tables.registrations.where("session is not null").alias("r")
+    """An owner znode with a member's name in one session, that member's registration in another.
+
+    A member's registrations follow one another on one path. So they are numbered, and an ownership
+    is joined with those numbers that lie in its time: a member that comes and goes a thousand times
+    is not a million pairs.
+    """
     last = F.lit(2**63 - 1)
+    mine = [*GROUP, "member"]
+    numbered = Window.partitionBy(*mine).orderBy(F.coalesce("start_zxid", F.lit(0)), "end_zxid")
+    registered = tables.registrations.where("session is not null").withColumn(
+        "number", F.row_number().over(numbered)
+    )
+    owned = tables.ownership.where("member is not null and session is not null")
+    until = F.coalesce("end_zxid", "end_after_zxid", last)
+    owned = _begun(owned, registered, F.coalesce("start_zxid", F.lit(0)), "first")
+    owned = _begun(owned, registered, until - 1, "last").withColumn(
+        "number",
+        F.explode(F.sequence(F.greatest("first", F.lit(1)), F.greatest("last", "first", F.lit(1)))),
+    )
+    owned, registered = owned.alias("o"), registered.alias("r")
     begin = F.greatest("o.start_zxid", "r.start_zxid")
     together = begin < F.least(
         F.coalesce("o.end_zxid", "o.end_after_zxid", last),
@@ -102,7 +126,7 @@ def two_sessions(tables: Tables) -> DataFrame:
         (F.col("o.ended") == "unknown") & F.col("o.end_after_zxid").isNull()
         | (F.col("r.ended") == "unknown") & F.col("r.end_after_zxid").isNull()
     )
-    same = [F.col(f"o.{name}") == F.col(f"r.{name}") for name in (*GROUP, "member")]
+    same = [F.col(f"o.{name}") == F.col(f"r.{name}") for name in (*mine, "number")]
     ends = [
         F.when(F.col(f"{one}.end_zxid").isNotNull(), F.struct(f"{one}.end_zxid", f"{one}.end_time"))
         for one in "or"
@@ -146,6 +170,18 @@ def two_sessions(tables: Tables) -> DataFrame:
     )  # fmt: skip
 
 
+def _begun(rows: DataFrame, registered: DataFrame, zxid: Column, name: str) -> DataFrame:
+    """Add ``name``: how many registrations of the row's member had begun at a zxid."""
+    begins = registered.select(
+        *GROUP, "member", F.coalesce("start_zxid", F.lit(0)).alias("at"), F.lit(1).alias("step")
+    )
+    points = rows.withColumns({"at": zxid, "step": F.lit(0)})
+    order = Window.partitionBy(*GROUP, "member").orderBy("at")
+    both = points.unionByName(begins, allowMissingColumns=True)
+    counted = both.withColumn(name, F.sum("step").over(order).cast("int"))  # ties are all counted
+    return counted.where("step = 0").drop("at", "step")
+
+
 def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
     """Return the topics that a filter means, as a member sees it; none for a broken filter.
 
@@ -155,6 +191,35 @@ def topics_of_filter(pattern: str, regex: str, topics: list[str]) -> list[str]:
         return list(expand("", Subscription(Pattern(pattern), {regex: 1}), topics, True))
     except (ZkConsumerError, ValueError):
         return []
+
+
+def _matched(filters: DataFrame, topics: DataFrame) -> DataFrame:
+    """Columns chroot, pattern, name and topic: each filter with the topics that it means.
+
+    A task gets a share of the filters, and all topics once.
+    """
+    share = F.pmod(F.xxhash64("pattern", "name"), F.lit(SHARES)).alias("share")
+    filters = filters.select("*", share)
+    topics = (
+        filters.select("chroot", "share").distinct().join(topics.distinct(), "chroot")
+    )  # fmt: skip
+    place = ("chroot", "share")
+    found = filters.groupBy(*place).cogroup(topics.groupBy(*place))
+    return found.applyInArrow(_match, "chroot string, pattern string, name string, topic string")
+
+
+def _match(filters: pa.Table, topics: pa.Table) -> pa.Table:
+    """One share of the filters, in a Python worker."""
+    import pyarrow as pa
+
+    every = topics["topic"].to_pylist()
+    rows = [
+        {"chroot": row["chroot"], "pattern": row["pattern"], "name": row["name"], "topic": topic}
+        for row in filters.to_pylist()
+        for topic in topics_of_filter(row["pattern"], row["name"], every)
+    ]
+    names = ("chroot", "pattern", "name", "topic")
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
 
 
 def wanted(tables: Tables) -> DataFrame:
@@ -177,20 +242,8 @@ def wanted(tables: Tables) -> DataFrame:
     known = tables.partitions.select("chroot", "topic").unionByName(
         tables.ownership.select("chroot", "topic")
     )
-    topics = known.groupBy("chroot").agg(F.collect_set("topic").alias("topics"))
     filters = named.where("pattern in ('white_list', 'black_list')")
-    means = F.udf(topics_of_filter, "array<string>", useArrow=False)
-    matched = (
-        filters.select("chroot", "pattern", "name")
-        .distinct()
-        .join(topics, "chroot")
-        .select(
-            "chroot",
-            "pattern",
-            "name",
-            F.explode(means("pattern", "name", "topics")).alias("topic"),
-        )
-    )
+    matched = _matched(filters.select("chroot", "pattern", "name").distinct(), known)
     by_filter = filters.join(matched, ["chroot", "pattern", "name"])
     return static.unionByName(by_filter).drop("name", "pattern")
 
@@ -280,9 +333,13 @@ def unclaimed(tables: Tables, limits: Limits) -> DataFrame:
         "chroot", "topic", "partition", F.col("zxid").alias("made_zxid"),
         F.col("time").alias("made_time"),
     )  # fmt: skip
-    never = (
-        listed.join(wants, ["chroot", "topic"])
+    # First the partitions without an owner, then the members: these may have come and gone often.
+    free = (
+        wants.select(*GROUP, "topic").distinct().join(listed, ["chroot", "topic"])
         .join(tables.ownership.select(*PARTITION), list(PARTITION), "left_anti")
+    )  # fmt: skip
+    never = (
+        free.join(wants, [*GROUP, "topic"])
         .crossJoin(F.broadcast(now))
         .withColumns(
             {

@@ -12,15 +12,25 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, functions as F
 
-from zkaudit.findings.base import Limits, Tables
-from zkaudit.findings.journals import double_deliveries, views_apart
+from zkaudit.findings.base import Tables
+from zkaudit.findings.journals import (
+    commits_past_delivery,
+    delivery_gaps,
+    double_deliveries,
+    views_apart,
+)
+from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import contention, large_herds, storms
-from zkaudit.findings.offsets import commits_past_moves, offsets
+from zkaudit.findings.members import flapping, stalled
+from zkaudit.findings.offsets import commits_past_moves, jumps, offsets, recreated
 from zkaudit.findings.ownership import foreign_releases, shares, two_sessions, unclaimed, unowned
 from zkaudit.tables.catalog import FINDINGS
 
 LASTING = ("orphan partition", "member without its share", "one consumer id on two sessions")
 """Kinds of findings that have no end where they last to the end of the logs."""
+
+PLACE = ("server", "file", "position", "address")
+"""Columns that ``places`` fills in afterwards."""
 
 
 def findings(
@@ -32,6 +42,8 @@ def findings(
     what was stored."""
     parts = [
         *offsets(tables, keep),
+        recreated(tables),
+        jumps(tables, limits),
         commits_past_moves(tables),
         foreign_releases(tables),
         two_sessions(tables),
@@ -40,8 +52,12 @@ def findings(
         *shares(tables, limits),
         storms(tables, limits),
         contention(tables, limits),
+        flapping(tables, limits),
+        stalled(tables, limits),
         large_herds(tables, limits),
         *double_deliveries(tables, limits),
+        delivery_gaps(tables),
+        commits_past_delivery(tables),
         views_apart(tables, limits),
     ]
     return reduce(DataFrame.unionByName, map(_fit, parts))
@@ -49,6 +65,7 @@ def findings(
 
 def _fit(part: DataFrame) -> DataFrame:
     """The columns of the table; null where a finding has no such thing."""
+    part = part.drop(*PLACE)
     there = set(part.columns)
     missing = [c.name for c in FINDINGS.columns if c.name not in there]
     return FINDINGS.shape(part.withColumns({name: F.lit(None) for name in missing}))

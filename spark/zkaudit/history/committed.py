@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -72,27 +72,35 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     """Decide what the logs amount to.
 
     ``ensemble`` is the number of voting servers. By default, the logs are those of all of them; but
-    then what a server continued from is not dropped, in case there are more.
+    then what a server continued from is not dropped, in case there are more. The log of one server
+    one of three or more: alone it proves no commit.
     """
     by_server: dict[str, list[Range]] = defaultdict(list)
     for run in runs:
         by_server[run.server].append((run.first, run.last))
     servers = {server: merged(ranges) for server, ranges in by_server.items()}
     voters = ensemble or len(servers)
+    led = any(epoch(first) for ranges in servers.values() for first, _ in ranges)
+    if ensemble is None and voters == 1 and led:
+        voters = 3
     majority = voters // 2 + 1
     too_many = voters - majority + 1
     union = merged(r for ranges in servers.values() for r in ranges)
+    by_epoch: dict[int, dict[str, list[Range]]] = defaultdict(lambda: defaultdict(list))
+    for server, ranges in servers.items():
+        for part in ranges:
+            by_epoch[epoch(part[0])][server].append(part)
+    changes = [_changes(ranges) for ranges in servers.values()]
     dropped: list[Range] = []
     unsure: list[Range] = []
-    for number in sorted({epoch(first) for first, _ in union}):
-        inside = {s: [r for r in ranges if epoch(r[0]) == number] for s, ranges in servers.items()}
+    for number, inside in sorted(by_epoch.items()):
         last = max(r[1] for ranges in inside.values() for r in ranges)
         sure = held_by(inside.values(), majority)
-        ends = sorted(end for ranges in servers.values() for end in _witnessed(ranges, number))
+        ends = sorted(end for pairs in changes for end in _witnessed(pairs, number))
         if len(ends) >= too_many:
             false_from = max(sure, ends[too_many - 1]) + 1
             if ensemble is None:  # there may be more servers
-                kept = [end for ranges in servers.values() for end in _kept(ranges, number)]
+                kept = [end for pairs in changes for end in _kept(pairs, number)]
                 false_from = max(false_from, max(kept, default=-1) + 1)
             if false_from <= last:
                 dropped.append((false_from, last))
@@ -103,8 +111,8 @@ def plan(runs: Iterable[Run], ensemble: int | None = None) -> History:
     return History(
         _cover(servers, union, dropped),
         tuple(_log_gaps([r for part in union for r in _without(part, dropped)])),
-        tuple(part for r in dropped for part in _overlaps(r, union)),
-        tuple(part for r in unsure for part in _overlaps(r, union)),
+        tuple(part for r in dropped for part in _overlaps(r, _near(r, union))),
+        tuple(part for r in unsure for part in _overlaps(r, _near(r, union))),
     )
 
 
@@ -135,20 +143,29 @@ def held_by(servers: Iterable[list[Range]], majority: int) -> int:
     return best
 
 
-def _witnessed(ranges: list[Range], number: int) -> Iterable[int]:
+def _changes(ranges: list[Range]) -> list[Range]:
+    """Last zxid before and first one behind each change to an epoch's first transaction."""
+    return [
+        (last, first)
+        for (_, last), (first, _) in pairwise(ranges)
+        if epoch(last) < epoch(first) and counter(first) == 1
+    ]
+
+
+def _witnessed(changes: list[Range], number: int) -> Iterable[int]:
     """Where one server's log of an epoch ended, if the first zxid of a later epoch follows."""
-    for (_, last), (first, _) in pairwise(ranges):
-        if epoch(last) <= number < epoch(first) and counter(first) == 1:
+    for last, first in changes:
+        if epoch(last) <= number < epoch(first):
             yield max(last, number << 32)
 
 
-def _kept(ranges: list[Range], number: int) -> Iterable[int]:
+def _kept(changes: list[Range], number: int) -> Iterable[int]:
     """Where a server's log of an epoch ended that it still had when it continued with a later one.
 
     A leader has its followers cut off what it lacks, so it had this too.
     """
-    for (_, last), (first, _) in pairwise(ranges):
-        if epoch(last) == number < epoch(first) and counter(first) == 1:
+    for last, first in changes:
+        if epoch(last) == number < epoch(first):
             yield last
 
 
@@ -157,17 +174,18 @@ def _cover(
 ) -> dict[str, tuple[Range, ...]]:
     """Take each zxid from one server; from the same one until its log gap."""
     take: dict[str, list[Range]] = defaultdict(list)
+    order = sorted(servers.items())
+
+    def end_of(ranges: list[Range], at: int) -> int:
+        place = bisect_right(ranges, at, key=lambda r: r[0])
+        return ranges[place - 1][1] if place else -1
+
     for whole in union:
         for first, last in _without(whole, dropped):
             at = first
             while at <= last:
                 server, end = max(
-                    (
-                        (server, r[1])
-                        for server, ranges in sorted(servers.items())
-                        for r in ranges
-                        if r[0] <= at <= r[1]
-                    ),
+                    ((server, end_of(ranges, at)) for server, ranges in order),
                     key=lambda found: found[1],
                 )
                 take[server].append((at, min(end, last)))
@@ -182,6 +200,12 @@ def _without(whole: Range, dropped: list[Range]) -> list[Range]:
         if epoch(begin) == epoch(first) and begin <= last <= end:
             last = begin - 1
     return [(first, last)] if first <= last else []
+
+
+def _near(whole: Range, ranges: Sequence[Range]) -> Sequence[Range]:
+    """Of disjoint ranges in order those that overlap."""
+    begin = bisect_left(ranges, whole[0], key=lambda r: r[1])
+    return ranges[begin : bisect_right(ranges, whole[1], key=lambda r: r[0])]
 
 
 def _overlaps(whole: Range, ranges: Iterable[Range]) -> Iterable[Range]:
@@ -234,7 +258,7 @@ def _joined(frame: DataFrame, history: History) -> DataFrame:
         (server, part >> _PIECE, *inside, sure)
         for server, ranges in history.take.items()
         for whole in ranges
-        for first, last, sure in _told(whole, history.unconfirmed)
+        for first, last, sure in _split(whole, history.unconfirmed)
         for part in range(first >> _PIECE << _PIECE, last + 1, 1 << _PIECE)
         for inside in _overlaps((first, last), [(part, part + (1 << _PIECE) - 1)])
     ]
@@ -248,13 +272,10 @@ def _joined(frame: DataFrame, history: History) -> DataFrame:
     return frame.join(ranges, fits).select(*frame.columns, "confirmed")
 
 
-def _told(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
+def _split(whole: Range, unsure: tuple[Range, ...]) -> Iterable[tuple[int, int, bool]]:
     """Cut a range into what is confirmed and what is not. ``unsure`` is in order."""
     at, end = whole
-    begin = bisect_left(unsure, at, key=lambda r: r[1])
-    for first, last in _overlaps(
-        whole, unsure[begin : bisect_right(unsure, end, key=lambda r: r[0])]
-    ):
+    for first, last in _overlaps(whole, _near(whole, unsure)):
         if at < first:
             yield at, first - 1, True
         yield first, last, False

@@ -48,18 +48,24 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
     events = stage.events.where((F.col("tree") == tree) & F.col("act").isin("create", "delete"))
     ended = closes(stage)
     holder = F.when((F.col("act") == "create") & F.col("ephemeral"), F.col("session"))
-    events = events.withColumn("holder", holder).join(
-        ended.withColumnRenamed("session", "holder"), "holder", "left"
+    events = events.withColumn("holder", holder)
+    # Deletes have no holder: joined, all of them would go to one task.
+    alone = events.where("holder is null")
+    events = (
+        events.where("holder is not null")
+        .join(ended.withColumnRenamed("session", "holder"), "holder", "left")
+        .unionByName(alone, allowMissingColumns=True)
     )
     in_lifetime = F.col("close_zxid") > F.col("zxid")
     names = ("close_zxid", "close_time", "close_how")
     events = events.withColumns({f"{n}_": F.when(in_lifetime, F.col(n)) for n in names})
     order = Window.partitionBy("key").orderBy("zxid", "idx")
+    events = events.withColumn("listed", F.coalesce("listed", F.lit(False)))
     here = F.struct("act", "zxid", "idx", "time", "session", "close_zxid_")
     events = events.withColumns({"next": F.lead(here).over(order), "prev": F.lag(here).over(order)})
 
     by_close = F.col("close_zxid_").isNotNull() & (
-        F.col("next").isNull() | (F.col("close_zxid_") < F.col("next.zxid"))
+        F.col("next").isNull() | (F.col("close_zxid_") <= F.col("next.zxid"))
     )
     known = events.where("act = 'create'").select(
         "key", "chroot", "group", "name", "topic", "partition", "path", "data", "sure",
@@ -101,7 +107,7 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
         "key", "chroot", "group", "name", "topic", "partition", "path",
         F.lit(None).cast("binary").alias("data"),
         F.lit(0).alias("sure"),
-        F.lit(None).cast("bigint").alias("session"),
+        F.when(F.col("listed"), F.col("session")).alias("session"),
         F.lit(None).cast("bigint").alias("start_zxid"),
         F.lit(None).cast("int").alias("start_idx"),
         F.lit(None).cast("timestamp").alias("start_time"),
@@ -111,7 +117,9 @@ def lifetimes(stage: Stage, tree: str) -> DataFrame:
         F.col("session").alias("ended_by"),
         F.col("segment").alias("end_segment"),
         F.lit(None).cast("bigint").alias("end_after_zxid"),
-        F.lit("unknown").alias("ended"),
+        F.when(F.col("listed"), F.when(F.col("cxid") == 0, "expired").otherwise("closed"))
+        .otherwise("unknown")
+        .alias("ended"),
     )  # fmt: skip
     return known.unionByName(unknown)
 
@@ -142,8 +150,8 @@ def registrations(lifetimes_: DataFrame) -> DataFrame:
 def commits(stage: Stage, owned: DataFrame) -> DataFrame:
     """Writes of offsets, each with what is known of the owner at that transaction.
 
-    ``owned``: ``owners(lives(stage, "owners"))``. Both are put in one order for each partition, and
-    each write looks back at the last lifetime that began (or, with an unknown begin, ended).
+    ``owned``: ``owners(lifetimes(stage, "owners"))``. Both are put in one order for each partition,
+    and each write looks back at the last lifetime that began (or, with an unknown begin, ended).
     """
     lifetime = F.struct(
         "session", "member", "start_zxid", "end_zxid", "end_idx", "sure", "end_segment"

@@ -6,11 +6,12 @@ numbers the segments between log gaps. Runs in the driver's thread and only buil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window, functions as F
+from pyspark.sql import Column, DataFrame, functions as F
 
 from zkaudit.errors import AuditError
 from zkaudit.schema import CREATES, DELETES
@@ -32,11 +33,12 @@ class Stage:
 
     names: DataFrame
     """One row for each znode of a group: path, chroot, group, tree, name, topic, partition, key.
-    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a number
+    ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a hash
     for each partition, member and marker of each group, quicker to sort by than their names."""
     events: DataFrame
     """One row for each create, delete and write of a znode that is no offset: the columns of
-    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure."""
+    ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure, listed.
+    ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame
     """The same of offsets, which are most: key, zxid, idx, time, session, act, data, segment."""
     sessions: DataFrame
@@ -53,37 +55,55 @@ class Stage:
         return len(self.log_gaps)
 
 
+def _numbers(values: Sequence[int | None]) -> Column:
+    """An array of numbers, made in one call instead of one for each number."""
+    text = ",".join("" if value is None else str(value) for value in values)
+    return F.split(F.lit(text), ",").cast("array<string>").try_cast("array<bigint>")
+
+
+def _up_to(zxid: Column, numbers: Sequence[int]) -> Column:
+    """How many of ``numbers``, which are in order, are not greater than a zxid.
+
+    Spark cannot search in an array, so a row is compared with the begin of each block and then
+    with the numbers of one block: with 200 of 10,000.
+    """
+    size = math.isqrt(len(numbers)) + 1
+    blocks = F.size(F.filter(_numbers(numbers[::size]), lambda number: number <= zxid))
+    before = F.greatest(blocks - 1, F.lit(0)) * size
+    inside = F.slice(_numbers(numbers), before + 1, size)
+    return before + F.size(F.filter(inside, lambda number: number <= zxid))
+
+
 def segment_of(zxid: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Number of log gaps before a zxid."""
     if not log_gaps:
         return F.lit(0)
-    borders = F.array(*[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
-    return F.size(F.filter(borders, lambda border: border <= zxid))
+    return _up_to(zxid, [before for _, before in sorted(log_gaps)])
 
 
 def last_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Last zxid of a segment, known only where a log gap follows."""
     if not log_gaps:
         return F.lit(None).cast("bigint")
-    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
-    return F.get(ends, segment)
+    return F.get(_numbers([after for after, _ in sorted(log_gaps)]), segment)
 
 
 def log_gap_between(first: Column, last: Column, log_gaps: Sequence[LogGap]) -> Column:
     """Whether transactions are missing between a zxid that is known and a later one."""
-    ends = F.array(*[F.lit(after).cast("bigint") for after, _ in sorted(log_gaps)])
-    return F.exists(ends, lambda after: (after >= first) & (after < last))
+    if not log_gaps:
+        return F.lit(False)
+    ends = [after for after, _ in sorted(log_gaps)]
+    return (first < last) & (_up_to(last - 1, ends) > _up_to(first - 1, ends))
 
 
 def first_of(segment: Column, log_gaps: Sequence[LogGap]) -> Column:
     """First zxid of a segment; 0 for the first segment."""
-    firsts = F.array(F.lit(0), *[F.lit(before).cast("bigint") for _, before in sorted(log_gaps)])
-    return F.get(firsts, segment).cast("bigint")
+    return F.get(_numbers([0, *[before for _, before in sorted(log_gaps)]]), segment)
 
 
 def known_at(zxid: Column, log_gaps: Sequence[LogGap], known: Sequence[int | None]) -> Column:
     """Whether every ephemeral of that time is known; ``known`` as ``inputs.known`` returns."""
-    firsts = F.array(*[F.lit(first).cast("bigint") for first in known])
+    firsts = _numbers(known)
     return F.coalesce(zxid >= F.get(firsts, segment_of(zxid, log_gaps)), F.lit(False))
 
 
@@ -133,6 +153,9 @@ def stage(
     events = logged.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", segment_of(F.col("zxid"), log_gaps)
     )
+    events = events.withColumn("listed", F.lit(False))
+    if log_gaps:
+        events = _with_listed(events, rows, names.where(~offset), log_gaps)
     if snapshots is not None:
         events = _with_snapshots(events, snapshots, log_gaps)
     events = events.join(names.where(~offset), "path")
@@ -203,11 +226,29 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
             member | (F.col("tree") == "migration")
         )
     )
-    alone = F.when(~of_partition, F.struct("tree", "name"))
-    order = Window.orderBy(
-        "chroot", "group", F.when(of_partition, F.struct("topic", "partition")), alone
-    )
-    return named.withColumn("key", F.dense_rank().over(order))
+    # Not ranked in one window, which would be a single task. Of 10 million names two have the same
+    # hash with a probability of 1 in 400,000.
+    alone = [F.when(~of_partition, F.col(name)).otherwise("") for name in ("tree", "name")]
+    place = [F.when(of_partition, F.col(name)).otherwise(none)
+             for name, none in (("topic", ""), ("partition", -1))]  # fmt: skip
+    return named.withColumn("key", F.xxhash64("chroot", "group", *alone, *place))
+
+
+def _with_listed(
+    events: DataFrame, rows: DataFrame, names: DataFrame, log_gaps: Sequence[LogGap]
+) -> DataFrame:
+    """Add the ends of ephemerals that a closeSession lists (ZooKeeper 3.6+) and whose create is not
+    in the logs: so members that registered before the logs begin are known by their end."""
+    listed = rows.where("type = 'closeSession' and deleted is not null").select(
+        F.explode("deleted").alias("path"), "zxid", F.lit(0).alias("idx"), "time", "session",
+        "cxid",
+        F.lit(None).cast("binary").alias("data"), F.lit(True).alias("ephemeral"),
+        F.lit("delete").alias("act"), segment_of(F.col("zxid"), log_gaps).alias("sure"),
+        F.lit(True).alias("listed"),
+    )  # fmt: skip
+    creates = events.where("act = 'create'").select("path", "session").distinct()
+    listed = listed.join(names.select("path"), "path", "left_semi")
+    return events.unionByName(listed.join(creates, ["path", "session"], "left_anti"))
 
 
 def _with_snapshots(
@@ -239,6 +280,7 @@ def _with_snapshots(
         F.lit(True).alias("ephemeral"),
         F.lit("create").alias("act"),
         F.greatest(segment_of(F.col("zxid"), log_gaps), F.col("seen_in")).alias("sure"),
+        F.lit(False).alias("listed"),
     )
     shown = ephemerals.select("path", "zxid", "seen_in", F.lit("create").alias("act"))
     known = events.join(shown, ["path", "zxid", "act"], "left")
@@ -255,5 +297,6 @@ def _with_snapshots(
         F.lit(False).alias("ephemeral"),
         F.lit("set").alias("act"),
         segment_of(F.col("zxid"), log_gaps).alias("sure"),
+        F.lit(False).alias("listed"),
     ).join(events.select("path", "zxid").distinct(), ["path", "zxid"], "left_anti")
     return known.select(added.columns).unionByName(added).unionByName(moved.select(added.columns))

@@ -5,7 +5,6 @@ Runs in the driver's thread; collects nothing but log gaps and counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -15,18 +14,22 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.base import SEVERITIES, Limits, Tables
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import SEVERITIES, Limits
+from zkaudit.findings.places import located
 from zkaudit.findings.rules import LASTING, findings
 from zkaudit.history import committed, lifetimes
 from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
-from zkaudit.job.output import kept, prepare, staged
+from zkaudit.job.output import kept, staged
+from zkaudit.job.place import new_tables, prepare, publish
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
-from zkaudit.sources import offsets
+from zkaudit.sources import offsets, server_logs
 from zkaudit.sources.files import Piece
-from zkaudit.tables import build, catalog, journals
+from zkaudit.tables import brokers, build, catalog, journals
+from zkaudit.text import no_group
 
 Snapshots: TypeAlias = tuple[DataFrame | None, Sequence[Piece]]
 """The rows of ``inputs.snapshots``, and the files that were read for them just now."""
@@ -36,8 +39,9 @@ QUIET_MS = 5_000
 
 @dataclass(frozen=True)
 class Options:
-    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock;
-    the whole history is read all the same, since it says who owned what."""
+    """What to audit. ``start`` and ``end`` (ISO times, UTC) choose findings by the leader's clock.
+    The history before ``start`` is read all the same, since it says who owned what; logs that begin
+    an hour after ``end`` are not."""
 
     logs: Sequence[str]
     out: str
@@ -48,6 +52,8 @@ class Options:
     journals: Sequence[str] = ()
     bootstrap: str | None = None
     command_config: str | None = None
+    server_logs: Sequence[str] = ()
+    """ZooKeeper's own text logs: files, directories or globs."""
     verify: bool = False
     """Whether to compare the tree's digest after every transaction."""
     servers: int | None = None
@@ -59,6 +65,8 @@ class Options:
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     """Audit; write all tables; return the summary, which is also in ``OUT/summary.json``.
 
+    An earlier audit in ``OUT`` is replaced when this one is finished; one that fails leaves it.
+
     Raises InputMissingError for inputs that are not there, also for a ``group`` or a time that
     nothing in them matches; AuditError for damaged logs and for an ``OUT`` that holds something
     else.
@@ -66,15 +74,25 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     out = prepare(options.out)
     logs, snapshots = inputs.find(options.logs)
     journals.check(options.journals)
+    server_logs.check(options.server_logs)
     check_group(spark, options.group)
     with errors_named(), staged(out):
-        rows = kept(out, "staging/rows", inputs.transactions(spark, options.logs, options.group))
+        last = inputs.end_zxid(logs, options.end)
+        read = inputs.transactions(spark, options.logs, options.group, last)
+        rows = kept(out, "staging/rows", read)
 
-        def read_snapshots(_: Sequence[LogGap]) -> Snapshots:
-            if not snapshots:
+        def read_snapshots(log_gaps: Sequence[LogGap]) -> Snapshots:
+            usable = [piece for piece in snapshots if last is None or piece.zxid <= last]
+            chosen = inputs.behind(usable, log_gaps)
+            if not chosen:
                 return None, ()
-            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs))
-            return read, snapshots
+            read = kept(out, "staging/snapshots", inputs.snapshots(spark, options.logs, chosen))
+            torn = {piece.zxid for piece in chosen} - set(inputs.whole(read).values())
+            if torn and len(chosen) < len(usable):
+                chosen = usable
+                every = inputs.snapshots(spark, options.logs, usable)
+                read = kept(out, "staging/all_snapshots", every)
+            return read, chosen
 
         return audit(spark, options, rows, logs, snapshots, read_snapshots)
 
@@ -89,13 +107,14 @@ def audit(
 ) -> dict[str, Any]:
     """Make all tables from the rows of ``inputs.transactions``; return the summary.
 
-    ``read_snapshots`` is called if there are log gaps. What an earlier audit left in ``OUT`` is not
-    touched before it is known that there is something to audit.
+    ``read_snapshots`` is called if there are log gaps. Readers of ``OUT`` see an earlier audit
+    until this one is finished.
     """
     out = Path(options.out)
+    place = new_tables(out)
 
     def table(spec: catalog.Table, frame: DataFrame) -> DataFrame:
-        return kept(out, f"tables/{spec.name}", spec.shape(frame))
+        return kept(place, spec.name, spec.shape(frame))
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         return kept(out, f"staging/{name}", frame)
@@ -128,13 +147,11 @@ def audit(
             journals.read(spark, options.journals), registrations, options.group
         )
         if stored.isEmpty() and journal_lines.isEmpty():
-            raise InputMissingError(
-                f"--group {options.group!r}: the logs have no group with such a name: a pattern "
-                "must match the whole name, as 'orders.*' does"
-            )
-    (out / "summary.json").write_text("{}")  # until all tables are of one audit
+            raise InputMissingError(no_group(options.group, "the logs have"))
     owned = keep("owned", lifetimes.owners(lifetimes.lifetimes(events, "owners")))
-    sessions = table(catalog.SESSIONS, build.sessions(events))
+    sessions = table(
+        catalog.SESSIONS, build.sessions(events, server_logs.addresses(spark, options.server_logs))
+    )
     ownership = table(catalog.OWNERSHIP, owned)
     registered = table(catalog.REGISTRATIONS, registrations)
     written = table(
@@ -147,6 +164,8 @@ def audit(
     changes = table(catalog.MEMBERSHIP, steps.where("change is not null"))
     refused = table(catalog.FAILED_CLAIMS, build.failed_claims(events, registered))
     bursts = table(catalog.REBALANCES, build.rebalances(ownership, changes, refused, QUIET_MS))
+    every = table(catalog.GENERATIONS, brokers.generations(stored))
+    table(catalog.BROKER_OWNERSHIP, brokers.ownership(every))
     read = keep("journals", journals.read(spark, options.journals))
     journals.refuse_virtual(read)
     lines = journals.lines(read, registered, options.group)
@@ -168,18 +187,22 @@ def audit(
         known=known,
         log_gaps=tuple(log_gaps),
     )
-    found = findings(tables, options.limits, keep)
-    found = table(catalog.FINDINGS, within(found, last, options.start, options.end))
+    found = within(findings(tables, options.limits, keep), last, options.start, options.end)
+    found = keep("findings", found.withColumn("number", F.monotonically_increasing_id()))
+    found = table(catalog.FINDINGS, located(found, transactions, sessions))
     names = [(piece.server, Path(piece.path).name) for piece in snapshot_files]
     more = {
         "groups": groups,
+        "directories": [str(log) for log in options.logs],
         "torn_snapshots": ["/".join(name) for name in names if name not in whole],
         "digests": None if verified is None else asdict(verified),
         "journals": read.select("file").distinct().count(),
         "journal_lines": read.count(),
         "unreadable": unreadable.count(),
     }
-    return _summary(options, out, tables, found, plan, logs, snapshots, more)
+    summary = _summary(options, tables, found, plan, logs, snapshots, more)
+    publish(out, place, summary, keep=options.growing)
+    return summary
 
 
 def _check_times(rows: DataFrame, options: Options) -> None:
@@ -215,7 +238,6 @@ def within(found: DataFrame, last: DataFrame, start: str | None, end: str | None
 
 def _summary(
     options: Options,
-    out: Path,
     tables: Tables,
     found: DataFrame,
     plan: committed.History,
@@ -231,7 +253,7 @@ def _summary(
     assert last is not None
     # A time that Spark hands over would be one of this machine's zone.
     last_time = None if last["ms"] is None else datetime.fromtimestamp(last["ms"] / 1000, UTC)
-    summary = {
+    return {
         "logs": len(logs),
         "snapshots": len(snapshots),
         "servers": len({log.server for log in logs}),
@@ -254,5 +276,3 @@ def _summary(
             )
         ],
     }
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    return summary

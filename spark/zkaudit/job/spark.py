@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from zkaudit.errors import AuditError, no_file
+from zkaudit.text import group_option
 
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
@@ -23,21 +24,28 @@ def session(master: str | None = None) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
+    own = Path(os.environ.get("SPARK_HOME", ""), "conf", "log4j2.properties")
+    quiet = (
+        "SPARK_CONF_DIR" not in os.environ and not own.is_file()
+    )  # else users say what is logged
     if master is not None:
         builder = builder.master(master)
+        if quiet:
+            file = Path(__file__).with_name("log4j2.properties").as_uri()
+            builder = builder.config(
+                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={file}"
+            )
     if master is not None and master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1").config(
             "spark.driver.bindAddress", "127.0.0.1"
         )
         builder = builder.config("spark.ui.enabled", "false")
-        if "SPARK_CONF_DIR" not in os.environ:  # the user's own settings say what is logged
-            quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-            builder = builder.config(
-                "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
-            )
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
-    return builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if quiet and master is None:  # spark-submit's JVM runs already
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
 
 
 @contextmanager
@@ -61,5 +69,5 @@ def check_group(spark: SparkSession, group: str | None) -> None:
         spark.sql("select '' rlike :group", {"group": group or ""}).collect()
     except PySparkException:
         raise AuditError(
-            f"--group {group!r} is no regex of Java: see java.util.regex.Pattern"
+            f"{group_option(group or '')}: not a regex of Java: see java.util.regex.Pattern"
         ) from None

@@ -25,8 +25,10 @@ from zkaudit.errors import AuditError
 from zkaudit.history.staging import LogGap
 from zkaudit.job import inputs
 from zkaudit.job.audit import Options, Snapshots, audit
-from zkaudit.job.output import prepare, staged
+from zkaudit.job.output import staged
+from zkaudit.job.place import prepare
 from zkaudit.job.spark import check_group, errors_named
+from zkaudit.sources import server_logs
 from zkaudit.sources.files import Piece
 from zkaudit.sources.zookeeper import register
 from zkaudit.tables import journals
@@ -47,10 +49,14 @@ def stream(
     """Record and audit, every ``every`` seconds, until ``stop`` is set.
 
     ``on_summary`` gets the summary after each audit; there is none when nothing new was logged.
-    Raises what ``audit.run`` does, and AuditError when ``OUT`` was made from other directories.
+    Readers of ``OUT`` see the last finished round. Raises what ``audit.run`` does, and AuditError
+    when ``OUT`` was made from directories that are not among these.
     """
     out = prepare(options.out)
+    # What is recorded is by these names: another working directory must not make other servers.
+    options = replace(options, logs=[str(Path(log).absolute()) for log in options.logs])
     journals.check(options.journals)
+    server_logs.check(options.server_logs)
     check_group(spark, options.group)
     _same_inputs(out, options)
     while True:
@@ -66,13 +72,21 @@ def stream(
 
 
 def _same_inputs(out: Path, options: Options) -> None:
-    place, now = out / "stream.json", {"logs": [str(Path(log).absolute()) for log in options.logs]}
+    """Servers may be added: their logs are read from the begin. One that is left out would be a
+    server whose logs ended."""
+    place = out / "stream.json"
     if place.exists():
-        if json.loads(place.read_text()) != now:
-            raise AuditError(f"{place}: names other directories of logs: choose another --out")
+        left_out = set(json.loads(place.read_text())["logs"]) - set(options.logs)
+        if left_out:
+            raise AuditError(
+                f"{place}: the stream also reads {', '.join(sorted(left_out))}: name these "
+                "directories too, or choose another --out"
+            )
     elif (out / "tables").exists():
         raise AuditError(f"{out}: holds an audit that is no stream: choose another --out")
-    place.write_text(json.dumps(now))
+    part = place.with_name(".stream.json")
+    part.write_text(json.dumps({"logs": list(options.logs)}))
+    part.replace(place)
 
 
 def record(spark: SparkSession, options: Options) -> bool:

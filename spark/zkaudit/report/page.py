@@ -21,10 +21,12 @@ import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
 
 from zkaudit.errors import InputMissingError
-from zkaudit.findings.base import SEVERITIES
+from zkaudit.findings.limits import SEVERITIES
 from zkaudit.job.output import load
 from zkaudit.job.spark import check_group
-from zkaudit.text import printable
+from zkaudit.report.verdict import Count, verdict
+from zkaudit.show import command
+from zkaudit.text import names_of, no_group, printable
 
 BUCKETS: Final = 480
 MAX_ROWS: Final = 500
@@ -73,10 +75,7 @@ def write(
         check_group(spark, group)
         summary, tables = _of_groups(summary, tables, group)
         if not _group_names(tables).take(1):
-            raise InputMissingError(
-                f"--group {group!r}: the audit in {out} has no group with such a name: "
-                "a pattern must match the whole name, as 'orders.*' does"
-            )
+            raise InputMissingError(no_group(group, f"the audit in {out} has"))
     file = Path(page) if page is not None else Path(out) / "report.html"
     file.write_text(render(data_of(summary, tables)), encoding="utf-8")
     return file
@@ -138,7 +137,10 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
             "severity": row["severity"], "kind": row["kind"], "chroot": row["chroot"],
             "group": row["group"], "topic": row["topic"], "partition": row["partition"],
             "zxid": row["zxid"], "t": row["t"], "u": row["u"], "basis": row["basis"],
-            "sentence": row["sentence"],
+            "sentence": row["sentence"], "member": row["member"],
+            "effect": row["effect"], "messages": row["messages"],
+            "place": row["file"] and f"{row['server']}: {row['file']}, byte {row['position']}",
+            "command": command(row["zxid"], summary.get("directories", ())),
             "evidence": [[e["table"], e["zxid"], e["idx"], e["what"]] for e in row["evidence"]],
         }
         for row in found.withColumns(
@@ -164,6 +166,8 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
     members: dict[str, int] = {}
     return {
         "summary": summary,
+        "verdict": verdict(_counts(found), summary),
+        "only": _only(summary.get("group")),
         "limits": list(LIMITS_OF_LOGS),
         "findings": listed,
         "begin": begin,
@@ -179,6 +183,27 @@ def data_of(summary: dict[str, Any], tables: dict[str, DataFrame]) -> dict[str, 
         "herds": _herds(tables["herds"], chosen),
         "changes": tables["herds"].count(),
     }
+
+
+def _only(group: str | None) -> str | None:
+    """Which groups the page is about, in words; ``None``: all."""
+    names = None if group is None else names_of(group)
+    if names is None:
+        return None if group is None else f"groups whose name matches {group}"
+    return f"group{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _counts(found: DataFrame) -> list[Count]:
+    """The findings, counted: a few dozen rows."""
+    counted = found.groupBy("severity", "kind", "effect").agg(
+        F.count(F.lit(1)).alias("findings"),
+        F.count_distinct("chroot", "group").alias("groups"),
+        F.coalesce(F.sum("messages"), F.lit(0)).alias("messages"),
+        F.count_if(F.col("messages").isNull()).alias("unknown"),
+        F.min(F.col("basis") == "proven").alias("proven"),
+    )
+    rows = counted.orderBy(_rank(), "kind", "effect").collect()
+    return [Count(**row.asDict()) for row in rows]
 
 
 def _rank() -> Column:
@@ -270,7 +295,7 @@ def _cells(
     begin: int,
     width: int,
 ) -> list[list[int]]:
-    """[row, first bucket, last bucket, member] where one member held a partition the longest."""
+    """[row, first bucket, last bucket, member] where one member owned a partition the longest."""
     bucket = F.floor((F.col("a") - begin) / width), F.floor((F.col("b") - begin) / width)
     pieces = (
         _numbered(spans, rows)
@@ -278,12 +303,12 @@ def _cells(
         .select("row", "member", "a", "b", F.explode(F.sequence(*bucket)).alias("bucket"))
     )
     low = F.col("bucket") * width + begin
-    held = F.least("b", low + width) - F.greatest("a", low)
+    owned_ms = F.least("b", low + width) - F.greatest("a", low)
     best = (
         pieces.groupBy("row", "bucket", "member")
-        .agg(F.sum(held).alias("held"))
+        .agg(F.sum(owned_ms).alias("owned_ms"))
         .groupBy("row", "bucket")
-        .agg(F.max_by("member", "held").alias("member"))
+        .agg(F.max_by("member", "owned_ms").alias("member"))
     )
     order = Window.partitionBy("row").orderBy("bucket")
     same = F.lag("member").over(order).eqNullSafe(F.col("member")) & (

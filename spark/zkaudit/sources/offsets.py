@@ -21,7 +21,7 @@ from zkaudit.decode.offsets_topic import decode
 from zkaudit.errors import AuditError
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint
-from zkconsumer.errors import BrokerError
+from zkconsumer.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,11 @@ LAST_MS: Final = 32_503_680_000_000
 _CONNECT_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 60.0
 """A partition that gives nothing for so long cannot be read."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session."""
+    spark.dataSource.register(ZkauditOffsets)
 
 
 def read(
@@ -49,7 +54,7 @@ def read(
     """
     if bootstrap is None:
         return spark.createDataFrame([], schema.spark_type(schema.OFFSETS))
-    spark.dataSource.register(ZkauditOffsets)
+    register(spark)
     reader = spark.read.format(ZkauditOffsets.name()).option("bootstrap", bootstrap)
     if command_config is not None:
         connect(bootstrap, command_config)  # a wrong secret ends the job before Spark's tasks
@@ -181,7 +186,10 @@ class ZkauditOffsets(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read what is there at planning."""
-        return _OffsetsReader(self.options["bootstrap"], self.options.get("config"))
+        bootstrap = self.options.get("bootstrap")
+        if not bootstrap:
+            raise ConfigError(["bootstrap: name the brokers: HOST:PORT,..."])
+        return _OffsetsReader(bootstrap, self.options.get("config"))
 
 
 class _OffsetsReader(DataSourceReader):
@@ -208,6 +216,9 @@ class _OffsetsReader(DataSourceReader):
         assert isinstance(partition, _Range)
         wanted = schema.arrow_schema(schema.OFFSETS)
         for rows in _records(self.bootstrap, self.config, partition):
+            for row in rows:
+                for name in ("hosts", "assignment"):  # Arrow takes maps as pairs
+                    row[name] = list(row[name].items()) if name in row else None
             yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
 

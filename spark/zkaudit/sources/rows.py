@@ -97,16 +97,18 @@ def _groups(settings: Settings, piece: Piece) -> Iterator[pa.RecordBatch]:
         for part in (*parts, _OF_GROUPS[1]):
             chosen = pc.or_kleene(chosen, pc.match_substring(paths, part))
         batch = batch.filter(chosen)
-        seen.update(filter(None, pc.unique(batch["path"]).to_pylist()))
+        for found_in in (batch["path"], pc.list_flatten(batch["deleted"])):
+            seen.update(filter(None, pc.unique(found_in).to_pylist()))
         last = pa.nulls(batch.num_rows, pa.int64())
         arrays = [last if f.name == "last_zxid" else batch[f.name] for f in wanted]
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    fixed = {"server": piece.server, "idx": 0, "session": 0, "cxid": 0}
+    place = {"server": piece.server, "file": Path(piece.path).name, "position": 0}
+    fixed = place | {"idx": 0, "session": 0, "cxid": 0}
     found = [
         fixed | {"type": schema.RUN, "zxid": first, "last_zxid": last, "time": time}
         for first, last, time in runs.found
     ]
-    of_group = sorted(path for path in seen if _OF_GROUPS[0] in path)
+    of_group = sorted(path for path in seen if any(part in path for part in parts))
     found += [fixed | {"type": schema.PATH, "zxid": 0, "path": path} for path in of_group]
     for begin in range(0, len(found), _ROWS):
         yield _batch(settings, found[begin : begin + _ROWS])

@@ -119,6 +119,7 @@ class BatchLogReader(DataSourceReader):
         most = self.settings.bytes_per_task
         found = find(self.settings.servers).values()
         chosen = [piece for pieces in found for piece in within(pieces, self.settings.filters)]
+        chosen = [piece for piece in chosen if _named(self.settings, piece)]
         if self.settings.table != "files" and not self.settings.tolerant:
             chosen = list(split(chosen, most))
         return [Task(pieces) for pieces in pack(chosen, most)]
@@ -225,7 +226,7 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Pack all snapshots."""
         found = find(self.settings.servers, snapshots=True).values()
-        pieces = [piece for pieces in found for piece in pieces]
+        pieces = [piece for pieces in found for piece in pieces if _named(self.settings, piece)]
         return [Task(task) for task in pack(pieces, self.settings.bytes_per_task)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -243,6 +244,10 @@ class SnapshotReader(DataSourceReader):
             except (LogFormatError, FileNotFoundError):  # damaged, or purged meanwhile
                 if not settings.tolerant:
                     raise
+
+
+def _named(settings: Settings, piece: Piece) -> bool:
+    return not settings.files or Path(piece.path).name in settings.files
 
 
 def _zxid(file: str) -> int:

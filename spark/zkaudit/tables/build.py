@@ -14,8 +14,8 @@ from zkaudit.history.staging import LogGap, Stage, first_of, known_at, segment_o
 GROUP = ("chroot", "group")
 
 
-def sessions(stage: Stage) -> DataFrame:
-    """Table ``sessions``."""
+def sessions(stage: Stage, addresses: DataFrame | None = None) -> DataFrame:
+    """Table ``sessions``. ``addresses``: session and address of its client, where known."""
     begun = F.col("type") == "createSession"
     first = F.min_by(F.struct("time", "timeout"), F.when(begun, F.col("zxid")))
     last = F.min_by(F.struct("time", "cxid"), F.when(~begun, F.col("zxid")))
@@ -29,8 +29,14 @@ def sessions(stage: Stage) -> DataFrame:
     )
     closer = F.when(F.col("last.cxid") == 0, "server").otherwise("client")
     closed = F.col("closed_zxid").isNotNull()
-    return logged.join(used, "session", "full").select(
+    every = logged.join(used, "session", "full")
+    if addresses is None:
+        every = every.withColumn("address", F.lit(None).cast("string"))
+    else:
+        every = every.join(addresses, "session", "left")
+    return every.select(
         "session",
+        "address",
         "created_zxid",
         F.when(F.col("created_zxid").isNotNull(), F.col("first.time")).alias("created_time"),
         F.when(F.col("created_zxid").isNotNull(), F.col("first.timeout")).alias("timeout_ms"),
@@ -186,4 +192,5 @@ def partitions(stage: Stage) -> DataFrame:
         F.max(F.when(F.col("gone_zxid") > F.col("content_zxid"), F.col("gone_zxid"))).alias(
             "gone_zxid"
         ),
+        F.max("gone_zxid").alias("deleted_zxid"),
     )

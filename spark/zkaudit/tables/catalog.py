@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-EVIDENCE: Final = "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string>>"
+EVIDENCE: Final = (
+    "array<struct<table:string,zxid:bigint,idx:int,session:bigint,what:string,server:string,"
+    "file:string,position:bigint>>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ SESSIONS: Final = Table(
         _c("closed_zxid", "bigint", "its closeSession; null: still open, or in a log gap"),
         _c("closed_time", "timestamp", "when, by the leader's clock"),
         _c("closed_by", "string", "`client` or `server` (expiry: the request has no number)"),
+        _c("address", "string", "address of its client, from `--server-logs`; null: not known"),
     ),
 )
 
@@ -183,6 +187,11 @@ PARTITIONS: Final = Table(
         _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
         _c("time", "timestamp", "when, by the leader's clock"),
         _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it exists"),
+        _c(
+            "deleted_zxid",
+            "bigint",
+            "last transaction that deleted a topic of this name, also if it exists again",
+        ),
     ),
 )
 
@@ -280,6 +289,41 @@ HERDS: Final = Table(
     ),
 )
 
+GENERATIONS: Final = Table(
+    "generations",
+    "one row for each record of a group in `__consumer_offsets` (classic groups on the brokers): a "
+    "generation, or the end of the group; compaction keeps the last ones only",
+    (
+        _c("group", "string", "group id"),
+        _c("log_partition", "int", "partition of `__consumer_offsets`"),
+        _c("log_offset", "bigint", "offset of the record, the order of a group's generations"),
+        _c("time", "timestamp", "when the coordinator wrote it, by its clock"),
+        _c("generation", "int", "generation; null: the group was deleted"),
+        _c("protocol", "string", "the assignor"),
+        _c("leader", "string", "member that assigned"),
+        _c("members", "array<string>", "ids of the members"),
+        _c("hosts", "map<string,string>", "id of each member to its host"),
+        _c("assignment", "map<string,string>", "`topic-partition` to the id of its member"),
+    ),
+)
+
+BROKER_OWNERSHIP: Final = Table(
+    "broker_ownership",
+    "one row for each time in which a member of a group on the brokers was assigned a partition, "
+    "through one or more generations; the times are those of `generations`",
+    (
+        _c("group", "string", "group id"),
+        _c("topic", "string", "topic"),
+        _c("partition", "bigint", "partition"),
+        _c("member", "string", "id of the member"),
+        _c("host", "string", "its host, as the coordinator saw it"),
+        _c("first_generation", "int", "first generation with this assignment"),
+        _c("last_generation", "int", "last one"),
+        _c("start_time", "timestamp", "when the first of them was written"),
+        _c("end_time", "timestamp", "when the next other generation was written; null: it lasts"),
+    ),
+)
+
 DELIVERIES: Final = Table(
     "deliveries",
     "one row for each time in which a member delivered messages of a partition, from its journal",
@@ -296,6 +340,12 @@ DELIVERIES: Final = Table(
         ),
         _c("start_offset", "bigint", "first offset surely delivered; null: nothing is known"),
         _c("end_offset", "bigint", "behind the last one known to be consumed; null: none"),
+        _c(
+            "reset",
+            "boolean",
+            "whether the position was reset meanwhile; the offsets are those since then, and the "
+            "first one may be lower",
+        ),
         _c("file", "string", "journal"),
         _c("line", "bigint", "its line where delivery began"),
     ),
@@ -344,8 +394,20 @@ FINDINGS: Final = Table(
             "string",
             "`proven` by the log, `inferred`, `measured` (journals), `modelled` (an upper bound)",
         ),
+        _c(
+            "effect",
+            "string",
+            "what a wrong offset did: `repeated`, `lost`, `skipped` (on purpose), `repaired` "
+            "(before a member started from it), `none` (no member has started from "
+            "it) or `unknown`; null: the finding is not about an offset",
+        ),
+        _c("messages", "bigint", "how many messages were repeated, lost or skipped; null: unknown"),
+        _c("server", "string", "server whose log holds transaction `zxid`"),
+        _c("file", "string", "that log"),
+        _c("position", "bigint", "byte where the transaction's record begins in it"),
+        _c("address", "string", "address of the session's client, from `--server-logs`"),
         _c("sentence", "string", "what happened"),
-        _c("evidence", EVIDENCE, "the rows it rests on"),
+        _c("evidence", EVIDENCE, "the rows it rests on, each with its place in the logs"),
     ),
 )
 
@@ -360,6 +422,8 @@ TABLES: Final = (
     PARTITIONS,
     MOVES,
     HERDS,
+    GENERATIONS,
+    BROKER_OWNERSHIP,
     DELIVERIES,
     VIEWS,
     UNREADABLE,

@@ -173,6 +173,7 @@ def deliveries(lines_: DataFrame) -> DataFrame:
         F.coalesce(ended, F.lit("open")).alias("ended"),
         F.array_min(F.transform(fits, lambda s: s["offset"])).alias("start_offset"),
         F.array_max(F.transform(fits, lambda s: s["offset"])).alias("end_offset"),
+        F.col("moved").isNotNull().alias("reset"),
         "file", "line",
     )  # fmt: skip
 

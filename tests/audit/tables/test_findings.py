@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from zkaudit import schema
-from zkaudit.findings.base import Limits, Tables
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import Limits
 from zkaudit.findings.load import storms
 from zkaudit.findings.ownership import unowned
 from zkaudit.findings.rules import findings
@@ -367,6 +368,7 @@ PLANTED = {
     ("measured", "herd"): "low",
     ("double", "overlapping delivery"): "critical",
     ("nested", "overlapping delivery"): "high 2",
+    ("nested", "delivery gap"): "high 2",
     ("again", "delivered twice"): "low",
     ("views", "members whose views disagree"): "high",
 }
@@ -454,6 +456,7 @@ class Few:
     ownership: Any = None
     partitions: Any = None
     rebalances: Any = None
+    membership: Any = None
     end: Any = None
     log_gaps: tuple[tuple[int, int], ...] = ()
 
@@ -731,7 +734,7 @@ INCIDENT = {
     ("unowned interval", 0): "medium proven",
     ("zombie commit", 2): "critical proven",
     ("zombie commit", 3): "critical proven",
-    ("rebalance storm", None): "medium inferred",
+    ("rebalance storm", None): "high inferred",
     ("lost messages", 4): "critical inferred",
     ("offset regression", 5): "high proven",
     ("tool write", 3): "info proven",
@@ -881,14 +884,27 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
             rows.append(
                 {"chroot": "", "group": group, "first_zxid": 10 * number, "joins": 1, "leaves": 0,
                  "rounds": 1, "last_zxid": 10 * number + 5, "start_time": after(second),
-                 "end_time": after(second + 1)}
+                 "end_time": after(second + 1), "claims": 2, "ends": 1}
             )  # fmt: skip
-    few = Few(rebalances=frame_of(spark, tables.REBALANCES, *rows))
+    joins = [
+        {"chroot": "", "group": "ten", "zxid": 10 * number, "member": f"ten_{name}"}
+        for number, name in enumerate(["h-1700000000000-0a"] * 6 + ["b"] * 4)
+    ]
+    few = Few(
+        rebalances=frame_of(spark, tables.REBALANCES, *rows),
+        membership=frame_of(spark, tables.MEMBERSHIP, *joins),
+    )
     told = storms(cast(Tables, few), Limits()).orderBy("group", "zxid").collect()
     places = [(row["group"], row["zxid"], row["end_zxid"]) for row in told]
     assert places == [("ten", 0, 95), ("two", 0, 95), ("two", 110, 225)]
     assert [row["evidence"][0]["zxid"] for row in told] == [0, 0, 110]
     assert "rebalanced 10 times within 600 s; 10 members joined" in told[0]["sentence"]
+    # 20 claims, 10 ends and 10 joins within 181 s, of which 10 s were rebalances.
+    assert told[0]["sentence"].endswith(
+        "A minute saw 6.6 claims, 3.3 ends of ownership and 3.3 joins and leaves; 6 % of the time "
+        "was rebalancing. 6 of the joins and leaves were those of host h."
+    )
+    assert told[0]["severity"] == "medium"
     assert "rebalanced 12 times within 600 s; 12 members joined" in told[2]["sentence"]
 
 
@@ -923,6 +939,8 @@ def test_restarts_without_a_pause_are_a_storm(
     assert storms == {"flaps", "incident"}
     (storm,) = incidents["flaps", "rebalance storm"]
     assert (storm["end_time"] - storm["time"]).total_seconds() > 120
+    assert storm["severity"] == "high"  # 41 a minute
+    assert "82 of the joins and leaves were those of member flaps_b." in storm["sentence"]
     assert "rebalanced 82 times within 600 s; 82 members joined" in storm["sentence"]
 
 

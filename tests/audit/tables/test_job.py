@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import random
 import re
 import shutil
@@ -19,17 +20,19 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from zkaudit.cli import run
-from zkaudit.collect import collect
+from zkaudit.collect import Kept, collect
 from zkaudit.commands.summary import print_summary, status_of
 from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, inputs
 from zkaudit.job.inputs import find
 from zkaudit.job.output import load
+from zkaudit.job.place import finished, new_tables, prepare, publish
 from zkaudit.job.spark import check_group, errors_named
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
 from zkaudit.tables import journals
+from zkaudit.text import names_of, regex_of
 
 from zkconsumer.testing import LocalZooKeeper
 
@@ -248,7 +251,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     file.write_text("")
     with pytest.raises(AuditError, match="file: is no directory: choose another --out"):
         job.run(spark, job.Options([str(logs)], str(file)))
-    with pytest.raises(AuditError, match=r"--group '\(\?P<n>g\)' is no regex of Java"):
+    with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a regex of Java"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
     check_group(spark, r"\p{L}+")
     journal = tmp_path / "a.jsonl"
@@ -273,7 +276,7 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
     (tmp_path / "summary.json").write_text('{"findings": [], "mine": 1}')
     for group in ("nosuchgroup", "G", "[x]+"):
         with pytest.raises(
-            InputMissingError, match=f"--group '{re.escape(group)}': the logs have no"
+            InputMissingError, match=f"--groups-regex '{re.escape(group)}': the logs have no"
         ):
             job.run(spark, job.Options([str(logs)], str(tmp_path), group=group))
     assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
@@ -284,13 +287,28 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
     """The group may still come, so it is no error there; but every round says so."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
-               "digests": None, "findings": [], "group": "nosuch", "groups": 0}  # fmt: skip
+               "digests": None, "findings": [], "group": "nosuch", "groups": 0,
+               "unconfirmed": []}  # fmt: skip
     print_summary(summary)
     told = capsys.readouterr()
     assert "no findings" in told.out
-    assert told.err.startswith("warning: --group 'nosuch': the logs have no group with such a name")
+    assert told.err.startswith("warning: --groups-regex 'nosuch': up to now the logs have no group")
+    print_summary(summary | {"group": regex_of(["a.b", "it's"])})
+    warned = capsys.readouterr().err
+    assert warned.startswith("warning: --group 'a.b' --group \"it's\": up to now the logs have no")
     print_summary(summary | {"groups": 1})
     assert not capsys.readouterr().err
+
+
+def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one server's log of an ensemble nothing is sure, and the command says what to give."""
+    summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
+               "digests": None, "findings": [], "group": None, "groups": 1,
+               "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
+    print_summary(summary)
+    told = capsys.readouterr().err
+    assert "no majority of the servers' logs holds 6 transactions" in told
+    assert "give the logs of all servers (--servers 1: there is one)" in told
 
 
 @pytest.mark.parametrize(
@@ -365,22 +383,43 @@ def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
     assert inputs.group_begins("(?i)orders") == ()
 
 
+def test_groups_that_are_named_are_all_the_source_reads() -> None:
+    """--group names a group, whatever characters are in it: the source gets the name as it is."""
+    odd = ["orders", "a.b", "x|y", "(", "\\E", "\\E|\\Q", "\\Q", "a\\"]
+    for names in (*([name] for name in odd), odd):
+        assert names_of(regex_of(names)) == names
+        assert inputs.group_begins(regex_of(names)) == tuple(f"{name}/" for name in names)
+    assert inputs.group_begins(regex_of(["a,b", "c"])) == ("a", "c/")
+    assert inputs.group_begins(regex_of([",b"])) == ()
+    assert names_of("orders.*") is None
+    assert names_of("\\Qa\\E.*\\Qb\\E") is None
+
+
 def test_an_audit_that_fails_leaves_no_summary(
     spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables of two audits may stand side by side then: none of them are taken for whole."""
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "summary.json").write_text('{"findings": []}')
-    monkeypatch.setattr("zkaudit.tables.build.sessions", lambda _: 1 / 0)
+    """Readers see the audit before it, whole; where there was none, none."""
+    out = prepare(str(tmp_path / "out"))
+    monkeypatch.setattr("zkaudit.findings.rules.storms", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
         load(spark, out)
+    before = new_tables(out)
+    before.mkdir()
+    publish(out, before, {"findings": [], "mine": 1}, keep=False)
+    with pytest.raises(ZeroDivisionError):
+        job.run(spark, job.Options([str(logs)], str(out)))
+    summary, tables = finished(out)
+    assert (summary["mine"], tables) == (1, before.resolve())
+    assert json.loads((out / "summary.json").read_text()) == summary
 
 
-def test_collect_keeps_what_is_closed(logs: Path, tmp_path: Path) -> None:
-    """Closed logs and whole snapshots are linked once; the newest log and a torn snapshot wait."""
+def test_collect_keeps_what_is_closed(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed logs and whole snapshots are kept once; the newest log and a torn snapshot wait. The
+    newest closed log is copied, so that it stays whole when its server truncates it."""
     source, target = tmp_path / "version-2", tmp_path / "kept"
     shutil.copytree(logs / "version-2", source)
     (source / "log.ffff").write_bytes(b"")
@@ -389,5 +428,16 @@ def test_collect_keeps_what_is_closed(logs: Path, tmp_path: Path) -> None:
     first = collect(tmp_path, target)
     assert first.linked + first.copied == len(closed)
     assert {p.name for p in target.iterdir()} == closed
-    assert all((target / name).stat().st_nlink == 2 for name in closed)
-    assert collect(tmp_path, target).known == len(closed)
+    (log,) = (target / name for name in closed if name.startswith("log."))
+    assert all((target / name).stat().st_nlink == (1 if name == log.name else 2) for name in closed)
+    content = log.read_bytes()
+    os.truncate(source / log.name, 100)  # as a server does that logged what never was committed
+    (source / "snapshot.ffff").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("zkaudit.collect.open_snapshot", None)  # nothing that is kept is read again
+        assert collect(tmp_path, target) == Kept(known=len(closed))
+    assert log.read_bytes() == content
+    (source / "log.10000").write_bytes(b"")
+    (source / "log.fffe").write_bytes(b"")
+    assert collect(tmp_path, target) == Kept(linked=1, copied=1, known=len(closed))
+    assert ((target / "log.ffff").stat().st_nlink, (target / "log.fffe").stat().st_nlink) == (1, 2)

@@ -28,7 +28,8 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
     finding = {
         "severity": "critical", "kind": "zombie commit", "chroot": "", "group": name,
         "topic": name, "partition": 0, "zxid": 3, "t": 500, "u": None, "basis": "proven",
-        "sentence": f"Member {name} did it.",
+        "sentence": f"Member {name} did it.", "member": name, "effect": "lost", "messages": 7,
+        "place": "zk1: log.1, byte 16", "command": "zkaudit show 0x3 --zookeeper-logs zk1",
         "evidence": [["commits", 3, 0, name], ["deliveries", None, None, "a.jsonl:7"]],
     }  # fmt: skip
     return {
@@ -38,6 +39,9 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
             "dropped": [[0x10000009A, 0x10000009E]], "unconfirmed": [],
             "findings": [{"severity": "critical", "kind": "zombie commit", "count": 1}],
         },
+        "verdict": [{"severity": "critical", "text": "It was bad.", "kind": "zombie commit",
+                     "effect": None}],
+        "only": None,
         "limits": ["An owner znode can never show two owners at once."],
         "findings": [finding], "begin": 0, "end": 480_000, "width": 1000,
         "rows": [["", name, name, number] for number in range(rows)],
@@ -65,7 +69,10 @@ def test_the_page_draws_its_findings(browse: Any, tmp_path: Path) -> None:
     assert "2 journals of members, 3 of their 1,200 lines unreadable." in shown
     assert "never were committed: 0x10000009a to 0x10000009e" in shown
     assert "can never show two owners" in shown
-    assert shown.index("Member orders did it.") < shown.index('id="timeline"')
+    assert "zk1: log.1, byte 16" in shown
+    assert "zkaudit show 0x3 --zookeeper-logs zk1" in shown
+    places = [shown.index(text) for text in ("It was bad.", 'id="timeline"', "orders did it.")]
+    assert places == sorted(places)
 
 
 def test_hostile_names_stay_text(browse: Any, tmp_path: Path) -> None:
@@ -194,7 +201,7 @@ def test_groups_with_the_worst_findings_can_be_chosen(
     assert choices[:4] == ["all", "g0249 (critical)", "g0240 (high)", "g0001 (info)"]
     assert len(choices) == 1 + MAX_GROUPS
     assert part(shown, "groups-cut").startswith("Not in this page: 50 of 250 groups. To see them,")
-    assert "run: zkaudit report OUT --group REGEX" in part(shown, "groups-cut")
+    assert "run: zkaudit report OUT --groups-regex REGEX" in part(shown, "groups-cut")
     assert part(shown, "series-cut") == "Only the 200 groups that can be chosen are counted here."
     assert part(shown, "herds-cut").startswith("Not in this page: 490 of 500 joins and leaves.")
 
@@ -245,7 +252,7 @@ def test_partitions_that_are_not_in_the_timeline_are_counted(
     shown = browse(choose(page, "it's.late"), tmp_path)
     assert part(shown, "rows-cut").startswith(
         "Not in this page: 250 of 250 partitions of this group. "
-        r"To see them, run: zkaudit report OUT --group 'it\'\''s\.late' (OUT"
+        r"To see them, run: zkaudit report OUT --group 'it'\''s.late' (OUT"
     )
 
 
@@ -348,8 +355,8 @@ def test_a_page_of_the_groups_that_were_asked_for(
     assert "1 ownership interval and 0 writes of offsets" in part(shown, "head")
     assert "Only groups whose name matches g000[13]." in part(shown, "head")
     with pytest.raises(
-        InputMissingError, match=r"--group 'g000': .* has no group with such a name"
+        InputMissingError, match=r"--groups-regex 'g000': .* has no group with such a name"
     ):
         report.write(spark, tmp_path, "g000")
-    with pytest.raises(AuditError, match="no regex"):
+    with pytest.raises(AuditError, match="not a regex"):
         report.write(spark, tmp_path, "[")

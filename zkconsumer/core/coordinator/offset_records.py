@@ -12,6 +12,8 @@ from __future__ import annotations
 from struct import Struct, error as StructError
 from typing import Final, NamedTuple
 
+from zkconsumer.core.coordinator.wire import decode_assignment
+
 _SHORT: Final = Struct(">h")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
@@ -48,11 +50,20 @@ class OffsetValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group as its coordinator stores it. ``commit_ms`` is ``None`` before version 2."""
+    """A group as its coordinator stores it.
 
+    ``commit_ms`` is ``None`` before version 2. ``hosts`` is by member. ``assignment`` has the
+    member of each partition, as ``topic-partition``; it is empty for groups that are not consumers.
+    """
+
+    protocol_type: str | None
     generation: int
+    protocol: str | None
+    leader: str | None
     commit_ms: int | None
-    members: list[str | None]
+    members: list[str]
+    hosts: dict[str, str | None]
+    assignment: dict[str, str]
 
 
 class _Reader:
@@ -132,21 +143,29 @@ def decode_group(value: bytes) -> GroupValue:
     version = values.number(_SHORT)
     if not 0 <= version <= 3:
         raise ValueError(f"value version {version} of a group is not known")
-    values.text("the protocol type")
+    protocol_type = values.text("the protocol type")
     generation = values.number(_INT)
-    values.text("the protocol")
-    values.text("the leader")
+    protocol = values.text("the protocol")
+    leader = values.text("the leader")
     commit_ms = values.number(_LONG) if version >= 2 else None
-    members = []
+    hosts: dict[str, str | None] = {}
+    assignment: dict[str, str] = {}
     for _ in range(values.number(_INT)):
-        members.append(values.text("a member id"))
+        member = values.text("a member id")
+        if member is None:
+            raise ValueError("a member has no id")
         if version >= 3:
             values.text("a static member id")
         values.text("a client id")
-        values.text("a client host")
+        hosts[member] = values.text("a client host")
         if version >= 1:
             values.number(_INT)
         values.number(_INT)
-        for what in ("a subscription", "an assignment"):
-            values.bytes(values.number(_INT), what)
-    return GroupValue(generation, commit_ms, members)
+        values.bytes(values.number(_INT), "a subscription")
+        assigned = values.bytes(values.number(_INT), "an assignment")
+        if protocol_type == "consumer":  # others have bytes of their own
+            for place in decode_assignment(assigned).partitions:
+                assignment[f"{place.topic}-{place.partition}"] = member
+    return GroupValue(
+        protocol_type, generation, protocol, leader, commit_ms, list(hosts), hosts, assignment
+    )

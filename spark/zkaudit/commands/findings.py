@@ -1,0 +1,107 @@
+"""``zkaudit findings``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zkaudit.findings.limits import SEVERITIES
+from zkaudit.text import printable
+
+_COLUMNS = (
+    "severity", "kind", "basis", "time", "end_time", "chroot", "group", "topic", "partition",
+    "member", "session", "address", "effect", "messages", "zxid", "server", "file", "position",
+    "sentence", "command",
+)  # fmt: skip
+
+
+@click.command("findings")
+@click.argument("out", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "json", "csv")),
+    default="table",
+    show_default=True,
+    help="json: one object a line, with the evidence.",
+)
+@click.option("--group", metavar="NAME", help="Only findings about this group.")
+@click.option("--severity", type=click.Choice(SEVERITIES), help="Only such findings or worse.")
+def findings_command(out: str, form: str, group: str | None, severity: str | None) -> None:
+    """Print the findings of an audit, worst first, each with its place in the logs.
+
+    OUT is the directory of the audit. Each finding has the command that prints the transactions
+    around it. Spark is not needed.
+    """
+    rows = read(Path(out))
+    if group is not None:
+        rows = [row for row in rows if row["group"] == group]
+    if severity is not None:
+        worst = SEVERITIES[: SEVERITIES.index(severity) + 1]
+        rows = [row for row in rows if row["severity"] in worst]
+    if form == "json":
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif form == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        click.echo(text.getvalue(), nl=False)
+    else:
+        for row in rows:
+            _print(row)
+        if not rows:
+            click.echo("no findings")
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    """Return the findings of an audit as plain values, worst first, then by transaction.
+
+    Times are ISO in UTC, sessions and zxids hexadecimal. Raises InputMissingError when ``out`` has
+    no finished audit.
+    """
+    import pyarrow.parquet as pq
+
+    from zkaudit.errors import InputMissingError
+    from zkaudit.job.place import finished
+    from zkaudit.show import command
+
+    summary, tables = finished(out)
+    try:
+        rows = pq.read_table(tables / "findings").to_pylist()
+    except (OSError, ValueError) as error:
+        raise InputMissingError(f"{out}: holds no audit: {error}") from None
+    rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["zxid"] or 0, row["kind"]))
+    directories = summary.get("directories", ())
+    return [_plain(row) | {"command": command(row["zxid"], directories)} for row in rows]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+            value = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+        elif name in ("zxid", "end_zxid", "session") and value is not None:
+            value = f"{value & (1 << 64) - 1:#x}"
+        elif name == "evidence":
+            value = [_plain(part) for part in value or ()]
+        plain[name] = value
+    return plain
+
+
+def _print(row: dict[str, Any]) -> None:
+    about = f"{row['time'] or '?'}  {row['severity']}, {row['basis']}: {row['kind']}"
+    click.echo(printable(about))
+    click.echo(f"    {printable(row['sentence'])}")
+    if row["file"]:
+        click.echo(f"    {printable(row['server'])}: {row['file']}, byte {row['position']}, "
+                   f"zxid {row['zxid']}")  # fmt: skip
+        click.echo(f"    {printable(row['command'])}")

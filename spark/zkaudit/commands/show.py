@@ -1,0 +1,44 @@
+"""``zkaudit show``."""
+
+from __future__ import annotations
+
+import click
+
+
+def _zxid(_: click.Context, __: click.Parameter, value: str) -> int:
+    try:
+        zxid = int(value, 16 if value.lower().startswith("0x") else 10)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a zxid such as 0x1200000034") from None
+    if not 0 < zxid < 1 << 63:
+        raise click.BadParameter(f"{value!r} is not a zxid such as 0x1200000034")
+    return zxid
+
+
+@click.command("show")
+@click.argument("zxid", callback=_zxid)
+@click.option(
+    "--zookeeper-logs",
+    "logs",
+    metavar="DIR",
+    multiple=True,
+    required=True,
+    help="dataLogDir of each server, as for `zkaudit run`.",
+)
+@click.option(
+    "--around",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Show so many transactions before and after it, too.",
+)
+def show_command(zxid: int, logs: tuple[str, ...], around: int) -> None:
+    """Print the raw transactions around ZXID, with the file and the byte of each.
+
+    ZXID is hexadecimal (0x1200000034) or decimal. Every server's log is read, so a transaction that
+    three servers logged is printed three times. Spark is not needed.
+    """
+    from zkaudit.show import transactions_around
+
+    for line in transactions_around(zxid, logs, around):
+        click.echo(line)

@@ -1,0 +1,53 @@
+"""From when on something is a finding: the thresholds of all rules.
+
+Each is an option of the command line. Data only: loads no Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SEVERITIES = ("critical", "high", "medium", "low", "info")
+"""Worst first."""
+
+
+def _limit(default: float, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Thresholds. Times are by the leader's clock; each field's ``help`` says what it means."""
+
+    unowned_seconds: float = _limit(
+        30.0, "Report a partition that has had no owner for this many seconds."
+    )
+    storm_rebalances: int = _limit(
+        10, "Report a storm from this many rebalances within --storm-seconds on."
+    )
+    storm_seconds: float = _limit(600.0, "Time in which rebalances are counted, in seconds.")
+    storm_per_minute: float = _limit(
+        6.0, "Rebalances a minute from which on a storm is `high`, not `medium`."
+    )
+    contention: int = _limit(20, "Report a rebalance with this many refused claims.")
+    flapping_expiries: int = _limit(
+        3, "Report a member whose sessions expired this many times within --flapping-seconds."
+    )
+    flapping_seconds: float = _limit(3600.0, "Time in which expiries are counted, in seconds.")
+    stalled_seconds: float = _limit(
+        300.0,
+        "Report an owner that has committed nothing for this many seconds while other members of "
+        "its group did, and that had committed regularly before.",
+    )
+    jump_rate: float = _limit(
+        200_000.0,
+        "Report an owner whose committed offset rises faster than this many messages a second.",
+    )
+    view_seconds: float = _limit(
+        30.0, "Report two members that act on different views for longer than this many seconds."
+    )
+    skew_seconds: float = _limit(
+        1.0, "Clocks of members' machines may differ by this much: shorter overlaps do not count."
+    )
+    herd_members: int = _limit(50, "Report a change that notified this many members.")

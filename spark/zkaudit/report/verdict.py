@@ -1,0 +1,116 @@
+"""The report's first lines: what went wrong, in words. Pure.
+
+From counts of findings and the summary, so that it says the same however many findings the page
+has room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from zkaudit.findings.limits import SEVERITIES
+
+_EFFECTS: Final = {
+    "lost": "Messages were lost",
+    "repeated": "Messages were delivered again",
+    "skipped": "Messages were skipped on purpose",
+}
+_KINDS: Final = {
+    "zombie commit": "Members committed offsets of partitions that others owned",
+    "foreign release": "Owner znodes were deleted by sessions that did not own them",
+    "tool write": "Tools wrote offsets while members were at work",
+    "orphan partition": "Partitions have no owner",
+    "rebalance storm": "Groups rebalanced again and again",
+    "one consumer id on two sessions": "Members used one consumer id in two sessions",
+}
+_LEAST: Final = SEVERITIES.index("high")
+"""What is less severe is counted, not described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many findings of one kind, effect and severity there are.
+
+    ``messages``: the sum of those known; ``unknown``: findings without a number of messages.
+    """
+
+    severity: str
+    kind: str
+    effect: str | None
+    findings: int
+    groups: int
+    messages: int
+    unknown: int
+    proven: bool
+
+
+def verdict(counts: Sequence[Count], summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return sentences, the worst first; each with the ``kind`` and ``effect`` of the findings that
+    it is about, null where it is about the logs."""
+    lines = []
+    for effect, text in _EFFECTS.items():
+        some = [count for count in counts if count.effect == effect]
+        if some:
+            lines.append(_line(f"{text}: {_messages(some)}{_where(some)}", some, effect=effect))
+    rest = [count for count in counts if count.effect not in _EFFECTS]
+    bad = [count for count in rest if SEVERITIES.index(count.severity) <= _LEAST]
+    for kind in dict.fromkeys(count.kind for count in bad):
+        some = [count for count in bad if count.kind == kind]
+        text = _KINDS.get(kind, kind[:1].upper() + kind[1:])
+        lines.append(_line(f"{text}: {_where(some)}", some, kind=kind))
+    lines.sort(key=lambda line: SEVERITIES.index(line["severity"]))
+    minor = sum(count.findings for count in rest) - sum(count.findings for count in bad)
+    if not counts:
+        lines.append(_plain("No rule found anything wrong in these logs."))
+    elif minor:
+        other = "other " if lines else ""
+        lines.append(_plain(f"{_many(minor, f'{other}finding')} of less severity."))
+    if summary["log_gaps"]:
+        lines.append(
+            _plain(
+                f"The logs have {_many(len(summary['log_gaps']), 'gap')}: what happened there is "
+                "unknown, and findings near them are marked as inferred."
+            )
+        )
+    if summary["unconfirmed"]:
+        lines.append(
+            _plain(
+                "No majority of the servers holds all transactions: some may never have been "
+                "committed. Give the logs of all servers."
+            )
+        )
+    return lines
+
+
+def _line(
+    text: str, some: Sequence[Count], kind: str | None = None, effect: str | None = None
+) -> dict[str, Any]:
+    worst = min((count.severity for count in some), key=SEVERITIES.index)
+    unsure = "" if all(count.proven for count in some) else " Not all of this is proven."
+    return {"severity": worst, "text": f"{text}.{unsure}", "kind": kind, "effect": effect}
+
+
+def _plain(text: str) -> dict[str, Any]:
+    return {"severity": None, "text": text, "kind": None, "effect": None}
+
+
+def _messages(some: Sequence[Count]) -> str:
+    known, unknown = sum(c.messages for c in some), sum(c.unknown for c in some)
+    if not unknown:
+        return f"{_many(known, 'message')} in "
+    return f"{_many(known, 'message')} and an unknown number more in " if known else (
+        "an unknown number in "
+    )  # fmt: skip
+
+
+def _where(some: Sequence[Count]) -> str:
+    groups = max(count.groups for count in some)
+    several = "at least " if len(some) > 1 else ""
+    found = _many(sum(count.findings for count in some), "finding")
+    return f"{found} of {several}{_many(groups, 'group')}"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,75 @@
+"""Raw transactions around one zxid, as lines of text. Caller's thread; no Spark."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from zkaudit.decode.batches import LogReader
+from zkaudit.decode.columns import Filters
+from zkaudit.errors import InputMissingError
+from zkaudit.sources.files import find, parse_servers, within
+from zkaudit.text import printable
+
+MOST_DATA: Final = 200
+"""Characters of a znode's content that are shown."""
+
+
+def command(zxid: int | None, directories: Sequence[str]) -> str:
+    """Return the command that prints the transactions around ``zxid``; empty without one."""
+    if zxid is None:
+        return ""
+    places = " ".join(map(shlex.quote, directories))
+    return f"zkaudit show {zxid:#x} --zookeeper-logs {places}"
+
+
+def transactions_around(zxid: int, directories: Sequence[str], around: int) -> Iterator[str]:
+    """Yield one line for each operation from ``around`` transactions before ``zxid`` to as many
+    behind it, for each server; ``>`` marks ``zxid`` itself.
+
+    Raises InputMissingError when no log holds ``zxid``; LogFormatError for a damaged log.
+    """
+    filters = Filters("", max(1, zxid - around), zxid + around)
+    there = False
+    places = json.dumps([str(directory) for directory in directories])
+    for server, pieces in find(parse_servers("", places)).items():
+        yield f"{printable(server)}:"
+        for piece in within(pieces, filters):
+            for batch in LogReader(piece.path, server, filters=filters).batches():
+                for row in batch.to_pylist():
+                    there = there or row["zxid"] == zxid
+                    yield line_of(row, ">" if row["zxid"] == zxid else " ")
+    if not there:
+        raise InputMissingError(
+            f"{zxid:#x}: no log below {', '.join(map(str, directories))} holds this transaction: "
+            "name the directories of the other servers, or those with the older logs"
+        )
+
+
+def line_of(row: dict[str, Any], mark: str) -> str:
+    """Return one operation (columns of ``schema.TXNLOG``) as a line."""
+    time = row["time"].strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if row["time"] else "?"
+    parts = [
+        f"{mark} {row['file']}:{row['position']}",
+        f"zxid={row['zxid']:#x}" + (f"[{row['idx']}]" if row["size"] else ""),
+        f"{time}Z",
+        f"session={row['session'] & (1 << 64) - 1:#x}",
+        f"cxid={row['cxid']}",
+        row["type"],
+    ]
+    if row["tried"]:
+        parts.append(f"tried={row['tried']}")
+    if row["path"] is not None:
+        parts.append(printable(row["path"]))
+    if row["data"] is not None:
+        content = row["data"].decode("utf-8", "replace")
+        more = "..." if len(content) > MOST_DATA else ""
+        parts.append(f"data='{printable(content[:MOST_DATA])}'{more}")
+    for name in ("version", "error", "timeout", "deleted"):
+        if row[name] is not None:
+            parts.append(f"{name}={printable(str(row[name]))}")
+    if row["ephemeral"]:
+        parts.append("ephemeral")
+    return " ".join(parts)

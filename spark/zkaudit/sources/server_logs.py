@@ -1,0 +1,46 @@
+"""Addresses of sessions' clients, from the text that ZooKeeper's servers write.
+
+Two lines name both: "Established session 0x1... with negotiated timeout 30000 for client
+/10.0.0.7:51442" (server log; from 3.6 on at level DEBUG) and "session=0x1... user=... ip=10.0.0.7"
+(audit log, 3.6+). Transaction logs have no addresses. Driver's thread; only builds DataFrames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, functions as F
+
+from zkaudit.errors import InputMissingError
+
+_ESTABLISHED = r"session 0x([0-9a-f]{1,16}) with negotiated timeout [0-9]+ for client /?(\S+)"
+_AUDITED = r"session=0x([0-9a-f]{1,16})\s.*\bip=(\S+)"
+
+
+def check(places: Sequence[str]) -> None:
+    """Raise InputMissingError for a file, directory or glob that is not there."""
+    for place in places:
+        if not Path(place).exists() and not glob(place):
+            raise InputMissingError(f"--server-logs {place}: no such file or directory")
+
+
+def addresses(spark: SparkSession, places: Sequence[str]) -> DataFrame | None:
+    """Return ``session`` and ``address``, one row for each session that a line names.
+
+    ``None`` without places. A session that was resumed from another address has the last one's
+    text in order of the alphabet, which is as good as any: the lines have no common order.
+    """
+    if not places:
+        return None
+    lines = spark.read.text([str(place) for place in places], recursiveFileLookup=True)
+    found = [
+        lines.select(
+            F.conv(F.regexp_extract("value", regex, 1), 16, -10).cast("bigint").alias("session"),
+            F.regexp_extract("value", regex, 2).alias("address"),
+        )
+        for regex in (_ESTABLISHED, _AUDITED)
+    ]
+    both = found[0].unionByName(found[1]).where("address != ''")
+    return both.groupBy("session").agg(F.max("address").alias("address"))

@@ -1,0 +1,125 @@
+"""Audits the recorded incidents and compares findings with labels: ``python -m
+tests.audit.corpus.judge``.
+
+With ``--play`` they are recorded again first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from zkaudit.commands.findings import read
+from zkaudit.decode.batches import LogReader
+from zkaudit.findings.limits import Limits
+from zkaudit.job.audit import Options, run
+from zkaudit.job.spark import session
+
+from tests.audit.corpus.incidents import INCIDENTS, LIMITS
+from tests.audit.corpus.play import CUT, RECORDED, play
+
+VARIANTS = ("whole", "late")
+
+
+@dataclass
+class Verdict:
+    """What was found as labelled, what was missed, and what was found and is not labelled."""
+
+    right: int = 0
+    missed: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    proven: list[str] = field(default_factory=list)
+    """Those of ``wrong`` that were stated as proven."""
+
+    @property
+    def recall(self) -> float:
+        """Labels that were found."""
+        return self.right / max(1, self.right + len(self.missed))
+
+    @property
+    def precision(self) -> float:
+        """Findings that are labelled."""
+        return self.right / max(1, self.right + len(self.wrong))
+
+    def lines(self) -> Iterator[str]:
+        """What to print."""
+        total = self.right + len(self.missed)
+        yield f"recall {self.recall:.3f} ({self.right} of {total} labels)"
+        yield f"precision {self.precision:.3f} ({self.right} of {self.right + len(self.wrong)})"
+        yield f"stated as proven and wrong: {len(self.proven)}"
+        yield from (f"missed: {text}" for text in self.missed)
+        yield from (f"wrong: {text}" for text in self.wrong)
+
+
+def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
+    """Make the log directory of each variant below ``out``; return them."""
+    whole, late = out / "logs-whole", out / "logs-late"
+    for place in (whole, late):
+        place.mkdir(parents=True)
+    (packed,) = recorded.glob("log.*.gz")
+    log = whole / packed.stem
+    content = gzip.decompress(packed.read_bytes())
+    log.write_bytes(content)
+    rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
+    cut = next(row["zxid"] for row in rows if row["path"] == CUT)
+    first = next(row for row in rows if row["zxid"] > cut)
+    # What a purged log looks like: the file's header, and the records from some point on.
+    name = f"log.{first['zxid']:x}"
+    (late / name).write_bytes(content[:16] + content[first["position"] :])
+    return {"whole": whole, "late": late}
+
+
+def judge(spark: SparkSession, out: Path, variants: Iterable[str] = VARIANTS) -> Verdict:
+    """Audit the variants and compare."""
+    verdict = Verdict()
+    logs = directories(out)
+    for variant in variants:
+        audit = out / variant
+        run(spark, Options([str(logs[variant])], str(audit), limits=Limits(**LIMITS)))
+        compare(verdict, variant, read(audit))
+    return verdict
+
+
+def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]]) -> None:
+    """Add one variant's findings to a verdict."""
+    for name, incident in INCIDENTS.items():
+        labels = Counter(getattr(incident, "must" if variant == "whole" else variant))
+        for row in (row for row in rows if row["group"] == name):
+            label = next((label for label in labels if labels[label] and fits(label, row)), None)
+            if label is not None:
+                labels[label] -= 1
+                verdict.right += 1
+            elif row["kind"] not in incident.may:
+                text = f"{variant} {name}: {label_of(row)} ({row['severity']}, {row['basis']}): "
+                verdict.wrong.append(text + row["sentence"])
+                if row["basis"] == "proven":
+                    verdict.proven.append(text)
+        verdict.missed += [f"{variant} {name}: {label}" for label in labels.elements()]
+    unknown = {str(row["group"]) for row in rows} - INCIDENTS.keys()
+    assert not unknown, unknown
+
+
+def fits(label: str, row: dict[str, Any]) -> bool:
+    """Whether a finding is what a label asks for."""
+    parts = label.split("/")
+    return label_of(row).split("/")[: len(parts)] == parts
+
+
+def label_of(row: dict[str, Any]) -> str:
+    """A finding as the longest label."""
+    return f"{row['kind']}/{row['effect']}/{row['messages']}"
+
+
+if __name__ == "__main__":
+    if "--play" in sys.argv[1:]:
+        play(RECORDED)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        sys.stdout.writelines(f"{line}\n" for line in judge(session("local[2]"), place).lines())

@@ -1,0 +1,73 @@
+"""Plays all incidents on a real server, side by side, and keeps its log: ``python -m
+tests.audit.corpus.play``."""
+
+from __future__ import annotations
+
+import gzip
+import signal
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from zkaudit.decode.batches import LogReader
+
+from tests.audit.corpus.incidents import INCIDENTS, SETTLED, Incident, Scene, wait
+from tests.audit.corpus.wire import Session
+from zkconsumer.testing.cluster import LocalZooKeeper
+
+RECORDED = Path(__file__).with_name("recorded")
+CUT = "/cut"
+"""The znode that is created between the two parts of all incidents."""
+
+
+def play(out: Path) -> None:
+    """Record ``out/log.1.gz``. Raises what an incident raises."""
+    with tempfile.TemporaryDirectory() as folder:
+        with LocalZooKeeper("3.9", dir=folder) as server:
+            run(server.zookeeper)
+            server.kill()
+        (log,) = Path(folder).rglob("log.*")
+        reader = LogReader(log, columns=("zxid",))
+        for _ in reader.batches():
+            pass
+        assert reader.end is not None
+        out.mkdir(parents=True, exist_ok=True)
+        whole = log.read_bytes()[: reader.end.position]
+        (out / f"{log.name}.gz").write_bytes(gzip.compress(whole, mtime=0))
+        sys.stdout.write(f"{len(INCIDENTS)} incidents, {reader.transactions:,} transactions\n")
+
+
+def run(address: str) -> None:
+    """Play both parts of every incident; all reach the middle before any continues."""
+    every = list(INCIDENTS.values())
+    middle = threading.Barrier(len(every) + 1, timeout=120)
+
+    def both(incident: Incident) -> None:
+        parts = incident.play(Scene(address, incident.name))
+        try:
+            next(parts)
+        except BaseException:
+            middle.abort()
+            raise
+        middle.wait()
+        middle.wait()
+        for _ in parts:
+            raise AssertionError(f"{incident.name} has more than two parts")
+
+    with ThreadPoolExecutor(len(every)) as pool:
+        playing = [pool.submit(both, incident) for incident in every]
+        middle.wait()
+        marks = Session(address)
+        marks.create(CUT)
+        middle.wait()
+        for done in playing:
+            done.result()
+    wait(SETTLED)
+    marks.create("/end")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    play(Path(sys.argv[1]) if len(sys.argv) > 1 else RECORDED)

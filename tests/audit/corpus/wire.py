@@ -1,0 +1,75 @@
+"""A ZooKeeper session without a thread: requests go out when asked, and nothing is kept alive.
+
+So a session can be left to expire, as that of a killed process. One thread uses it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+from kazoo.exceptions import EXCEPTIONS
+from kazoo.protocol.serialization import Create, Delete, SetData
+from kazoo.security import OPEN_ACL_UNSAFE
+
+_CLOSE = -11
+
+
+class Session:
+    """One session of ``timeout`` milliseconds. Raises the errors of kazoo for refused writes."""
+
+    def __init__(self, address: str, timeout: int = 40_000) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self._send(struct.pack(">iqiqi", 0, 0, timeout, 0, 16) + bytes(16) + b"\0")
+        answer = self._receive()
+        self.number = 0
+        self.id: int = struct.unpack_from(">q", answer, 8)[0]
+
+    def _send(self, packet: bytes) -> None:
+        self.socket.sendall(struct.pack(">i", len(packet)) + packet)
+
+    def _receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            part = self.socket.recv(size - len(found))
+            if not part:
+                raise ConnectionError("the server closed the connection")
+            found += part
+        return found
+
+    def _call(self, kind: int, body: bytes) -> None:
+        self.number += 1
+        self._send(struct.pack(">ii", self.number, kind) + body)
+        _, _, error = struct.unpack_from(">iqi", self._receive())
+        if error:
+            raise EXCEPTIONS[error]()
+
+    def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
+        """Create one znode."""
+        self._request(Create(path, data, OPEN_ACL_UNSAFE, 1 if ephemeral else 0))
+
+    def set(self, path: str, data: bytes) -> None:
+        """Write a znode's content."""
+        self._request(SetData(path, data, -1))
+
+    def delete(self, path: str) -> None:
+        """Delete one znode."""
+        self._request(Delete(path, -1))
+
+    def _request(self, request: Any) -> None:
+        self._call(request.type, bytes(request.serialize()))
+
+    def close(self) -> None:
+        """End the session."""
+        self._call(_CLOSE, b"")
+        self.socket.close()
+
+    def abandon(self) -> None:
+        """Leave the session to expire."""
+        self.socket.close()

@@ -1,0 +1,167 @@
+"""What replaced scans and joins whose cost is a product: the same answers as the plain rule."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, functions as F
+from zkaudit.findings import ownership
+from zkaudit.findings.base import Tables
+from zkaudit.findings.limits import Limits
+from zkaudit.history.staging import first_of, known_at, last_of, log_gap_between, segment_of
+from zkaudit.tables import catalog
+
+pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 10_000])
+def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> None:
+    """As many log gaps as a history may have: segments, their borders and what lies between two
+    zxids are what a search in the list gives."""
+    chance = random.Random(count)
+    edges = sorted(chance.sample(range(1, 60 * count), 2 * count))
+    gaps = list(zip(edges[::2], [b + 1 for b in edges[1::2]], strict=True))
+    ends, begins = [a for a, _ in gaps], [b for _, b in gaps]
+    known = [0, *[chance.choice([None, b]) for b in begins]]
+    near = [number + step for number in chance.sample(edges, min(60, len(edges)))
+            for step in (-1, 0, 1, 2)]  # fmt: skip
+    rows = [(a, chance.choice(near)) for a in [*near, 0, 2**62]]
+    given = spark.createDataFrame([*rows, (None, None)], "a long, b long")
+    a, b = F.col("a"), F.col("b")
+    segment = segment_of(a, gaps)
+    found = given.select(
+        "a", "b", segment.alias("segment"), first_of(segment, gaps).alias("first"),
+        last_of(segment, gaps).alias("last"), log_gap_between(a, b, gaps).alias("between"),
+        known_at(a, gaps, known).alias("known"),
+    ).collect()  # fmt: skip
+    assert len(found) == len(rows) + 1
+    for row in found:
+        number = 0 if row.a is None else bisect_right(begins, row.a)
+        assert row.segment == number
+        assert row.first == [0, *begins][number]
+        assert row.last == ([*ends, None][number])
+        if row.a is None:
+            continue
+        assert row.between == (
+            row.a < row.b and bisect_left(ends, row.b) > bisect_left(ends, row.a)
+        )
+        since = known[number]
+        assert row.known == (since is not None and row.a >= since)
+
+
+def frame(spark: SparkSession, table: catalog.Table, rows: list[dict[str, Any]]) -> DataFrame:
+    """Rows of a table; what they do not name is null."""
+    names = [column.name for column in table.columns]
+    return spark.createDataFrame(
+        [tuple(row.get(name) for name in names) for row in rows], table.spark_type()
+    )
+
+
+def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
+    """Tables of an audit with these rows and no others."""
+    made = {t.name: frame(spark, t, rows.get(t.name, [])) for t in catalog.TABLES}
+    end = spark.createDataFrame([(10_000, None)], "zxid long, time timestamp")
+    names = Tables.__dataclass_fields__.keys() & made.keys()
+    return Tables(**{name: made[name] for name in names}, end=end)
+
+
+def test_two_sessions_of_one_member_are_found_as_by_comparing_all(spark: SparkSession) -> None:
+    """Random lives of members that come and go, also before and beyond the logs: each ownership is
+    found with each registration of another session that overlaps it."""
+    chance = random.Random(4)
+    group = {"chroot": "", "group": "g"}
+    registrations, owned = [], []
+    for member in ("m1", "m2"):
+        at = 1
+        for number in range(40):
+            end = at + chance.randrange(1, 30)
+            unknown = number == 0
+            lasting = number == 39
+            registrations.append(
+                group | {"member": member, "session": chance.randrange(1, 4),
+                         "start_zxid": None if unknown else at,
+                         "end_zxid": None if lasting else end,
+                         "ended": "still held" if lasting else "expired"}
+            )  # fmt: skip
+            at = end + chance.choice([0, 0, 5])
+        for number in range(40):
+            begin = chance.randrange(1, at)
+            owned.append(
+                group | {"member": member, "session": chance.randrange(1, 4), "topic": "t",
+                         "partition": number, "start_zxid": chance.choice([begin, begin, None]),
+                         "end_zxid": chance.choice([begin + chance.randrange(1, 60), None]),
+                         "ended": "released"}
+            )  # fmt: skip
+    last = 2**63 - 1
+    expected = sorted(
+        (o["member"], o["partition"], max(o["start_zxid"] or 0, r["start_zxid"] or 0))
+        for o in owned
+        for r in registrations
+        if o["member"] == r["member"] and o["session"] != r["session"]
+        and (o["start_zxid"] is not None or r["start_zxid"] is not None)
+        and max(o["start_zxid"] or 0, r["start_zxid"] or 0)
+        < min(o["end_zxid"] or last, r["end_zxid"] or last)
+    )  # fmt: skip
+    rows = ownership.two_sessions(of(spark, ownership=owned, registrations=registrations))
+    found = sorted((row.member, row.partition, row.zxid) for row in rows.collect())
+    assert len(expected) > 100
+    assert found == expected
+
+
+def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None:
+    """White and black lists of two ensembles in many shares: each filter gets the topics of its own
+    chroot, broken filters and internal topics get none."""
+    topics = [(c, f"{k}{n}") for c in ("", "/b") for k in ("x", "y") for n in range(5)]
+    topics += [("", "__consumer_offsets"), ("", "x0")]
+    filters = [("", "white_list", f"x[0-{n}]") for n in range(5)] + [
+        ("/b", "black_list", "x.*"), ("", "white_list", "["), ("/none", "white_list", ".*"),
+        ("", "white_list", ".*"),
+    ]  # fmt: skip
+    found = ownership._matched(
+        spark.createDataFrame(filters, "chroot string, pattern string, name string"),
+        spark.createDataFrame(topics, "chroot string, topic string"),
+    )
+    rows = found.collect()
+    named = {(r.chroot, r.name): set() for r in rows}
+    for row in rows:
+        named[row.chroot, row.name].add(row.topic)
+    assert len(rows) == sum(map(len, named.values()))
+    every = {f"{k}{n}" for k in "xy" for n in range(5)}
+    assert named == {
+        **{("", f"x[0-{n}]"): {f"x{m}" for m in range(n + 1)} for n in range(5)},
+        ("/b", "x.*"): {f"y{n}" for n in range(5)},
+        ("", ".*"): every,
+    }
+
+
+def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
+    """A member that came and went often: the partition without an owner is one finding."""
+    from datetime import UTC, datetime
+
+    def at(second: int) -> datetime:
+        return datetime.fromtimestamp(1_700_000_000 + second, UTC)
+
+    group = {"chroot": "", "group": "g"}
+    registrations = [
+        group | {"member": "m", "session": n, "pattern": "static", "subscription": {"t": 1},
+                 "start_zxid": 10 + n, "start_time": at(100 * n), "end_zxid": 11 + n,
+                 "end_time": at(100 * n + 60), "ended": "expired"}
+        for n in range(50)
+    ]  # fmt: skip
+    partitions = [
+        {"chroot": "", "topic": "t", "partition": n, "zxid": 1, "time": at(0)} for n in (0, 1)
+    ]
+    owned = [
+        group | {"topic": "t", "partition": 0, "member": "m", "session": 1, "start_zxid": 12,
+                 "start_time": at(1), "end_zxid": 13, "end_time": at(2), "ended": "released"}
+    ]  # fmt: skip
+    tables = of(spark, registrations=registrations, partitions=partitions, ownership=owned)
+    end = spark.createDataFrame([(10_000, at(9_000))], "zxid long, time timestamp")
+    (row,) = ownership.unclaimed(
+        Tables(**{**{n: getattr(tables, n) for n in Tables.__dataclass_fields__}, "end": end}),
+        Limits(),
+    ).collect()
+    assert (row.partition, row.kind, row.severity) == (1, "unowned interval", "medium")

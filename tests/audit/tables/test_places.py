@@ -1,0 +1,65 @@
+"""Findings and the places of their transactions; what is not surely committed is no proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession, functions as F
+from zkaudit.findings.places import UNCONFIRMED, located
+from zkaudit.sources.server_logs import addresses
+from zkaudit.tables.catalog import FINDINGS, SESSIONS
+
+SESSION = -0x7FFFFFFFFFFFFFF0
+"""ZooKeeper's ids of servers from 128 on are negative numbers."""
+SERVER_LOG = """\
+2026-11-22 10:00:00 [INFO] Established session 0x8000000000000010 with negotiated timeout 6000 for \
+client /10.0.0.7:51442
+2026-11-22 10:00:01 INFO audit.Log4jAuditLogger: session=0x2a user=a ip=10.0.0.8 operation=create
+2026-11-22 10:00:02 nothing about a session
+"""
+
+
+def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> None:
+    """Each finding gets file and byte, and the address of its session. One with a transaction that
+    may never have been committed is inferred, one severity lower, and says so."""
+    (tmp_path / "zk.log").write_text(SERVER_LOG)
+    known = addresses(spark, [str(tmp_path)])
+    assert known is not None
+    assert {tuple(row) for row in known.collect()} == {
+        (SESSION, "10.0.0.7:51442"),
+        (42, "10.0.0.8"),
+    }
+    sessions = SESSIONS.shape(
+        known.withColumns(
+            {c.name: F.lit(None) for c in SESSIONS.columns if c.name not in known.columns}
+        )
+    )
+    transactions = spark.createDataFrame(
+        [("zk1", "log.1", 100, 5, 0, True), ("zk1", "log.1", 100, 5, 1, True),
+         ("zk2", "log.6", 16, 6, 0, False)],
+        "server string, file string, position bigint, zxid bigint, idx int, confirmed boolean",
+    )  # fmt: skip
+    rows = []
+    for zxid, also in ((5, 5), (5, 6), (6, 6), (7, 5)):
+        row = dict.fromkeys(c.name for c in FINDINGS.columns)
+        evidence = [("commits", also, 0, SESSION, "wrote", None, None, None),
+                    ("deliveries", None, None, None, "j:1", None, None, None)]  # fmt: skip
+        row |= {"severity": "critical", "kind": "k", "basis": "proven", "sentence": "It was so.",
+                "zxid": zxid, "session": SESSION if zxid == 5 else None,
+                "evidence": evidence}  # fmt: skip
+        rows.append(tuple(row.values()))
+    frame = spark.createDataFrame(rows, FINDINGS.spark_type())
+    frame = frame.withColumn("number", F.monotonically_increasing_id()).localCheckpoint()
+    found = FINDINGS.shape(located(frame, transactions, sessions)).orderBy("zxid", "basis")
+    unsure, sure, phantom, snapshot = found.orderBy("zxid", "basis").collect()
+    assert (sure["server"], sure["file"], sure["position"]) == ("zk1", "log.1", 100)
+    assert sure["address"] == "10.0.0.7:51442"
+    assert sure["sentence"] == "It was so. Session 0x8000000000000010 came from 10.0.0.7:51442."
+    assert (sure["severity"], sure["basis"]) == ("critical", "proven")
+    for row in (unsure, phantom):
+        assert (row["severity"], row["basis"]) == ("high", "inferred")
+        assert row["sentence"].endswith(UNCONFIRMED)
+    assert [part["what"] for part in unsure["evidence"]] == ["wrote", "j:1"]
+    assert (unsure["evidence"][0]["file"], unsure["evidence"][0]["position"]) == ("log.6", 16)
+    assert (phantom["address"], phantom["file"]) == (None, "log.6")
+    assert (snapshot["file"], snapshot["basis"]) == (None, "proven")

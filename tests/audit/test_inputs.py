@@ -1,0 +1,39 @@
+"""What an audit leaves unread: logs behind the time asked for, snapshots that no log gap needs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from zkaudit.decode.txnlog import read_transactions
+from zkaudit.job.inputs import behind, end_zxid, find
+from zkaudit.sources.files import Piece
+
+from tests.audit.corpus.judge import directories
+
+
+def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
+    """Up to an hour behind the last finding is read; where all logs begin later, nothing is left
+    out, so that the audit can say so."""
+    logs, _ = find(list(directories(tmp_path).values()))
+    late = max(logs, key=lambda log: log.zxid)
+    first = next(read_transactions(late.path))
+    begun = datetime.fromtimestamp(first.time_ms / 1000, UTC) - timedelta(hours=1)
+    before, after = begun - timedelta(milliseconds=1), begun + timedelta(milliseconds=1)
+    assert end_zxid(logs, before.replace(tzinfo=None).isoformat(" ")) == first.zxid - 1
+    assert end_zxid(logs, after.isoformat()) is None
+    assert end_zxid(logs, None) is None
+    assert end_zxid([late], before.isoformat()) is None
+
+
+def test_snapshots_that_are_read() -> None:
+    """Behind each log gap the first two, and the last one inside it; of every server."""
+    found = [
+        Piece(server, f"/{server}/snapshot.{zxid:x}", zxid, 1)
+        for server in "ab"
+        for zxid in (3, 5, 9, 12, 15, 20, 40, 49, 52, 60, 70)
+    ]
+    chosen = behind(found, [(0, 10), (30, 50)])
+    assert [piece.zxid for piece in chosen if piece.server == "a"] == [5, 9, 12, 40, 49, 52]
+    assert len(chosen) == 12
+    assert behind(found, []) == []

@@ -1,0 +1,66 @@
+"""Readers of an audit's directory see one finished audit, never two halves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from zkaudit.errors import InputMissingError
+from zkaudit.job.place import finished, new_tables, prepare, publish
+
+
+def made(out: Path, number: int, keep: bool = True) -> Path:
+    """Finish an audit whose only table holds a number."""
+    tables = new_tables(out)
+    (tables / "findings").mkdir(parents=True)
+    (tables / "findings" / "part").write_text(str(number))
+    publish(out, tables, {"findings": [], "number": number}, keep)
+    return tables
+
+
+def test_a_reader_keeps_the_audit_that_it_has_opened(tmp_path: Path) -> None:
+    """Tables and summary are replaced together, and what a reader has opened stays one more
+    round, also when the link has moved on; older ones and what a killed audit left go."""
+    out = prepare(str(tmp_path / "out"))
+    with pytest.raises(InputMissingError, match="did not finish"):
+        finished(out)
+    first = made(out, 1)
+    summary, opened = finished(out)
+    assert (summary["number"], opened) == (1, first.resolve())
+    killed = new_tables(out)
+    killed.mkdir()
+    assert finished(out) == (summary, opened)
+    made(out, 2)
+    assert (opened / "findings" / "part").read_text() == "1"
+    assert not killed.exists()
+    assert finished(out)[0]["number"] == 2
+    assert (out / "tables" / "findings" / "part").read_text() == "2"
+    assert json.loads((out / "summary.json").read_text())["number"] == 2
+    made(out, 3)
+    assert not first.exists()
+    made(out, 4, keep=False)
+    assert len(list(out.glob("tables-*"))) == 1
+
+
+def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Path) -> None:
+    """A process that is killed when the link has moved but the copy of the summary has not: the
+    reader gets the new tables and their own summary."""
+    out = prepare(str(tmp_path / "out"))
+    made(out, 1)
+    copy = (out / "summary.json").read_text()
+    second = made(out, 2)
+    (out / "summary.json").write_text(copy)
+    assert finished(out) == ({"findings": [], "number": 2}, second.resolve())
+
+
+def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) -> None:
+    """There, ``tables`` is a directory and the summary is beside it."""
+    out = prepare(str(tmp_path / "out"))
+    (out / "tables" / "findings").mkdir(parents=True)
+    (out / "summary.json").write_text('{"findings": [], "number": 0}')
+    assert finished(out)[0]["number"] == 0
+    made(out, 1)
+    assert finished(out)[0]["number"] == 1
+    made(out, 2)
+    assert not (out / "tables-000000").exists()

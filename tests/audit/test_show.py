@@ -1,0 +1,72 @@
+"""From a finding to the raw transaction: ``zkaudit show`` and the arguments of directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from zkaudit.cli import one_value_each, run
+from zkaudit.decode.txnlog import read_transactions
+
+from tests.audit.corpus.judge import directories
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The recorded incidents: the whole log, and one that begins in the middle."""
+    return directories(tmp_path_factory.mktemp("recorded"))
+
+
+def test_show_prints_the_transaction_with_its_byte(
+    logs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line marked ``>`` is the transaction asked for, at the byte where its record begins;
+    each server is shown."""
+    (log,) = logs["late"].glob("log.*")
+    wanted = list(read_transactions(log))[20]
+    argv = ["show", hex(wanted.zxid), "--around", "2", "--zookeeper-logs"]
+    assert run([*argv, str(logs["whole"]), str(logs["late"])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(":")] == [f"{p}:" for p in logs.values()]
+    marked = [line for line in lines if line.startswith(">")]
+    assert len(marked) == 2
+    for line in marked:
+        assert f"zxid={wanted.zxid:#x} " in line
+        assert str(wanted.path) in line
+    place, _, position = marked[1].split()[1].rpartition(":")
+    assert place == log.name
+    # The record's payload begins 12 bytes behind its place: session, cxid, zxid.
+    assert int.from_bytes(log.read_bytes()[int(position) + 24 :][:8], "big") == wanted.zxid
+    assert len(lines) == 2 + 2 * 5
+
+
+def test_show_of_a_missing_transaction_is_an_error(
+    logs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A zxid that no log holds, and one that is no number, end with status 2 and say why."""
+    assert run(["show", "0x7777777777", "--zookeeper-logs", str(logs["whole"])]) == 2
+    assert "0x7777777777: no log below" in capsys.readouterr().err
+    assert run(["show", "later", "--zookeeper-logs", str(logs["whole"])]) == 2
+    assert "'later' is not a zxid" in capsys.readouterr().err
+
+
+def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory without a finished audit is named."""
+    assert run(["findings", str(tmp_path)]) == 2
+    assert f"{tmp_path}: holds no audit" in capsys.readouterr().err
+    (tmp_path / "summary.json").write_text(json.dumps({}))
+    assert run(["findings", str(tmp_path)]) == 2
+    assert "the audit did not finish" in capsys.readouterr().err
+
+
+def test_an_option_takes_several_directories() -> None:
+    """Values behind one option of directories are its own up to the next option."""
+    given = ["run", "--zookeeper-logs", "a", "b", "c", "--out", "o", "--journals", "j"]
+    assert one_value_each(given) == [
+        "run", "--zookeeper-logs", "a", "--zookeeper-logs", "b", "--zookeeper-logs", "c",
+        "--out", "o", "--journals", "j",
+    ]  # fmt: skip
+    assert one_value_each(["report", "x", "--group", "g", "y"]) == [
+        "report", "x", "--group", "g", "y",
+    ]  # fmt: skip
