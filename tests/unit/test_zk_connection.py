@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +18,26 @@ from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
+from zkconsumer.core.zookeeper.ops import (
+    Code,
+    Failed,
+    Multi,
+    Reply,
+    SessionEvent,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.testing import wait_until
 from zkconsumer.zk.connection import Connection, Handler
+from zkconsumer.zk.driver import ZkDriver
+
+_SPEC = importlib.util.spec_from_file_location(
+    "scripted", Path(__file__).parents[2] / "docs" / "upstream" / "scripted.py"
+)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+scripted = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(scripted)
 
 SESSION = 6.0
 
@@ -141,3 +164,37 @@ def test_servers_that_know_less_than_the_client_take_it_in_the_end(
         connection._turned_away = time.monotonic() - waited if waited else None
         connection._refused()
         assert connection.client.last_zxid == known
+
+
+EXPIRED = -112
+IN_A_MULTI = struct.pack(">i?ii", -1, False, EXPIRED, EXPIRED) + struct.pack(">i?i", -1, True, -1)
+
+
+@pytest.mark.parametrize(
+    ("op", "frames"),
+    [
+        (SetData("/a", b"1"), {5: lambda xid: [scripted.good(xid, EXPIRED)]}),
+        (Multi((SetData("/a", b"1"),)), {14: lambda xid: [scripted.good(xid, 0) + IN_A_MULTI]}),
+    ],
+)
+def test_an_answer_that_the_session_has_expired_ends_it(
+    op: ZkOp, frames: dict[int, Callable[[int], list[bytes]]]
+) -> None:
+    """A server that resumed a session just while another client closed it answers reads and pings
+    as if the session lived. Only writes say that it does not."""
+    server = scripted.Server(
+        lambda xid, kind: frames.get(kind, lambda xid: scripted.honest(xid, kind))(xid)
+    )
+    events: list[SessionEvent] = []
+    driver = ZkDriver(server.address, "", 3.0, lambda event, _: events.append(event), _unexpected)
+    driver.start(10)
+    replies: list[Reply] = []
+    driver.submit(op, driver.session_id, replies.append)
+    opened = [SessionEvent.OPENED, SessionEvent.LOST, SessionEvent.OPENED]
+    wait_until(lambda: events[:3] == opened, 10, "a new session")
+    (reply,) = replies
+    assert isinstance(reply, Failed)
+    assert reply.code is Code.SESSION_EXPIRED
+    frames.clear()
+    driver.close()
+    server.close()

@@ -1,7 +1,7 @@
 """kazoo's connection to one server at a time, with limits that kazoo does not set.
 
 Threads: kazoo's connection thread runs all of it, except for ``stop`` and ``abandon``, which any
-thread may call. Five differences from kazoo:
+thread may call. Differences from kazoo:
 
 - A server that does not answer a request within a third of the session timeout is left for another
   one. kazoo notices a silent server only while it has nothing to send.
@@ -10,6 +10,9 @@ thread may call. Five differences from kazoo:
   which with one server is all of it, so the session ends.
 - An answer out of order, or any other error, breaks the connection and not the thread, as in the
   Java client. If the thread's loop ends all the same, it begins again with a new session.
+- An answer that says the session has expired ends the session. A server may resume a session just
+  while another client closes it. It then answers reads and pings as if the session lived, and only
+  writes say that it does not.
 - Sending a request never blocks: kazoo's own wake-up pipe is full after some 280 requests without a
   connection.
 - ``stop`` ends in a limited time.
@@ -36,10 +39,16 @@ from typing import Any, Final, NoReturn
 
 import kazoo
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionDropped, ConnectionLoss, SASLException
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    SASLException,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import SASL, Connect
+from kazoo.protocol.serialization import SASL, Close, Connect
 from kazoo.protocol.states import KeeperState
 
 from zkconsumer.errors import UnsupportedLibraryError
@@ -419,15 +428,26 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
         pending = self.client._pending
         if not pending or pending[0][2] != header.xid:
             raise ConnectionDropped(f"answer {header.xid} is out of order")
-        result = pending[0][1]
+        request, result, _ = pending[0]
         try:
-            return super()._read_response(header, buffer, offset)
+            answer = super()._read_response(header, buffer, offset)
         except BaseException:
             # For example an error code that kazoo does not know. kazoo has taken the request off
             # its list, so nothing else would answer it.
             if result is not None and not result.ready():
                 result.set_exception(ConnectionLoss())
             raise
+        if not isinstance(request, Close) and _session_is_over(header.err, result):
+            raise SessionExpiredError("the server says so in an answer")
+        return answer
+
+
+def _session_is_over(error: int, result: Any) -> bool:
+    """Whether an answer says so, as a whole or for one operation of a multi."""
+    if error == SessionExpiredError.code:
+        return True
+    parts = result.value if result is not None and result.successful() else None
+    return isinstance(parts, list) and any(isinstance(p, SessionExpiredError) for p in parts)
 
 
 _OVERRIDDEN: Final = (
