@@ -20,6 +20,8 @@ WARM_UP = 120.0
 """Seconds of a member's life that do not count: its buffers and caches fill."""
 LIMIT = 0.05
 """By how much memory may grow."""
+SPARE = {"descriptors": 1.5, "threads": 1.5, "watches": 1.5}
+"""By how many these may differ: a member has a thread for each broker that leads its partitions."""
 
 
 class Sampler:
@@ -128,5 +130,7 @@ def grown(found: dict[str, Any]) -> list[str]:
     return [
         f"{measure} grew by {values['growth']:.1%} to {values['highest']:,} at most"
         for measure, values in found.items()
-        if values["growth"] is not None and values["growth"] > LIMIT
+        if values["growth"] is not None
+        and values["growth"] > LIMIT
+        and values["growth"] * values["median"] > SPARE.get(measure, 0)
     ]

@@ -158,13 +158,20 @@ def test_every_rule_is_planted() -> None:
     assert {name for name, _ in mark.args[1]} | {"resources"} == set(judge.RULES)
 
 
-def test_resources_that_grow() -> None:
-    """Growth above 5 % is a violation; without a figure there is none."""
-    table = {"rss": {"growth": 0.06, "highest": 9}, "threads": {"growth": None, "highest": 3}}
-    found = judge.judge(healthy(), grown(table))
-    assert found["violations_by_rule"] == {"resources": 1}
-    table["rss"]["growth"] = 0.04
-    assert not judge.judge(healthy(), grown(table))["violations"]
+@pytest.mark.parametrize(
+    ("measure", "by", "median", "broken"),
+    [
+        ("rss", 0.06, 45_000_000, {"resources"}),
+        ("rss", 0.04, 45_000_000, set()),
+        ("rss", None, 45_000_000, set()),
+        ("threads", 0.091, 11, set()),
+        ("threads", 0.182, 11, {"resources"}),
+    ],
+)
+def test_resources_that_grow(measure: str, by: float | None, median: int, broken: set[str]) -> None:
+    """Growth above 5 % is a violation, but not one thread more; without a figure there is none."""
+    table = {measure: {"growth": by, "highest": 9, "median": median}}
+    assert set(judge.judge(healthy(), grown(table))["violations_by_rule"]) == broken
 
 
 def test_no_member_is_idle_while_the_brokers_take_nothing() -> None:
