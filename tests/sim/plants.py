@@ -140,6 +140,14 @@ FOUND: Mapping[str, Found] = {
     "waits_for_the_answer_under_way": Found("coordinator", 6, "stable_at_rest"),
     "wakes_nobody": Found("zookeeper", 2, "no_silent_partition"),
     "watches_no_progress": Found("coordinator", 2, "poll_expires"),
+    "believes_that_it_is_a_member": Found("consumer", 0, "stable_at_rest"),
+    "counts_a_members_lease_from_the_answer": Found("consumer", 1, "lease"),
+    "gives_up_before_it_has_stopped": Found("consumer", 0, "owned_before_fetch"),
+    "looks_only_when_idle": Found("consumer", 23, "no_orphan_at_rest"),
+    "names_only_what_it_reads": Found("consumer", 39, "owned_before_fetch"),
+    "never_leaves": Found("consumer", 4, "leaves_in_order"),
+    "never_tells_what_it_has": Found("consumer", 0, "stable_at_rest"),
+    "sends_a_stale_commit_never_again": Found("consumer", 9, "commits_answered"),
 }
 """Each bug, and the first run that finds it."""
 ALONE: Mapping[str, tuple[int, str]] = {
@@ -149,6 +157,9 @@ ALONE: Mapping[str, tuple[int, str]] = {
 }
 """Bugs that ``zkconsumer.sim.fetch_scenario`` finds more easily: seed and rule there."""
 UNSEEN: Mapping[str, str] = {
+    "commits_what_others_have": "members commit what they hold: not in 300 seeds",
+    "never_asks_for_a_name_again": "the simulated broker knows each name at once",
+    "trusts_the_coordinator_while_it_waits": "needs a release as long as the rebalance timeout",
     "beats_on_the_line_of_requests": "a coordinator does not expel who waits for its JoinGroup",
     "forgets_topics_that_are_not_there": "needs a leader with other topics: not in 50 seeds",
     "opens_for_an_old_session": "nothing is held between two sessions",

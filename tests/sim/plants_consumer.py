@@ -113,24 +113,6 @@ def sends_a_stale_commit_never_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumerGroupMachine, "_timer_fired", fired)
 
 
-def joins_again_with_what_it_had(patch: pytest.MonkeyPatch) -> None:
-    """A fenced member takes its last assignment for the new one."""
-    right = ConsumerGroupMachine._load
-
-    def load(self: ConsumerGroupMachine) -> None:
-        right(self)
-        self._target = getattr(self, "_last", {})
-
-    accept = ConsumerGroupMachine._accepted
-
-    def accepted(self: ConsumerGroupMachine, event: events.MemberHeartbeatAnswered) -> None:
-        accept(self, event)
-        self._last = self._target  # type: ignore[attr-defined]
-
-    patch.setattr(ConsumerGroupMachine, "_load", load)
-    patch.setattr(ConsumerGroupMachine, "_accepted", accepted)
-
-
 def never_leaves(patch: pytest.MonkeyPatch) -> None:
     """The coordinator is not told that the member leaves."""
     patch.setattr(ConsumerGroupMachine, "_may_leave", lambda self: False)

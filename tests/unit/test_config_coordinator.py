@@ -90,3 +90,24 @@ def test_rules_read_the_table() -> None:
     attrs = {row.attr for row in KEYS}
     assert all(set(rule.attrs) <= attrs for rule in RULES)
     assert {rule.key for rule in RULES} <= {row.name for row in KEYS}
+
+
+def test_the_protocol_of_kafka_4() -> None:
+    """The broker's session timeout is the default, whatever ZooKeeper's was; keys without effect
+    are a warning; the other values of the key are refused."""
+    base = {"bootstrap.servers": "a:1", "group.id": "g"}
+    found = CoordinatorConfig.parse(
+        base
+        | {
+            "group.protocol": "consumer",
+            "zookeeper.session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 100,
+        }
+    )
+    assert (found.group_protocol, found.session_timeout_ms) == ("consumer", 45_000)
+    assert any("heartbeat.interval.ms" in text for text in found.warnings)
+    classic = CoordinatorConfig.parse(base | {"group.remote.assignor": "range"})
+    assert (classic.group_protocol, classic.session_timeout_ms) == ("classic", 10_000)
+    assert any("needs group.protocol=consumer" in text for text in classic.warnings)
+    with pytest.raises(ConfigError, match="neither classic nor consumer"):
+        CoordinatorConfig.parse(base | {"group.protocol": "share"})

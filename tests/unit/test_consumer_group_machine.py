@@ -118,6 +118,7 @@ def test_what_stays_is_never_stopped() -> None:
     story.beat(given={T: (0,)})
     stop = story.last(commands.StopFetching)
     assert stop.partitions == {P1}
+    assert story.machine.releasing, "the lease must not outlast the rebalance timeout"
     story.tell(events.FetchingStopped(stop.token, {P1: 9}))
     commit = story.last(commands.CommitOffsets)
     assert (commit.generation, commit.positions) == (1, {P1: 9})
@@ -127,7 +128,10 @@ def test_what_stays_is_never_stopped() -> None:
     assert sum(isinstance(one, commands.MemberHeartbeat) for one in story.done) == beats + 1
     assert owned(story) == {T: (0,)}
     assert story.machine.held.keys() == {P0}
+    assert not story.machine.releasing
     assert not story.has(commands.StartFetching)
+    story.tell(events.CommitRequested(7, {P0: 9, P1: 9}, strict=True))
+    assert story.last(commands.CommitOffsets).positions == {P0: 9}, "P1 is not held any more"
 
 
 def test_after_a_lost_answer_everything_is_said_again() -> None:

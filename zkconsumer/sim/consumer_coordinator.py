@@ -255,6 +255,8 @@ class ConsumerGroupCoordinator:
         kept = seat.assigned & target
         revoking = seat.assigned - kept
         if revoking and (owned is None or owned & revoking):
+            if seat.revoking and self._watch is not None:  # these are released, others follow
+                self._watch.joins(name, kept | revoking)
             seat.state, seat.assigned, seat.revoking = SeatState.UNREVOKED, kept, revoking
             self._fence_later(name, seat)
             return
