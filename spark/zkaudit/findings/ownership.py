@@ -200,11 +200,11 @@ def _matched(filters: DataFrame, topics: DataFrame) -> DataFrame:
     """
     share = F.pmod(F.xxhash64("pattern", "name"), F.lit(SHARES)).alias("share")
     filters = filters.select("*", share)
-    topics = (
-        filters.select("chroot", "share").distinct().join(topics.distinct(), "chroot")
-    )  # fmt: skip
-    place = ("chroot", "share")
-    found = filters.groupBy(*place).cogroup(topics.groupBy(*place))
+    shares = filters.select("chroot", "share").distinct()
+    # Other names: Spark takes two columns of one origin for the same column.
+    topics = topics.distinct().join(shares, "chroot").select("chroot", "share", "topic")
+    topics = topics.toDF("in_chroot", "in_share", "topic")
+    found = filters.groupBy("chroot", "share").cogroup(topics.groupBy("in_chroot", "in_share"))
     return found.applyInArrow(_match, "chroot string, pattern string, name string, topic string")
 
 

@@ -177,7 +177,8 @@ function drawFindings() {
     const kind = text(row, "td", f.kind);
     if (f.basis !== "proven") text(kind, "div", f.basis, "dim");
     const last = bundle[bundle.length - 1];
-    text(row, "td", when(f.t) + (last.t === f.t ? "" : ` to ${when(last.t)}`), "at");
+    const times = text(row, "td", when(f.t), "at");
+    if (last.t !== f.t) text(times, "div", `to ${when(last.t)}`);
     const what = text(row, "td", "");
     detail(what, f);
     if (bundle.length === 1) continue;
@@ -231,7 +232,7 @@ const at = (ms, width) => label + (ms - view.from) / Math.max(1, view.to - view.
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 25920e5, 77760e5, 311040e5];
 function ticks(width) {
-  const least = (view.to - view.from) / Math.max(1, (width - label) / 110);
+  const least = (view.to - view.from) / Math.max(1, (width - label) / 80);
   const step = STEPS.find((s) => s >= least) || STEPS[STEPS.length - 1], found = [];
   for (let ms = Math.ceil(view.from / step) * step; ms <= view.to; ms += step) found.push(ms);
   const [a, b] = step < 1e3 ? [11, 23] : step < 6e4 ? [11, 19] : step < 864e5 ? [11, 16] : [0, 10];
@@ -545,7 +546,7 @@ fill("topic", []);
 fill("severity", [["", "all"], ...Object.keys(colours).map((name) => [name, name])]);
 fill("order", [["worst", "worst first"], ["time", "by time"]], drawFindings);
 fill("zone", [...new Set(["UTC", here, ...Intl.supportedValuesOf("timeZone")])].map((name) => [name, name === here && name !== "UTC" ? `${name} (this computer)` : name]),
-  () => { zone = byId("zone").value; draw(); });
+  () => { zone = byId("zone").value || "UTC"; draw(); });
 fillGroups("");
 byId("search").addEventListener("input", () => { fillGroups(byId("search").value); draw(); });
 byId("words").addEventListener("input", draw);

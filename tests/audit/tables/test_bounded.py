@@ -125,7 +125,7 @@ def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None
         spark.createDataFrame(topics, "chroot string, topic string"),
     )
     rows = found.collect()
-    named = {(r.chroot, r.name): set() for r in rows}
+    named: dict[tuple[str, str], set[str]] = {(r.chroot, r.name): set() for r in rows}
     for row in rows:
         named[row.chroot, row.name].add(row.topic)
     assert len(rows) == sum(map(len, named.values()))

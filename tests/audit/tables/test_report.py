@@ -173,6 +173,11 @@ def choose(page: str, group: str = "", searched: str = "") -> str:
       select.dispatchEvent(new Event("change"));
     }}
     }}"""
+    return then(page, steps)
+
+
+def then(page: str, steps: str) -> str:
+    """The page with a script behind its own."""
     script = base64.b64encode(hashlib.sha256(steps.encode()).digest()).decode()
     page = page.replace("script-src '", f"script-src 'sha256-{script}' '", 1)
     return page.replace("</body>", f"<script>{steps}</script></body>")
@@ -183,6 +188,43 @@ def part(shown: str, name: str) -> str:
     found = re.search(rf'<(\w+) [^>]*id="{name}"[^>]*>(.*?)</\1>', shown, re.DOTALL)
     assert found, name
     return html.unescape(re.sub("<[^>]*>", "|", found[2]))
+
+
+def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
+    browse: Any, tmp_path: Path
+) -> None:
+    """Findings of one member are one row; N goes from one to the next, which shows its time. The
+    page's address then leads to it, in the zone that was chosen; CSV, JSON and trace hold all."""
+    shown = data("=orders")
+    first = shown["findings"][0]
+    shown["end"], shown["width"] = 480_000_000, 1_000_000
+    shown["findings"] = [first | {"t": t, "zxid": t} for t in (500, 200_000_000, 90_000_000)]
+    page = render(shown)
+    steps = """{
+    const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    press("n"); press("N");
+    byId("zone").value = "Asia/Tokyo"; byId("zone").dispatchEvent(new Event("change"));
+    const kept = new URLSearchParams(location.hash.slice(1));
+    whole();
+    location.hash = "#" + kept;
+    recall(); draw();
+    const csv = csvOf().trim().split("\\r\\n"), trace = JSON.parse(traceOf()).traceEvents;
+    document.body.dataset.found = JSON.stringify([
+      chosen.t, Math.round(view.from), Math.round(view.to), kept.get("zone"), csv.length,
+      csv[1].includes(",'=orders,"), JSON.parse(jsonOf()).map((f) => f.time),
+      trace.map((e) => e.ph).join(""), document.querySelectorAll("tr.found").length ]);
+    }"""
+    drawn = browse(then(page, steps), tmp_path)
+    found = re.search(r'data-found="([^"]*)"', drawn)
+    assert found
+    times = ["1970-01-01T00:00:00.500Z", "1970-01-03T07:33:20.000Z", "1970-01-02T01:00:00.000Z"]
+    assert json.loads(html.unescape(found[1])) == [
+        90_000_000, 90_000_000 - 30_000, 90_000_000 + 30_000, "Asia/Tokyo", 4, True, times,
+        "MMXiii", 1,
+    ]  # fmt: skip
+    assert "1970-01-02 10:00:00.000" in part(drawn, "findings")
+    assert "critical: Member =orders did it." in part(drawn, "tip")
+    assert "2 more of this kind, of this member" in drawn
 
 
 def test_groups_with_the_worst_findings_can_be_chosen(
