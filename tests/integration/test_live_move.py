@@ -13,6 +13,7 @@ from zkconsumer.core.migration.scripts import read_members, read_mode, write_mod
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.errors import BrokerError
 from zkconsumer.migratable import MigratableConsumerConnector
+from zkconsumer.prometheus import ConnectorCollector
 from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 from zkconsumer.zk.blocking import BlockingZk
@@ -74,6 +75,19 @@ def held(member: MigratableConsumerConnector) -> int:
     return member.metrics().owned_partitions
 
 
+def wait_acting(members: list[MigratableConsumerConnector], mode: Mode) -> None:
+    """Wait until the members' metrics show that they act on a mode; so does the exporter."""
+
+    def acting() -> set[tuple[str, int]]:
+        found = [member.metrics() for member in members]
+        return {(metrics.mode, metrics.mode_acknowledged) for metrics in found}
+
+    wait_until(lambda: acting() == {(mode.value, 1)}, 20, f"all act on {mode}")
+    families = {one.name: one for one in ConnectorCollector(members).collect()}
+    shown = {s.labels["mode"] for s in families["zkconsumer_mode"].samples if s.value}
+    assert shown == {mode.value}
+
+
 def longest_pause(readers: list[Reader]) -> float:
     """The longest time in which no member delivered anything, in seconds."""
     at = sorted(one.at for reader in readers for one in reader.deliveries)
@@ -97,6 +111,7 @@ def test_forward_back_and_forward(
         for there in (Mode.LOCKED, Mode.KAFKA, Mode.OPEN, Mode.KAFKA, Mode.LOCKED):
             move(zk, group, there, 3)
             assert [member.mode for member in members] == [there] * 3
+            wait_acting(members, there)
         for there in (Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA):
             move(zk, group, there, 3)
         sent = producer.stop()

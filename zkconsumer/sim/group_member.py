@@ -49,7 +49,7 @@ class Connected(Protocol):
         """Where its requests go."""
 
     @property
-    def group_spec(self) -> GroupSpec:
+    def group_spec(self) -> GroupSpec | ConsumerGroupSpec:
         """The member of the coordinator's group."""
 
     @property

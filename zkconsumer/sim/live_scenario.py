@@ -557,6 +557,8 @@ class LiveWorld:
         for operator in self.operators:
             if operator.alive:
                 operator.crash()
+        if not self.live:
+            self.join()  # without members nobody carries offsets over
         until = self.kernel.now + FINISH
         last = self.operator(goal, 30.0)
         while not last.reached and self.kernel.now < until:
