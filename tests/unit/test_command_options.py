@@ -183,6 +183,37 @@ def test_an_option_without_effect_is_refused(
     assert option in (str(done.exception) + done.output)
 
 
+@pytest.mark.parametrize("command", [herd, simulate])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--members", "1"], "--members 1: must be 2 to"),
+        (["--members", "10001"], "--members 10001: must be 2 to"),
+        (["--members", "ten"], "'ten': give a number, or several with commas"),
+        (["--partitions", "0"], "--partitions"),
+        (["--topics", "0"], "--topics"),
+        (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),
+        (["--members", "2,3", "--journal", "j.jsonl"], "--journal: one run at a time"),
+    ],
+)
+def test_herd_and_simulate_refuse_the_same(
+    command: click.Command, arguments: list[str], words: str
+) -> None:
+    """Both have one declaration of what describes a group, and one check."""
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code != 0
+    assert words in (str(done.exception) + done.output)
+
+
+def test_herd_and_simulate_declare_the_same_options() -> None:
+    """Their shared options are alike in everything but the text of two."""
+    both = {option.name: option for option in herd.params}
+    shared = [option for option in simulate.params if option.name in both]
+    assert {"members", "partitions", "topics", "event", "html"} <= {one.name for one in shared}
+    for option in shared:
+        assert option.opts == both[option.name].opts
+
+
 def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
     """``--partition`` goes with brokers only."""
     done = CliRunner().invoke(
