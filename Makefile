@@ -146,8 +146,9 @@ interop: setup ## our members beside the original consumer, every case (about 8 
 	INTEROP=all $(BIN)/pytest $(BY_TEST) tests/interop
 	$(BIN)/python -m tests.interop.table
 
-check: setup ## lint, format, types, import contracts
+check: setup ## lint, spelling, format, types, import contracts
 	$(BIN)/ruff check
+	$(BIN)/codespell *.md *.toml Makefile docs zkconsumer migrate spark tests docker
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
