@@ -36,9 +36,9 @@ demo: setup ## start real servers and show a group at work
 
 demo-herd: setup ## one member joins: what it costs, on a real ZooKeeper and simulated (2 minutes)
 	@mkdir -p build
-	$(BIN)/zkconsumer herd --members 10,20,40 --partitions 100 --simulate --html build/herd.html
+	$(BIN)/zkconsumer herd --members 10,20,40 --partitions 100 --simulate --html build/herd-real.html
 	$(BIN)/zkconsumer simulate --members 10,100,1000 --partitions 1000 --html build/herd-simulated.html
-	@echo "reports: build/herd.html build/herd-simulated.html"
+	@echo "reports: build/herd-real.html build/herd-simulated.html"
 
 demo-audit: setup ## members with injected faults on real servers, and the audit that finds them (2 minutes)
 	rm -rf build/demo-audit
@@ -156,8 +156,9 @@ interop: setup ## our members beside the original consumer, every case (about 8 
 	INTEROP=all $(BIN)/pytest $(BY_TEST) tests/interop
 	$(BIN)/python -m tests.interop.table
 
-check: setup ## lint, format, types, import contracts
+check: setup ## lint, spelling, format, types, import contracts
 	$(BIN)/ruff check
+	$(BIN)/codespell *.md *.toml Makefile docs zkconsumer migrate spark tests docker
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports

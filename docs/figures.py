@@ -1,14 +1,15 @@
 """Draws the figures of the pages from the code: ``python docs/figures.py``.
 
 Who gets which partition comes from the strategies themselves, states from the machine's own
-enumeration, paths from `GroupPaths`. Colours follow the reader's light or dark theme. A test
-compares the figures with what is checked in.
+enumeration, paths from `GroupPaths`, curves and owners from simulated runs. Colours follow the
+reader's light or dark theme. A test compares the figures with what is checked in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import log10
 from pathlib import Path
 from textwrap import wrap
 
@@ -24,7 +25,10 @@ from zkconsumer.core.coordinator.states import State
 from zkconsumer.core.coordinator.sticky import StickyStrategy
 from zkconsumer.core.coordinator.strategies import MemberState
 from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.sim.herd import Herd
+from zkconsumer.sim.herd_coordinator import simulate_any
 
 IMAGES = Path(__file__).parent / "images"
 STYLE = """
@@ -36,11 +40,12 @@ text { font: 14px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f232
 .a { fill: #cfe5ff; stroke: #0969da; } .b { fill: #ffe1c2; stroke: #bc4c00; }
 .c { fill: #d3f5da; stroke: #1a7f37; } .none { fill: none; stroke: #8c959f; stroke-dasharray: 4 3; }
 .line { stroke: #59636e; fill: none; stroke-width: 1.5; } .tip { fill: #59636e; }
+.axis { stroke: #8c959f; stroke-width: 0.4; } .curve { fill: none; stroke-width: 2.5; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; } .small { fill: #9da7b1; } .box { fill: #21262d; stroke: #7d8590; }
 .a { fill: #12355c; stroke: #4493f8; } .b { fill: #55290b; stroke: #f0883e; }
 .c { fill: #12401f; stroke: #3fb950; } .none { stroke: #7d8590; }
-.line { stroke: #9da7b1; } .tip { fill: #9da7b1; }
+.line { stroke: #9da7b1; } .tip { fill: #9da7b1; } .curve { fill: none; }
 }
 """
 
@@ -80,6 +85,11 @@ class Figure:
         """Draw a line through the points, with a tip at its end."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         self._parts.append(f'<polyline points="{path}" class="line" marker-end="url(#tip)"/>')
+
+    def line(self, kind: str, *points: tuple[float, float]) -> None:
+        """Draw a line through the points."""
+        path = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self._parts.append(f'<polyline points="{path}" class="{kind}"/>')
 
     def done(self) -> str:
         """Return the text of the file."""
@@ -316,11 +326,116 @@ def assignments() -> str:
     return figure.done()
 
 
+def herd_curves() -> str:
+    """What one join costs in simulated groups of growing size: watch events and reads."""
+    sizes = (5, 10, 20, 50, 100)
+    figure = Figure(760, 372, "Watch events and znodes read when one member joins, by group size")
+    left, top, wide, high, decades = 90, 40, 250, 240, 6
+    colours = {"scala": "b", "default": "a", "coordinator": "c"}
+    runs = {name: [simulate_any(Herd(n, 100, 1, "join", name)) for n in sizes] for name in colours}
+    for panel, (title, what) in enumerate((("watch events", "watches_fired"), ("reads", "reads"))):
+        x0 = left + panel * 370
+        figure.text(x0, 24, title, "head")
+        for power in range(decades):
+            y = top + high - high * power / (decades - 1)
+            figure.line("axis", (x0, y), (x0 + wide, y))
+            figure.text(x0 - 8, y + 4, f"{10**power:,}", "small", "end")
+        places = [x0 + wide * log10(n / sizes[0]) / log10(sizes[-1] / sizes[0]) for n in sizes]
+        for place, n in zip(places, sizes, strict=True):
+            figure.text(place, top + high + 20, str(n), "small", "middle")
+        figure.text(x0 + wide / 2, top + high + 40, "members", "small", "middle")
+        for name, kind in colours.items():
+            found = [getattr(run, what) for run in runs[name]]
+            if any(found):
+                heights = [top + high - high * log10(max(1, one)) / (decades - 1) for one in found]
+                figure.line(f"{kind} curve", *zip(places, heights, strict=True))
+    for number, (name, text) in enumerate(
+        (
+            ("scala", "profile scala"),
+            ("default", "profile default"),
+            ("coordinator", "coordinator: 0 of both"),
+        )
+    ):
+        figure.box(90 + 200 * number, 338, 22, 20, [], colours[name])
+        figure.text(120 + 200 * number, 353, text, "small")
+    return figure.done()
+
+
+def migration_timeline() -> str:
+    """A stopped and a live move, step by step."""
+    figure = Figure(760, 366, "A group moves to Kafka: stopped, and while it runs")
+    figure.text(10, 24, "stopped move: zkmigrate apply", "head")
+    stopped = (
+        ("old consumers", "read and commit", "a"),
+        ("stop", "they leave", "none"),
+        ("claim", "every partition", "none"),
+        ("copy", "read back", "none"),
+        ("marker", "in ZooKeeper", "none"),
+        ("new consumers", "on the coordinator", "c"),
+    )
+    for number, (name, what, kind) in enumerate(stopped):
+        figure.box(10 + 124 * number, 38, 118, 52, [name, what], kind)
+    figure.arrow((134, 106), (624, 106))
+    figure.text(380, 126, "no message is delivered", "small", "middle")
+    figure.text(10, 168, "live move: zkmigrate live", "head")
+    for number, mode in enumerate(Mode):
+        figure.box(150 + 152 * number, 182, 146, 36, [mode.value], "box")
+    legacy, plain = {Mode.ZOOKEEPER}, {Mode.OPEN}
+    by_brokers = {Mode.KAFKA, Mode.OPEN}
+    for row, name in enumerate(("assignment", "other clients", "messages")):
+        figure.text(10, 246 + 42 * row, name, "small")
+        for number, mode in enumerate(Mode):
+            kind = "c" if mode in by_brokers else "a"
+            if row == 0:
+                text = "coordinator" if mode in by_brokers else "ZooKeeper"
+            elif row == 1:
+                text = "legacy" if mode in legacy else "any Kafka" if mode in plain else "none"
+                kind = "none" if text == "none" else kind
+            else:
+                text = "delivered"
+            figure.box(150 + 152 * number, 226 + 42 * row, 146, 32, [text], kind)
+    return figure.done()
+
+
+def ownership_timeline() -> str:
+    """Who owns which partition while a third member joins: both profiles, simulated."""
+    figure = Figure(760, 420, "Owners of six partitions while a third member joins two")
+    left, wide = 90, 640
+    runs = {
+        name: simulate_any(Herd(2, 6, 1, "join", name, service=(0.002, 0.01)))
+        for name in ("scala", "default")
+    }
+    last = 1.25 * max(run.seconds_to_stable or 0 for run in runs.values())
+    for panel, (name, run) in enumerate(runs.items()):
+        top = 14 + 186 * panel
+        figure.text(10, top + 10, f"profile {name}", "head")
+        for row, (tp, spans) in enumerate(sorted(run.timeline.items())):
+            y = top + 20 + 24 * row
+            figure.text(left - 10, y + 15, tp.rpartition("-")[2], "small", "end")
+            figure.box(left, y, wide, 20, [], "none")
+            for start, end, thread in spans:
+                member = int(thread.rpartition("-")[0].rpartition("m")[2])
+                x = left + wide * min(start, last) / last
+                until = left + wide * min(last if end is None else end, last) / last
+                figure.box(x, y, until - x, 20, [], "abc"[member])
+    for tick in range(5):
+        x = left + wide * tick / 4
+        figure.text(x, 384, f"{1000 * last * tick / 4:.0f} ms", "small", "middle")
+    for number, name in enumerate("ABC"):
+        figure.box(90 + 60 * number, 394, 36, 20, [name], name.lower())
+    figure.box(270, 394, 36, 20, [], "none")
+    figure.text(316, 409, "no owner", "small")
+    return figure.done()
+
+
 FIGURES = {
     "assignment.svg": assignments,
     "coordinator-states.svg": coordinator_states,
     "data-path.svg": data_path,
     "five-steps.svg": five_steps,
+    "herd-curves.svg": herd_curves,
+    "migration-timeline.svg": migration_timeline,
+    "ownership-timeline.svg": ownership_timeline,
     "znode-tree.svg": znode_tree,
 }
 

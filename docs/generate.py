@@ -279,9 +279,9 @@ def metrics_page() -> str:
             "# Metrics\n",
             NOTE,
             "*Name*: the field of what `connector.metrics()` returns. *Prometheus*: labels are",
-            f"`{'`, `'.join(LABELS)}`; `lag` has `topic` and `partition` besides, and the state is",
-            "one sample for each `state`, 1 for the present one. *JVM*: the MBean of the old",
-            "consumer that tells the same; its meters' counts and rates are two metrics here.",
+            f"`{'`, `'.join(LABELS)}`. `lag` also has the labels `topic` and `partition`. `state`",
+            "is one series per state: 1 for the current state, 0 for the others. *JVM*: the",
+            "matching MBean of the old consumer. A JVM meter becomes two metrics: count and rate.",
             "How to use them: [Monitor a member](../how-to/monitor.md). The kind says *ZooKeeper*",
             "where only members of groups in ZooKeeper have the metric. On the brokers",
             "`connector.metrics()` has 0 for it, and Prometheus gets no sample.\n",
@@ -324,8 +324,8 @@ and `zkconsumer herd --journal FILE` write one, and so does each member with the
 `zkconsumer.journal.dir`. `zkconsumer.journal.read_journal` reads it, `zkaudit run --journals` looks
 for faults in it, and `zkconsumer replay` runs a member again on it
 ([how to replay a failure](../how-to/replay-a-failure.md)). The first line is of kind `run`. Fields
-that have nothing to say are left out. Half a line at the end is what a killed writer leaves;
-readers pass over it.
+without a value are left out. If the writer was killed, the last line may be incomplete; readers
+skip it.
 
 ## The journal of a running member
 

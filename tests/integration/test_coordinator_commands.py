@@ -149,7 +149,7 @@ def test_groups_on_the_brokers_are_described_as_by_kafka(
     told = output(theirs[1])
     assert "Stable" in told
     assert "range" in told
-    (found,) = ours("describe", "--group", group, "--members")
+    (found,) = ours("describe", "--group", group, "--members", "--verbose")
     assert (found["consumer_id"], found["partitions"]) == (row["consumer_id"], 1)
     assert found["assignment"] == f"{filled}-0"
     assert {"group": group} in ours("list")
@@ -210,6 +210,11 @@ def test_a_member_that_joins_and_dies_shows_in_tree_top_and_describe(
             assert run(["groups", "describe", group, "--members", *place, "--json"]) == 0
             (row,) = json.loads(capsys.readouterr().out)
             assert (row["streams"], row["partitions"], row["subscription"]) == (1, 1, filled)
+            assert "assignment" not in row
+            members = ["groups", "describe", group, "--members", "--verbose", *place, "--json"]
+            assert run(members) == 0
+            (row,) = json.loads(capsys.readouterr().out)
+            assert row["assignment"] == f"{filled}-0"
             assert run(["groups", "describe", group, "--state", *place, "--json"]) == 0
             (state,) = json.loads(capsys.readouterr().out)
             assert (state["state"], state["members"], state["unowned"]) == ("Stable", 1, 0)

@@ -113,4 +113,4 @@ def test_the_effects_are_reproduced_as_the_page_says(run: Run, tmp_path: Path) -
     for mark, text in blocks("how-to/reproduce.md"):
         assert mark == "run"
         run(text)
-    assert "<svg" in (tmp_path / "herd.html").read_text(encoding="utf-8")
+    assert "<svg" in (tmp_path / "herd-simulated.html").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import pkgutil
 import re
 from pathlib import Path
 from types import ModuleType
@@ -122,7 +123,10 @@ def test_no_page_is_an_orphan() -> None:
 def test_the_scala_map_names_what_exists() -> None:
     """Python names in the map that are classes or functions can be imported."""
     names = set()
-    for row in _page("reference/scala-map.md").splitlines():
+    page = _page("reference/scala-map.md")
+    for dotted in re.findall(r"`(zkconsumer\.[\w.]+)`", page):
+        assert pkgutil.resolve_name(dotted) is not None
+    for row in page.splitlines():
         cells = row.split("|")
         if len(cells) > 2:
             names.update(re.findall(r"`([A-Z][A-Za-z]+|\w+_decoder)", cells[2]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -18,7 +21,10 @@ from zkconsumer.admin.describe import GroupRow
 from zkconsumer.broker.records import TimestampType
 from zkconsumer.cli.bootstrap import chosen, either_option
 from zkconsumer.cli.consume import consume, coordinator_config
+from zkconsumer.cli.consume_formatter import message_format
+from zkconsumer.cli.consume_output import MessageFormatError, Printer
 from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.cli.groups import describe
 from zkconsumer.cli.herd import herd
 from zkconsumer.cli.main import COMMANDS, SECTIONS, cli, run
 from zkconsumer.cli.simulate import simulate
@@ -153,6 +159,19 @@ def test_the_command_line_wins_over_the_environment(
         (consume, ["--topic", "t", "--file-rows", "5"], "--file-rows"),
         (consume, ["--topic", "t", "--offset", "5"], "--offset"),
         (consume, ["--topic", "t", "--format", "json", "--property", "a=b"], "--property"),
+        (consume, ["--topic", "t", "--formatter", "noop", "--property", "a=b"], "--property"),
+        (consume, ["--topic", "t", "--format", "json", "--formatter", "noop"], "--formatter"),
+        (
+            consume,
+            ["--topic", "t", "--format", "json", "--value-deserializer", "long"],
+            "--value-deserializer",
+        ),
+        (
+            consume,
+            ["--topic", "t", "--format", "arrow", "--out", "x", "--skip-message-on-error"],
+            "--skip-message-on-error",
+        ),
+        (describe, ["g", "--verbose"], "--verbose"),
     ],
 )
 def test_an_option_without_effect_is_refused(
@@ -162,6 +181,37 @@ def test_an_option_without_effect_is_refused(
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code != 0
     assert option in (str(done.exception) + done.output)
+
+
+@pytest.mark.parametrize("command", [herd, simulate])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--members", "1"], "--members 1: must be 2 to"),
+        (["--members", "10001"], "--members 10001: must be 2 to"),
+        (["--members", "ten"], "'ten': give a number, or several with commas"),
+        (["--partitions", "0"], "--partitions"),
+        (["--topics", "0"], "--topics"),
+        (["--partitions", "1000", "--topics", "1000"], "must be 1 to 100000"),
+        (["--members", "2,3", "--journal", "j.jsonl"], "--journal: one run at a time"),
+    ],
+)
+def test_herd_and_simulate_refuse_the_same(
+    command: click.Command, arguments: list[str], words: str
+) -> None:
+    """Both have one declaration of what describes a group, and one check."""
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code != 0
+    assert words in (str(done.exception) + done.output)
+
+
+def test_herd_and_simulate_declare_the_same_options() -> None:
+    """Their shared options are alike in everything but the text of two."""
+    both = {option.name: option for option in herd.params}
+    shared = [option for option in simulate.params if option.name in both]
+    assert {"members", "partitions", "topics", "event", "html"} <= {one.name for one in shared}
+    for option in shared:
+        assert option.opts == both[option.name].opts
 
 
 def test_consume_needs_a_server_that_it_can_tell_apart() -> None:
@@ -211,6 +261,91 @@ MESSAGE = MessageAndMetadata(
 def test_a_line_is_formatted_as_asked(properties: list[str], line: bytes) -> None:
     """``--property`` decides what a line has."""
     assert line_format(properties)(MESSAGE) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "shown"),
+    [
+        ("string", b"caf\xc3\xa9 \xff", "café \ufffd".encode()),
+        ("short", b"\xff\xfe", b"-2"),
+        ("integer", b"\x00\x00\x01\x00", b"256"),
+        ("long", b"\xff" * 8, b"-1"),
+        ("float", b"\x3f\x00\x00\x00", b"0.5"),
+        ("double", b"\x3f\xf8" + bytes(6), b"1.5"),
+        ("bytes", b"a\\\x00~", rb"a\x5C\x00~"),
+        ("org.apache.kafka.common.serialization.LongDeserializer", bytes(7) + b"\x07", b"7"),
+        ("org.apache.kafka.common.serialization.ByteArrayDeserializer", b"\xff", b"\xff"),
+        ("json:loads", b'{"a": 1}', b"{'a': 1}"),
+    ],
+)
+def test_keys_and_values_are_deserialized(name: str, data: bytes, shown: bytes) -> None:
+    """By type, by Kafka's class, or by a function; null stays ``null.literal``."""
+    message = MessageAndMetadata("t", 0, 0, data, data, 0, TimestampType.CREATE_TIME, ())
+    line = message_format("value", ["print.key=true"], None, name, name)
+    assert line(message) == shown + b"\t" + shown + b"\n"
+    empty = MessageAndMetadata("t", 0, 0, None, None, 0, TimestampType.CREATE_TIME, ())
+    assert line(empty) == b"null\tnull\n"
+
+
+@pytest.mark.parametrize(
+    ("formatter", "line"),
+    [
+        ("default", b"v\n"),
+        ("kafka.tools.DefaultMessageFormatter", b"v\n"),
+        ("kafka.tools.NoOpMessageFormatter", b""),
+        ("noop", b""),
+    ],
+)
+def test_a_formatter_is_chosen_by_name(formatter: str, line: bytes) -> None:
+    """Kafka's names stand for ours."""
+    assert message_format("value", (), formatter)(MESSAGE) == line
+
+
+def test_a_formatter_of_the_user_gets_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``MODULE:FUNCTION`` gets the message, and must return bytes."""
+    (tmp_path / "mine_for_a_test.py").write_text(
+        "def line(message): return b'%d:%s;' % (message.offset, message.raw_value)\n"
+        "def text(message): return 'text'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert message_format("value", (), "mine_for_a_test:line")(MESSAGE) == b"41:v;"
+    with pytest.raises(TypeError, match="must return bytes, not str"):
+        message_format("value", (), "mine_for_a_test:text")(MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"formatter": "pretty"}, "--formatter pretty: must be one of default, noop, or MODULE:"),
+        ({"key": "UUID"}, "--key-deserializer UUID: must be one of string, short"),
+        ({"value": "no_such_module_here:f"}, "PYTHONPATH"),
+        ({"value": "json:no_such_function"}, "PYTHONPATH"),
+        ({"value": "json:__name__"}, "is not a function"),
+    ],
+)
+def test_a_formatter_that_cannot_be_found_is_named(options: dict[str, str], words: str) -> None:
+    """The error names the option, what was given, and what it may be."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        message_format("value", **options)  # type: ignore[arg-type]
+
+
+def test_a_message_that_cannot_be_formatted_ends_the_command_or_is_skipped() -> None:
+    """The error names the message. With ``--skip-message-on-error`` the next one follows, and the
+    skipped one counts, as in Kafka's console consumer."""
+    long = message_format("value", (), None, None, "long")
+    good = MessageAndMetadata("t", 3, 42, None, bytes(8), 0, TimestampType.CREATE_TIME, ())
+    out = io.BytesIO()
+    with pytest.raises(MessageFormatError, match=r"t-3, offset 41: .*--skip-message-on-error"):
+        Printer(out, long, None).write(None, MESSAGE)
+    skipped: list[str] = []
+    printer = Printer(out, long, 2, skipped.append)
+    assert printer.write(None, MESSAGE)
+    assert not printer.write(None, good)
+    assert (out.getvalue(), printer.count) == (b"0\n", 2)
+    assert len(skipped) == 1
+    assert skipped[0].startswith("skipped t-3, offset 41: the message cannot be formatted")
 
 
 @pytest.mark.parametrize(

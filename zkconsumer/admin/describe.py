@@ -45,7 +45,8 @@ class GroupMemberRow(NamedTuple):
     """One member of a group in ZooKeeper.
 
     ``streams`` counts those of its fullest topic, ``session`` is the ZooKeeper session that holds
-    its registration, in hexadecimal, as ZooKeeper's own tools print it.
+    its registration, in hexadecimal, as ZooKeeper's own tools print it. ``assignment`` is what the
+    command shows with ``--verbose``: the partitions that it owns.
     """
 
     group: str
@@ -55,6 +56,7 @@ class GroupMemberRow(NamedTuple):
     partitions: int
     session: str
     subscription: str
+    assignment: str
 
 
 class GroupStateRow(NamedTuple):
@@ -73,11 +75,12 @@ class GroupStateRow(NamedTuple):
 
 def member_rows(snapshot: GroupSnapshot, registrations: Registrations) -> list[GroupMemberRow]:
     """Return a row for each registered member, by name."""
-    owned: dict[str, int] = {}
-    for nodes in snapshot.owners.values():
-        for node in nodes.values():
+    owned: dict[str, list[tuple[str, int]]] = {}
+    for topic, nodes in snapshot.owners.items():
+        for name, node in nodes.items():
             consumer = node.data.decode(errors="replace").rpartition("-")[0]
-            owned[consumer] = owned.get(consumer, 0) + 1
+            number = partition_number(name)
+            owned.setdefault(consumer, []).append((topic, -1 if number is None else number))
     rows = []
     for member in sorted(snapshot.members):
         topics = registrations.topics.get(member, {})
@@ -90,9 +93,10 @@ def member_rows(snapshot: GroupSnapshot, registrations: Registrations) -> list[G
                 member,
                 host_of(snapshot.group, member),
                 max(topics.values(), default=0),
-                owned.get(member, 0),
+                len(owned.get(member, ())),
                 f"{registrations.sessions[member] & 0xFFFF_FFFF_FFFF_FFFF:#x}",
                 shown,
+                ", ".join(f"{topic}-{number}" for topic, number in sorted(owned.get(member, ()))),
             )
         )
     return rows

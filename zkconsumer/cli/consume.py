@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,9 +25,9 @@ from zkconsumer.admin.change import delete
 from zkconsumer.admin.reads import children
 from zkconsumer.cli.bootstrap import chosen, was_typed
 from zkconsumer.cli.consume_files import FORMATS, FileSink, FlushBeforeRelease
-from zkconsumer.cli.consume_output import Printer, as_json, as_value
+from zkconsumer.cli.consume_formatter import message_format
+from zkconsumer.cli.consume_output import Printer
 from zkconsumer.cli.consume_partition import messages_of
-from zkconsumer.cli.consume_properties import line_format
 from zkconsumer.cli.times import duration_option
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.consumer import examine_mapping, examine_properties
@@ -151,6 +152,26 @@ _KRAFT = (
     "headers.separator, null.literal. May be repeated.",
 )
 @click.option(
+    "--formatter",
+    metavar="NAME",
+    help="What writes a message: default, noop (writes nothing), or MODULE:FUNCTION, which gets a "
+    "MessageAndMetadata and returns bytes.  [default: default]",
+)
+@click.option(
+    "--key-deserializer",
+    metavar="TYPE",
+    help="With --property print.key=true: string, short, integer, long, float, double, bytes, "
+    "Kafka's class of that type, or MODULE:FUNCTION, which gets bytes.  [default: bytes as they "
+    "are]",
+)
+@click.option("--value-deserializer", metavar="TYPE", help="The same for values.")
+@click.option(
+    "--skip-message-on-error",
+    "skip",
+    is_flag=True,
+    help="Name a message that cannot be formatted on stderr, and continue with the next one.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["value", "json", *FORMATS]),
@@ -202,6 +223,10 @@ def consume(
     file: str | None,
     properties: tuple[str, ...],
     formatting: tuple[str, ...],
+    formatter: str | None,
+    key_deserializer: str | None,
+    value_deserializer: str | None,
+    skip: bool,
     form: str,
     out: Path | None,
     file_rows: int,
@@ -235,11 +260,11 @@ def consume(
     for parameter, option in (("file_rows", "--file-rows"), ("file_seconds", "--file-seconds")):
         if out is None and was_typed(parameter):
             raise click.UsageError(f"{option} goes with --format arrow or parquet")
-    if formatting and form != "value":
-        raise click.UsageError("--property goes with --format value")
+    line = message_format(form, formatting, formatter, key_deserializer, value_deserializer)
+    if skip and out is not None:
+        raise click.UsageError("--skip-message-on-error has no effect with --out")
     if offset is not None and partition is None:
         raise click.UsageError("--offset goes with --partition")
-    line = line_format(formatting) if formatting else as_value
     set_up_logging(verbose)
     on_brokers = zookeeper is None and not _names_zookeeper(file, properties)
     config: ConsumerConfig | CoordinatorConfig
@@ -287,7 +312,8 @@ def consume(
     if out is not None:
         output = FileSink(out, form, file_rows, file_seconds, max_messages)
     else:
-        output = Printer(sys.stdout.buffer, as_json if form == "json" else line, max_messages)
+        report = partial(click.echo, err=True) if skip else None
+        output = Printer(sys.stdout.buffer, line, max_messages, report)
     try:
         with signals_raise() as check_signals:
             if partition is not None:

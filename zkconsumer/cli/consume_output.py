@@ -12,10 +12,15 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.runtime.messages import MessageAndMetadata
 from zkconsumer.runtime.streams import KafkaStream
 
 Format = Callable[[MessageAndMetadata], bytes]
+
+
+class MessageFormatError(ZkConsumerError):
+    """A message cannot be turned into output."""
 
 
 def as_value(message: MessageAndMetadata) -> bytes:
@@ -47,15 +52,26 @@ def _shown(data: bytes | None) -> str | dict[str, str] | None:
 
 
 class Printer:
-    """Writes messages of all streams to one output, up to ``limit``."""
+    """Writes messages of all streams to one output, up to ``limit``.
 
-    def __init__(self, out: BinaryIO, form: Format, limit: int | None) -> None:
+    With ``skip``, a message that cannot be formatted is named in ``skip`` and counted, as in
+    Kafka's console consumer. Without it, ``write`` raises MessageFormatError.
+    """
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        form: Format,
+        limit: int | None,
+        skip: Callable[[str], object] | None = None,
+    ) -> None:
         self.count = 0
         self.last = time.monotonic()
         """When a message was written last, or writing began."""
         self._out = out
         self._form = form
         self._limit = limit
+        self._skip = skip
         self._lock = threading.Lock()
         self._closed = False
 
@@ -65,7 +81,7 @@ class Printer:
         After ``close`` nothing is written, and the message counts as not consumed. Without a
         ``stream`` there is no offset to count.
         """
-        line = self._form(message)
+        line = self._line(message)
         with self._lock:
             if self._closed:
                 return False
@@ -81,6 +97,19 @@ class Printer:
             self.last = time.monotonic()
             self._closed = self.count == self._limit
             return not self._closed
+
+    def _line(self, message: MessageAndMetadata) -> bytes:
+        try:
+            return self._form(message)
+        except Exception as error:  # a function of the user's may raise anything
+            where = f"{message.topic}-{message.partition}, offset {message.offset}"
+            what = f"{where}: the message cannot be formatted: {str(error) or type(error).__name__}"
+            if self._skip is None:
+                raise MessageFormatError(
+                    f"{what}; leave it out with --skip-message-on-error"
+                ) from error
+            self._skip(f"skipped {what}")
+            return b""
 
     def close(self) -> None:
         """Write nothing from now on."""

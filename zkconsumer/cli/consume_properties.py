@@ -33,23 +33,30 @@ _TIMES: Final = {
 }
 
 
-def line_format(properties: Sequence[str]) -> Callable[[MessageAndMetadata], bytes]:
+def line_format(
+    properties: Sequence[str],
+    key: Callable[[bytes], bytes] | None = None,
+    value: Callable[[bytes], bytes] | None = None,
+) -> Callable[[MessageAndMetadata], bytes]:
     """Return what writes a message as the bytes of a line, from ``KEY=VALUE`` pairs.
+
+    ``key`` and ``value`` turn the bytes of keys and values into what is printed. They are not
+    called for null.
 
     Raises ConfigError for a key that is not in ``NAMES``, or a value that is not true or false.
     """
     flags, texts, faults = dict(_FLAGS), dict(_TEXTS), []
     for pair in properties:
-        name, equals, value = pair.partition("=")
+        name, equals, text = pair.partition("=")
         name = name.strip()
         if not equals:
             faults.append(f"--property {pair!r}: write KEY=VALUE")
         elif name in flags:
-            if value.strip().lower() not in ("true", "false"):
-                faults.append(f"--property {name}={value}: must be true or false")
-            flags[name] = value.strip().lower() == "true"
+            if text.strip().lower() not in ("true", "false"):
+                faults.append(f"--property {name}={text}: must be true or false")
+            flags[name] = text.strip().lower() == "true"
         elif name in texts:
-            texts[name] = value
+            texts[name] = text
         else:
             faults.append(
                 f"--property {name}: not one of {', '.join(NAMES)}; a key of the consumer's "
@@ -57,12 +64,17 @@ def line_format(properties: Sequence[str]) -> Callable[[MessageAndMetadata], byt
             )
     if faults:
         raise ConfigError(faults)
-    bits = {name: text.encode() for name, text in texts.items()}
+    bits = {name: part.encode() for name, part in texts.items()}
     between, end, null = bits["key.separator"], bits["line.separator"], bits["null.literal"]
     comma = bits["headers.separator"]
 
     def header(name: str, value: bytes | None) -> bytes:
         return name.encode(errors="surrogateescape") + b":" + (null if value is None else value)
+
+    def shown(data: bytes | None, change: Callable[[bytes], bytes] | None) -> bytes:
+        if data is None:
+            return null
+        return data if change is None else change(data)
 
     def line(message: MessageAndMetadata) -> bytes:
         cells = []
@@ -76,9 +88,9 @@ def line_format(properties: Sequence[str]) -> Callable[[MessageAndMetadata], byt
         if flags["print.headers"]:
             cells.append(comma.join(header(*pair) for pair in message.headers) or b"NO_HEADERS")
         if flags["print.key"]:
-            cells.append(null if message.raw_key is None else message.raw_key)
+            cells.append(shown(message.raw_key, key))
         if flags["print.value"]:
-            cells.append(null if message.raw_value is None else message.raw_value)
+            cells.append(shown(message.raw_value, value))
         return between.join(cells) + end
 
     return line

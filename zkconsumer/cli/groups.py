@@ -133,6 +133,9 @@ def _choose(tools: _Named, names: tuple[str, ...], everything: bool) -> list[str
 @click.option("--offsets", "what", flag_value="offsets", help="Show offsets and lag (the default).")
 @click.option("--members", "what", flag_value="members", help="Show the members instead.")
 @click.option("--state", "what", flag_value="state", help="Show the groups' states instead.")
+@click.option(
+    "--verbose", is_flag=True, help="With --members: also show the partitions of each member."
+)
 @click.option("--no-lag", is_flag=True, help="Do not ask the brokers for log ends: no lag.")
 @click.option(
     "--kafka-offsets",
@@ -146,6 +149,7 @@ def describe(
     names: tuple[str, ...],
     everything: bool,
     what: str | None,
+    verbose: bool,
     no_lag: bool,
     kafka_offsets: bool,
     zookeeper: str | None,
@@ -162,6 +166,8 @@ def describe(
     "-", with a note on standard error when a broker did not answer.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
+    if verbose and what != "members":
+        raise click.UsageError("--verbose goes with --members")
     if what in ("members", "state"):
         for option, given in (("--no-lag", no_lag), ("--kafka-offsets", kafka_offsets)):
             if given:
@@ -169,14 +175,16 @@ def describe(
     if zookeeper is None:
         if kafka_offsets:
             raise click.UsageError("--kafka-offsets is for groups in ZooKeeper: give --zookeeper")
-        _describe_on_brokers(bootstrap, names, everything, what, no_lag, timeout, security, how)
+        _describe_on_brokers(
+            bootstrap, names, everything, what, verbose, no_lag, timeout, security, how
+        )
         return
     columns: Sequence[str] = GroupRow._fields[:-1]
     rows: Sequence[tuple[object, ...]]
     with no_collector(), GroupTools(zookeeper, timeout, security, bootstrap) as tools:
         wanted = _choose(tools, names, everything)
         if what == "members":
-            columns, rows = GroupMemberRow._fields, tools.members(wanted)
+            columns, rows = _members(GroupMemberRow._fields, tools.members(wanted), verbose)
         elif what == "state":
             columns, rows = GroupStateRow._fields, tools.states(wanted)
         else:
@@ -186,11 +194,19 @@ def describe(
     print_rows(columns, rows, how)
 
 
+def _members(
+    columns: Sequence[str], rows: Sequence[tuple[object, ...]], verbose: bool
+) -> tuple[Sequence[str], Sequence[tuple[object, ...]]]:
+    """As in Kafka's tool, the assignment (the last column) is shown with ``--verbose`` only."""
+    return (columns, rows) if verbose else (columns[:-1], [row[:-1] for row in rows])
+
+
 def _describe_on_brokers(
     bootstrap: str | None,
     names: tuple[str, ...],
     everything: bool,
     what: str | None,
+    verbose: bool,
     no_lag: bool,
     timeout: float,
     security: SecurityConfig,
@@ -206,7 +222,7 @@ def _describe_on_brokers(
     with CoordinatorGroups(bootstrap, timeout, security) as tools:
         wanted = _choose(tools, names, everything)
         if what == "members":
-            columns, rows = MemberRow._fields, tools.members(wanted)
+            columns, rows = _members(MemberRow._fields, tools.members(wanted), verbose)
         elif what == "state":
             columns, rows = StateRow._fields, tools.states(wanted)
         else:

@@ -15,22 +15,19 @@ import click
 from rich.console import Console
 
 from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
-    JVM,
     by_group,
     middles,
-    numbers,
-    profile_name,
     show,
     spread,
     values,
     write_html,
 )
 from zkconsumer.cli.tables import print_rows
-from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.measures import Measures
-from zkconsumer.sim.herd import BOUNCE_SECONDS, EVENTS, RESTART_SECONDS, Herd
+from zkconsumer.sim.herd import BOUNCE_SECONDS, RESTART_SECONDS, Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
 from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.herd import RealHerd, run_herd
@@ -40,48 +37,16 @@ _PROFILES: Final = ("scala", "default")
 #: Compared with the simulator.
 _CHECKED: Final = ("reads", "writes", "requests", "watches_fired", "attempts")
 _IDEAL_MS: Final = (0.02, 0.1)
+_MOST: Final = 1000
 
 
 @click.command()
-@click.option(
-    "--members",
-    callback=numbers,
-    default="20",
-    show_default=True,
-    metavar="N[,N..]",
-    help="Members before the event; several sizes with commas. 5 threads each.",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Partitions of each topic.",
-)
-@click.option(
-    "--topics",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Topics that every member subscribes to.",
-)
-@click.option(
-    "--event",
-    type=click.Choice(EVENTS),
-    default="join",
-    show_default=True,
-    help="The one change to make in the group.",
-)
-@click.option(
-    "--profile",
-    type=click.Choice([*_PROFILES, JVM, "all"]),
-    default="all",
-    show_default=True,
-    callback=profile_name,
-    help="How members behave: as the JVM's consumer (`scala`, or `jvm`), as ours (`default`), or "
-    "one group of each.",
+@herd_options(
+    _PROFILES,
+    "How members behave: as the JVM's consumer (`scala`, or `jvm`), as ours (`default`), or one "
+    "group of each.",
+    "20",
+    "Members before the event, up to 1000; several sizes with commas. 5 threads each.",
 )
 @click.option(
     "--jvm",
@@ -97,19 +62,6 @@ _IDEAL_MS: Final = (0.02, 0.1)
     show_default=True,
     metavar="N",
     help="How many processes share the members.",
-)
-@duration_option(
-    "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
-)
-@duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    metavar="N",
-    help="Pretend that each partition gets this many messages a second, and count those that are "
-    "consumed twice.",
 )
 @click.option(
     "--repeat",
@@ -140,17 +92,6 @@ _IDEAL_MS: Final = (0.02, 0.1)
     help="With --simulate: milliseconds that a simulated server needs for one read and one write. "
     "Times are compared only if this is given.  [default: 0.02 0.1]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-@click.option(
-    "--journal",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the group's journal to this file.",
-)
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a report with charts to this file.",
-)
 def herd(
     members: tuple[int, ...],
     partitions: int,
@@ -176,10 +117,13 @@ def herd(
     the server's own.
     """
     wanted = _PROFILES if profile == "all" else (profile,)
-    if journal is not None and len(wanted) * len(members) * repeat > 1:
-        raise ConfigError(["--journal: one run at a time: give one size and profile"])
-    if min(members) < 2 or max(members) > 1000:
-        raise ConfigError(["--members: must be 2 to 1000"])
+    asked = [
+        Herd(size, partitions, topics, event, name)
+        for name in wanted
+        for size in members
+        for _ in range(repeat)
+    ]
+    check_herds(asked, _MOST, journal)
     if jvm and event != "join":
         raise ConfigError(["--jvm: only with --event join"])
     if jvm and with_simulator:
@@ -217,11 +161,11 @@ def herd(
         if journal is not None:
             shutil.copyfile(folder / "journal.jsonl", journal)
         if with_simulator:
-            asked = [(name, size) for name in (*wanted, "coordinator") for size in members]
+            to_do = [(name, size) for name in (*wanted, "coordinator") for size in members]
             read_ms, write_ms = service_ms or _IDEAL_MS
             service = (read_ms / 1e3, write_ms / 1e3)
-            for number, (name, size) in enumerate(asked, 1):
-                say(f"simulating {number} of {len(asked)}")
+            for number, (name, size) in enumerate(to_do, 1):
+                say(f"simulating {number} of {len(to_do)}")
                 simulated = _simulated(replace(run, members=size), name, service)
                 runs += [simulate_any(replace(simulated, seed=seed)) for seed in range(seeds)]
     if html is not None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Final
 
 import click
 
@@ -31,23 +30,6 @@ _COLUMNS = {
     "unowned_longest": "longest_s",
     "consumed_twice": "twice",
 }
-
-
-JVM: Final = "jvm"
-"""What people call the profile ``scala``."""
-
-
-def profile_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    """Return the profile's own name."""
-    return "scala" if value == JVM else value
-
-
-def numbers(_ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """One number or several with commas."""
-    try:
-        return tuple(dict.fromkeys(int(part) for part in value.split(",")))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no number, or numbers with commas") from None
 
 
 def command_line() -> str:

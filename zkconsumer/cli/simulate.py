@@ -9,74 +9,41 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from zkconsumer.cli.bootstrap import was_typed
+from zkconsumer.cli.herd_options import check_herds, herd_options
 from zkconsumer.cli.herd_output import (
-    JVM,
     by_group,
     middles,
-    numbers,
-    profile_name,
     show,
     spread,
     values,
     write_html,
 )
 from zkconsumer.cli.tables import print_rows
-from zkconsumer.cli.times import duration_option
 from zkconsumer.errors import ConfigError
 from zkconsumer.journal.files import JournalWriter
 from zkconsumer.journal.measures import Measures
 from zkconsumer.journal.recorder import run_entry
-from zkconsumer.sim.herd import EVENTS, PROFILES, Herd
+from zkconsumer.sim.herd import PROFILES, Herd
 from zkconsumer.sim.herd_coordinator import simulate_any
 from zkconsumer.sim.split_brain import SCENARIOS, play, story
 
+_MOST: Final = 10_000
+
 
 @click.command()
-@click.option(
-    "--members",
-    callback=numbers,
-    default="50",
-    show_default=True,
-    metavar="N[,N..]",
-    help="Members before the event, up to 10000; several sizes with commas.",
-)
-@click.option(
-    "--partitions",
-    type=int,
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Partitions of each topic.",
-)
-@click.option(
-    "--topics",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Topics that every member subscribes to.",
-)
-@click.option(
-    "--event",
-    type=click.Choice(EVENTS),
-    default="join",
-    show_default=True,
-    help="The one change to make in the group.",
-)
-@click.option(
-    "--profile",
-    type=click.Choice([*PROFILES, JVM, "all"]),
-    default="all",
-    show_default=True,
-    callback=profile_name,
-    help="How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
-    "(`default`), with Kafka's coordinator, or all three in turn.",
+@herd_options(
+    PROFILES,
+    "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
+    "(`default`), with Kafka's coordinator, or all three, one after the other.",
+    "50",
+    "Members before the event, up to 10000; several sizes with commas.",
 )
 @click.option(
     "--seed",
@@ -116,19 +83,6 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
     metavar="LEAST MOST",
     help="Milliseconds of network delay between member and server, in one direction.",
 )
-@duration_option(
-    "--session-timeout", default=6.0, help="zookeeper.session.timeout.ms of every member."
-)
-@duration_option("--backoff", default=2.0, help="rebalance.backoff.ms of every member.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    metavar="N",
-    help="Pretend that each partition gets this many messages a second, and count those that are "
-    "consumed twice.",
-)
 @click.option(
     "--lag-ms",
     type=click.FloatRange(min=0),
@@ -161,17 +115,6 @@ from zkconsumer.sim.split_brain import SCENARIOS, play, story
     "--scenario",
     type=click.Choice(list(SCENARIOS)),
     help="Play this case of split brain, step by step, instead of counting costs.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-@click.option(
-    "--journal",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the group's journal to this file.",
-)
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a report with charts to this file.",
 )
 def simulate(
     members: tuple[int, ...],
@@ -236,10 +179,7 @@ def simulate(
         for size in members
         for one in range(seed, seed + seeds)
     ]
-    for herd in herds:
-        herd.check()
-    if journal is not None and len(herds) > 1:
-        raise ConfigError(["--journal: one run at a time: give one size, profile and seed"])
+    check_herds(herds, _MOST, journal)
     runs = _runs(herds, jobs, journal)
     if html is not None:
         write_html(html, middles(runs), _title(event))

@@ -15,7 +15,7 @@ from zkmigrate.formats.config_map import CLIENTS, map_file
     type=click.Choice(CLIENTS),
     default=CLIENTS[0],
     show_default=True,
-    help="Whose names of properties.",
+    help="Client whose property names to print.",
 )
 def config_map(file: str, client: str) -> None:
     """Print the coordinator consumer's configuration for the old consumer's FILE.

@@ -1,0 +1,132 @@
+"""What turns a message into output: ``--formatter`` and the deserializers of ``consume``.
+
+Names are those of Kafka's console consumer where Python has the same, and ``MODULE:FUNCTION`` for
+functions of the user. Each stream's thread calls the function that ``message_format`` returns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from zkconsumer.cli.consume_output import Format, as_json, as_value
+from zkconsumer.cli.consume_properties import line_format
+from zkconsumer.errors import ConfigError
+from zkconsumer.runtime.messages import Decode, MessageAndMetadata
+
+_KAFKA: Final = "org.apache.kafka.common.serialization."
+
+
+def _number(form: str) -> Decode:
+    unpack = struct.Struct(form).unpack
+    return lambda data: unpack(data)[0]
+
+
+def _escaped(data: bytes) -> str:
+    """As Kafka's ``Bytes.toString``: what is not printable ASCII is escaped."""
+    return "".join(
+        chr(one) if 0x20 <= one <= 0x7E and one != 0x5C else f"\\x{one:02X}" for one in data
+    )
+
+
+_DESERIALIZERS: Final[dict[str, Decode]] = {
+    "string": lambda data: data.decode(errors="replace"),
+    "short": _number(">h"),
+    "integer": _number(">i"),
+    "long": _number(">q"),
+    "float": _number(">f"),
+    "double": _number(">d"),
+    "bytes": _escaped,
+}
+_FORMATTERS: Final = {
+    "kafka.tools.DefaultMessageFormatter": "default",
+    "kafka.tools.NoOpMessageFormatter": "noop",
+    "org.apache.kafka.tools.consumer.DefaultMessageFormatter": "default",
+    "org.apache.kafka.tools.consumer.NoOpMessageFormatter": "noop",
+}
+
+
+def message_format(
+    form: str,
+    formatting: Sequence[str] = (),
+    formatter: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+) -> Format:
+    """Return what writes a message as bytes.
+
+    Args:
+        form: ``--format``.
+        formatting: ``--property``, each as ``KEY=VALUE``.
+        formatter: ``--formatter``: ``default``, ``noop``, Kafka's name of either, or
+            ``MODULE:FUNCTION``, which gets a ``MessageAndMetadata`` and returns bytes.
+        key: ``--key-deserializer``: a type, Kafka's class for it, or ``MODULE:FUNCTION``, which
+            gets bytes. The text of what it returns is printed.
+        value: ``--value-deserializer``, likewise.
+
+    Raises ConfigError for a name that cannot be resolved, and for options that would have no
+    effect together.
+    """
+    given = {
+        "--property": bool(formatting),
+        "--formatter": formatter is not None,
+        "--key-deserializer": key is not None,
+        "--value-deserializer": value is not None,
+    }
+    used = [option for option, there in given.items() if there]
+    if used and form != "value":
+        raise ConfigError([f"{used[0]} goes with --format value"])
+    name = _FORMATTERS.get(formatter or "", formatter or "default")
+    if name != "default":
+        others = [option for option in used if option != "--formatter"]
+        if others:
+            raise ConfigError([f"{others[0]} has no effect with --formatter {formatter}"])
+        if name == "noop":
+            return lambda message: b""
+        return _checked("--formatter", _function("--formatter", name, ("default", "noop")))
+    if form == "json":
+        return as_json
+    if not used:
+        return as_value
+    return line_format(
+        formatting,
+        _deserializer("--key-deserializer", key),
+        _deserializer("--value-deserializer", value),
+    )
+
+
+def _deserializer(option: str, name: str | None) -> Callable[[bytes], bytes] | None:
+    if name is None or name == f"{_KAFKA}ByteArrayDeserializer":
+        return None
+    short = name.removeprefix(_KAFKA).removesuffix("Deserializer").lower()
+    decode = _DESERIALIZERS.get(short) or _function(option, name, tuple(_DESERIALIZERS))
+    return lambda data: str(decode(data)).encode(errors="surrogateescape")
+
+
+def _function(option: str, name: str, known: tuple[str, ...]) -> Callable[[Any], Any]:
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        names = ", ".join(known)
+        raise ConfigError([f"{option} {name}: must be one of {names}, or MODULE:FUNCTION"])
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            [f"{option} {name}: {error}; Python looks for modules in the folders of PYTHONPATH"]
+        ) from None
+    if not callable(found):
+        raise ConfigError([f"{option} {name}: is not a function"])
+    made: Callable[[Any], Any] = found
+    return made
+
+
+def _checked(option: str, function: Callable[[Any], Any]) -> Format:
+    def form(message: MessageAndMetadata) -> bytes:
+        made = function(message)
+        if not isinstance(made, bytes):
+            raise TypeError(f"{option} must return bytes, not {type(made).__name__}")
+        return made
+
+    return form
