@@ -21,7 +21,6 @@ from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import events as group_events
 from zkconsumer.sim.coordinator import GroupWatch
-from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.kernel import Kernel
 
 AWAY: Final = -2
@@ -96,7 +95,7 @@ class ConsumerGroupCoordinator:
 
     # -- requests
 
-    def handle(self, command: Any, spec: ConsumerGroupSpec, reply: Reply) -> None:
+    def handle(self, command: Any, spec: ConsumerGroupSpec, reply: Callable[[Any], object]) -> None:
         """One request arrives from the member with ``spec``; ``reply`` is called once, or never
         when the broker dies before."""
         if self.loading:
