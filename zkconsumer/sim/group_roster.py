@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from zkconsumer.core.coordinator.events import Event
 from zkconsumer.core.coordinator.spec import GroupSpec
 
-Reply = Callable[[Event], object]
+Reply = Callable[[Any], object]
+"""Takes the event that answers a request; each kind of member has events of its own."""
 Protocols = tuple[tuple[str, bytes], ...]
 
 
