@@ -182,6 +182,9 @@ def test_an_instance_id_in_use_is_waited_for() -> None:
         story.fire("backoff")
     assert not story.has(commands.Fail)
     story.fire("instance")
+    story.beat(111)
+    assert not story.has(commands.Fail), "a late answer to a heartbeat from before"
+    story.fire("backoff")
     story.beat(111, detail="taken")
     failed = story.last(commands.Fail)
     assert "UNRELEASED_INSTANCE_ID" in failed.text

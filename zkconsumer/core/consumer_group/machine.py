@@ -56,7 +56,9 @@ class ConsumerGroupMachine(GroupMachine):
         self._beat: tuple[int, Owned] | None = None  # token, and what it named as owned
         self._beat_due = False  # another one, as soon as that is answered
         self._said: Owned | None = None  # what the coordinator surely knows; None: nothing
-        self._unreleased: bool | None = None  # instance id; True: waited long enough
+        self._unreleased: int | None = None
+        """Another member has the instance id. 0: waiting; else the last token before that was over,
+        because the answer to an earlier heartbeat may be late."""
 
     @property
     def releasing(self) -> bool:
@@ -192,11 +194,11 @@ class ConsumerGroupMachine(GroupMachine):
 
     def _join_later(self, event: events.MemberHeartbeatAnswered) -> None:
         if event.code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            if self._unreleased:
+            if self._unreleased and event.token > self._unreleased:
                 self._refused(event)
                 return
             if self._unreleased is None:
-                self._unreleased = False
+                self._unreleased = 0
                 self._timer("instance", self.spec.session_timeout)
                 self._report("instance-taken", f"waiting: {event.detail}")
         self._back_off(Goal.LOAD)
@@ -209,7 +211,7 @@ class ConsumerGroupMachine(GroupMachine):
     def _timer_fired(self, event: events.TimerFired) -> None:
         current = self._timers.get(event.name) == event.token
         if current and event.name == "instance":
-            self._unreleased = True
+            self._unreleased = self._token
         elif current and event.name == "names":
             self._nameless = frozenset()
             if self.state is State.STABLE:
