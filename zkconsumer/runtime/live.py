@@ -85,6 +85,7 @@ class _Job:
     op: OffsetOp
     on_reply: Callable[[Reply], object]
     until: float
+    session: int
 
 
 class LiveOffsets:
@@ -109,6 +110,8 @@ class LiveOffsets:
     ) -> None:
         self.committed = 0
         """Offsets stored. Host's thread."""
+        self.session: Callable[[], int] = lambda: 0
+        """The ZooKeeper session; what a lost one has asked for is not sent again."""
         self._host = host
         self._group = group
         self._line = line
@@ -132,7 +135,7 @@ class LiveOffsets:
 
     def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
         """Carry out ``op``; call ``on_reply`` once, on the host's thread."""
-        self._send(_Job(op, on_reply, self._host.now() + self._patience))
+        self._send(_Job(op, on_reply, self._host.now() + self._patience, self.session()))
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -140,7 +143,7 @@ class LiveOffsets:
         self._line.close()
 
     def _send(self, job: _Job) -> None:
-        if self._closed:
+        if self._closed or job.session != self.session():
             return
         group, op = self._group, job.op
         self._number = number = self._number + 1

@@ -92,6 +92,7 @@ class SimLiveMember(SimProcess[LiveMember]):
         self._coordination.offsets = commits = LiveOffsets(
             self.host, group, offsets, requests, group_spec.backoff, group_spec.session_timeout
         )
+        commits.session = lambda: self.session
         self._coordination.scripts = scripts_of(paths, live)
         coordination = LiveCoordination(
             self._coordination,
