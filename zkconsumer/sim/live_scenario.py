@@ -1,9 +1,9 @@
 """A group that moves between ZooKeeper and a coordinator under random faults, from one seed.
 
 ``run(seed)`` builds a group of migratable members, lets operators move it there and back while
-members, operators and servers are troubled, members of the older protocol and plain Kafka consumers come and
-go, then has a last operator finish the move, and judges the group at rest. The result is a pure
-function of the seed. Single-threaded, in virtual time.
+members, operators and servers are troubled, members of the older protocol and plain Kafka consumers
+come and go, then has a last operator finish the move, and judges the group at rest. The result is a
+pure function of the seed. Single-threaded, in virtual time.
 """
 
 from __future__ import annotations
