@@ -6,6 +6,7 @@ end within ``limit_s`` seconds of CPU time. ``seeds`` are valid inputs, from whi
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -60,6 +61,7 @@ from zkconsumer.broker.messages import (
 from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.records import PythonDecoder, scan
 from zkconsumer.broker.types import Want
+from zkconsumer.cli.consume_formatter import _DESERIALIZERS, _deserializer
 from zkconsumer.config.properties import read_properties
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import (
@@ -521,6 +523,15 @@ def _member_journal() -> bytes:
     return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
 
 
+def _deserialized(data: bytes) -> None:
+    """As each deserializer of ``consume`` does it; a wrong length is struct's own error."""
+    for name in _DESERIALIZERS:
+        run = _deserializer("--value-deserializer", name)
+        assert run is not None
+        with contextlib.suppress(struct.error):
+            run(data)
+
+
 def _offsets_record(data: bytes) -> object:
     size = data[0] if data else 0
     return decode_offsets_record(data[1 : 1 + size], data[1 + size :] or None)
@@ -886,6 +897,7 @@ TARGETS: Final[dict[str, Target]] = {
         ANSWER_S,
         (_snapshot(_SNAPSHOT),),
     ),
+    "deserializers": Target(_deserialized, (), ANSWER_S, (bytes(8), "\u00e5".encode())),
     "offsets-record": Target(_offsets_record, (), ANSWER_S, _offsets_seeds()),
     # files
     "journal": Target(
@@ -961,7 +973,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "spark/zkaudit/decode/snapshot.py": ("snapshot", "snapshot-sessions"),
     "spark/zkaudit/decode/txnlog.py": ("transaction", "log"),
     "spark/zkaudit/demo.py": OWN,
-    "spark/zkaudit/job/output.py": OWN,
+    "spark/zkaudit/job/place.py": OWN,
     "spark/zkaudit/job/stream.py": OWN,
     "spark/zkaudit/sources/files.py": "options of a job, from its user",
     "spark/zkaudit/sources/journal.py": ("journal-rows",),
@@ -973,6 +985,7 @@ DECODERS: Final[dict[str, tuple[str, ...] | str]] = {
     "zkconsumer/broker/columns.py": ("columns",),
     "zkconsumer/broker/records.py": ("records", "records-sealed"),
     "zkconsumer/broker/security.py": ("sasl-handshake", "sasl-answer"),
+    "zkconsumer/cli/consume_formatter.py": ("deserializers",),
     "zkconsumer/cli/demo_verdict.py": OWN,
     "zkconsumer/core/common/scala_maps.py": "hashes text, decodes nothing",
     "zkconsumer/core/coordinator/offset_records.py": ("commit-times", "offsets-record"),
