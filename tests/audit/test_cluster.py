@@ -76,7 +76,7 @@ def workers(page: int) -> int | None:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except OSError:
+    except (OSError, ValueError):  # nothing there, or another page while the master starts
         return None
 
 

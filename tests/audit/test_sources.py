@@ -340,7 +340,12 @@ print(*Registry.names)
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.split() == ["zookeeper_txnlog", "zookeeper_snapshot"]
+    assert ran.stdout.split() == [
+        "zookeeper_txnlog",
+        "zookeeper_snapshot",
+        "zkaudit_journal",
+        "zkaudit_offsets",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ def session(master: str | None = None) -> SparkSession:
     """Return the running Spark session (``spark-submit``), or start one on ``master``."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("zkaudit")
-    own = Path(os.environ.get("SPARK_HOME", ""), "conf", "log4j2.properties")
-    quiet = (
-        "SPARK_CONF_DIR" not in os.environ and not own.is_file()
-    )  # else users say what is logged
+    # spark-submit sets SPARK_CONF_DIR. Where such a file is, users say what is logged.
+    place = os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", ""), "conf")
+    quiet = not Path(place, "log4j2.properties").is_file()
     if master is not None:
         builder = builder.master(master)
         if quiet:
