@@ -82,7 +82,7 @@ estate: setup ## 2,000 groups of 20 partitions, 1 % of them broken: is each foun
 	$(BIN)/python -m tests.migrate.bench_estate
 
 test-audit: setup ## all tests of zkaudit
-	$(BIN)/pytest $(BY_FILE) tests/audit
+	$(BIN)/pytest $(BY_FILE) --timeout=1500 tests/audit
 
 test-corpus: setup ## all labelled incidents, also in a log that begins late (test-audit: the whole log only)
 	CORPUS=all $(BIN)/pytest tests/audit/tables/test_corpus.py
