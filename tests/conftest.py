@@ -108,10 +108,12 @@ def unique(request: pytest.FixtureRequest) -> str:
     """A word that names the test; fit for topics, groups and paths.
 
     It is the same in each run, since what is made of it depends on it: the order of partitions in
-    roundrobin, the coordinator of a group.
+    roundrobin, the coordinator of a group. A second try does not find what the first has left.
     """
     words = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
-    return f"{words}-{zlib.crc32(request.node.nodeid.encode()):08x}"
+    name = f"{words}-{zlib.crc32(request.node.nodeid.encode()):08x}"
+    tries = getattr(request.node, "execution_count", 1)  # counted by pytest-rerunfailures
+    return name if tries < 2 else f"{name}-{tries}"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.coordinated import written
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.common.topic_filter import Whitelist
 from zkconsumer.testing import LocalCluster, TcpProxy, expire_session, wait_until
@@ -93,11 +94,10 @@ class Outside:
         self.topics = topics
 
     def deliveries(self) -> list[Delivery]:
-        found = []
-        for line in self.log.read_text().splitlines():
-            at, topic, partition, offset = line.split()
-            found.append(Delivery(float(at), int(partition), int(offset), None, topic))
-        return found
+        return [
+            Delivery(float(at), int(partition), int(offset), None, topic)
+            for at, topic, partition, offset in written(self.log)
+        ]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)

@@ -1,8 +1,9 @@
-"""What tests of members on the coordinator share: settings, and what readers have in common."""
+"""What tests of members in other processes or on the coordinator share: settings, logs, readers."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.testing import LocalCluster, wait_until
@@ -28,6 +29,13 @@ def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, objec
         "refresh.leader.backoff.ms": 50,
         "socket.timeout.ms": 5000,
     } | added
+
+
+def written(log: Path) -> list[list[str]]:
+    """The words of each line in a log that another process still writes; a line without its end is
+    not written yet."""
+    whole, _, _ = log.read_text().rpartition("\n")
+    return [line.split() for line in whole.splitlines()]
 
 
 def held(member: CoordinatorConsumerConnector) -> int:

@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.coordinated import HEAL, PARTITIONS, SESSION, check_all, config, held, twice
+from tests.faults.coordinated import (
+    HEAL,
+    PARTITIONS,
+    SESSION,
+    check_all,
+    config,
+    held,
+    twice,
+    written,
+)
 from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
@@ -36,8 +45,7 @@ class Outside:
         )
 
     def lines(self) -> list[tuple[float, int, int]]:
-        found = [line.split() for line in self.log.read_text().splitlines()]
-        return [(float(at), int(partition), int(offset)) for at, partition, offset in found]
+        return [(float(at), int(part), int(offset)) for at, part, offset in written(self.log)]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -84,6 +85,31 @@ def test_an_interrupted_run_ends_what_it_started(number: signal.Signals, tmp_pat
     finally:
         ci.kill()
         ci.wait()
+
+
+@pytest.mark.parametrize(("tests", "status"), [(2, 0), (3, 1)])
+def test_a_second_try(tests: int, status: int, tmp_path: Path) -> None:
+    """It has names of its own, so it does not meet the topics of the first; a third test that needs
+    one fails the run, and the reason of the first failure is printed."""
+    (tmp_path / "test_tries.py").write_text(
+        "import pytest\n"
+        f"@pytest.mark.parametrize('number', range({tests}))\n"
+        "def test_it(number, topic):\n"
+        "    with open('names', 'a') as names:\n"
+        "        print(topic, file=names)\n"
+        "    assert topic.endswith('-2'), 'the first try'\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--reruns=1", "test_tries.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    names = (tmp_path / "names").read_text().split()
+    assert (ran.returncode, len(names), len(set(names))) == (status, 2 * tests, 2 * tests)
+    assert ran.stdout.count(b"AssertionError: the first try") >= tests
 
 
 def read(file: Path) -> str:

@@ -196,7 +196,7 @@ def breaks(history: History) -> dict[str, list[Break]]:
             found[one.member].append(Break(began, one.at, "expelled"))
         for life in history.lives:  # what it had not stored when it had to leave
             for first, last in outages:
-                if life.ended is not None and first <= life.ended <= last + SLACK:
+                if life.how == "left" and first <= (life.ended or 0.0) <= last + SLACK:
                     found[life.member].append(Break(first, life.ended, "left without coordinator"))
         return found
     closed = [
