@@ -6,8 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "kraft.md"
 
@@ -18,9 +21,17 @@ def blocks() -> dict[str, str]:
     return dict(found)
 
 
-def test_the_pages_commands(left: Any, tmp_path: Path) -> None:
-    """Look, stay, move, back and gate: each block ends as it should, in the order of the page."""
+@pytest.fixture
+def with_lines(left: Any) -> Iterator[Any]:
+    """The page's topic, on brokers that other tests use too."""
     left.topic("lines", partitions=1, messages=20)
+    yield left
+    left.kraft.delete_topic("lines")
+
+
+def test_the_pages_commands(with_lines: Any, tmp_path: Path) -> None:
+    """Look, stay, move, back and gate: each block ends as it should, in the order of the page."""
+    left = with_lines
     left.remember("lines")
     left.set_zk("billing", "lines", {0: 7})
     scripts = blocks()

@@ -277,8 +277,8 @@ def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topi
     assert counts[2] >= 6
 
 
-@pytest.fixture(scope="module")
-def without_access_lists(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+@pytest.fixture
+def without_access_lists() -> Iterator[LocalCluster]:
     """Servers that do not enforce access lists."""
     before = os.environ.get("_JAVA_OPTIONS")
     os.environ["_JAVA_OPTIONS"] = "-Dzookeeper.skipACL=yes"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import select
+import socket
 import struct
 import threading
 import time
@@ -28,7 +30,7 @@ from zkconsumer.core.zookeeper.ops import (
     ZkOp,
 )
 from zkconsumer.testing import wait_until
-from zkconsumer.zk.connection import Connection, Handler
+from zkconsumer.zk.connection import Connection, Handler, _poll
 from zkconsumer.zk.driver import ZkDriver
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -198,3 +200,33 @@ def test_an_answer_that_the_session_has_expired_ends_it(
     frames.clear()
     driver.close()
     server.close()
+
+
+@pytest.mark.parametrize("state", ["quiet", "data", "full", "ended", "reset"])
+def test_waiting_for_sockets_agrees_with_select(state: str) -> None:
+    """The one system call finds what ``select.select`` finds, an ended connection included."""
+    one, other = socket.socketpair()
+    with one, other:
+        one.setblocking(False)
+        if state == "data":
+            other.send(b"x")
+        elif state == "full":
+            with pytest.raises(BlockingIOError):
+                while True:
+                    one.send(b"x" * 65536)
+        elif state == "ended":
+            other.shutdown(socket.SHUT_WR)
+        elif state == "reset":
+            one.send(b"unread")
+            other.close()
+        found = _poll([one], [one], 0.05)
+        assert found == tuple(map(list, select.select([one], [one], [], 0)))
+
+
+def test_waiting_for_a_closed_socket_is_an_error() -> None:
+    """As with kazoo's own, so that kazoo's loop ends the connection."""
+    one, other = socket.socketpair()
+    with other:
+        one.close()
+        with pytest.raises(ValueError, match="negative"):
+            _poll([one], [], 0)
