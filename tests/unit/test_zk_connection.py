@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import select
@@ -211,7 +212,7 @@ def test_waiting_for_sockets_agrees_with_select(state: str) -> None:
         if state == "data":
             other.send(b"x")
         elif state == "full":
-            with pytest.raises(BlockingIOError):
+            with contextlib.suppress(BlockingIOError):
                 while True:
                     one.send(b"x" * 65536)
         elif state == "ended":
