@@ -82,6 +82,13 @@ def test_the_log_of_one_server_of_an_ensemble_proves_no_commit() -> None:
     assert plan(one).dropped == ()
 
 
+def test_one_witness_of_three_servers_drops_nothing() -> None:
+    """The server whose log is missing may hold what the witness lacks, and make it a majority."""
+    made = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40), (2, 1, 9)]), ensemble=3)
+    assert made.dropped == ()
+    assert made.unconfirmed == ((zxid(1, 41), zxid(1, 50)), (zxid(2, 1), zxid(2, 9)))
+
+
 def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
     """A follower brought up to date without log entries steps on too; others hold what it lacks."""
     made = plan(runs(a=[(1, 1, 99)], b=[(1, 1, 90), (2, 1, 9)], c=[(1, 1, 50), (2, 1, 9)]))
