@@ -13,7 +13,9 @@ from zkconsumer.journal.sequence import members_of, sequence
 
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--member", help="Consumer id; by default the first in the journal.")
+@click.option(
+    "--member", help="Consumer id of the member. The default is the first one in the journal."
+)
 def diagram(journal: Path, member: str | None) -> None:
     """Draw what a member and its servers did, step by step, as a Mermaid sequence diagram.
 

@@ -49,8 +49,8 @@ def export(
 ) -> None:
     """Write all stored offsets, one PATH:OFFSET line each, sorted.
 
-    The format is that of kafka.tools.ExportZkOffsets. Znodes that hold no offset are left out with
-    a note. An existing file is not overwritten.
+    The format is that of kafka.tools.ExportZkOffsets. Znodes without an offset are skipped with a
+    note. An existing file is not overwritten.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError([f"--out: {out} exists: name a new file"])

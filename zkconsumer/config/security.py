@@ -104,8 +104,8 @@ class SecurityKeys:
         "security.protocol",
         "string",
         "PLAINTEXT",
-        "How brokers are spoken to: with TLS or without, with SASL or without. A broker is reached "
-        "at its first listener of this protocol",
+        "Whether connections to brokers use TLS and SASL. The client connects to a broker's "
+        "first listener of this protocol",
         check=one_of(*PROTOCOLS),
         since="0.9",
     )
@@ -113,7 +113,7 @@ class SecurityKeys:
         "sasl.mechanism",
         "string",
         None,
-        "How this client proves who it is, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
+        "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
         "GSSAPI, is not supported. Brokers since 1.0",
         check=one_of(*MECHANISMS),
         since="0.9",
@@ -150,7 +150,7 @@ class SecurityKeys:
         "string",
         None,
         "PEM file with the certificates of the authorities that sign brokers' certificates. "
-        "Without it those of the operating system count",
+        "Without this key, those of the operating system are used",
         since="0.9",
     )
     ssl_truststore_certificates: str | None = key(
@@ -244,7 +244,8 @@ class SecurityKeys:
         "zookeeper.ssl.client.enable",
         "boolean",
         False,
-        "Speak TLS with ZooKeeper; `zookeeper.connect` then names its secure ports",
+        "Use TLS for connections to ZooKeeper. `zookeeper.connect` must then contain its "
+        "secure ports",
         since="2.5",
     )
     zookeeper_clientCnxnSocket: str | None = key(
@@ -254,7 +255,7 @@ class SecurityKeys:
         "Class of the JVM's connection to ZooKeeper",
         importance="low",
         since="2.5",
-        ignored="zookeeper.ssl.client.enable says all",
+        ignored="zookeeper.ssl.client.enable is enough",
     )
     zookeeper_ssl_truststore_location: str | None = key(
         "zookeeper.ssl.truststore.location",
@@ -284,7 +285,7 @@ class SecurityKeys:
         "zookeeper.ssl.keystore.location",
         "string",
         None,
-        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper wants a client certificate by "
+        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
         "default",
         since="2.5",
     )
@@ -315,8 +316,8 @@ class SecurityKeys:
         "zookeeper.set.acl",
         "boolean",
         False,
-        "Znodes that this client creates may be changed by its own ZooKeeper identity only, and "
-        "read by all. All members and tools of the group then need the same identity",
+        "Only this client's ZooKeeper identity may change the znodes that it creates. Everyone "
+        "may read them. All members and tools of the group then need the same identity",
         since="0.9",
     )
     zookeeper_digest: Password | None = key(

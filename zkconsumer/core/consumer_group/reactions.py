@@ -94,7 +94,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.UNRELEASED_INSTANCE_ID,
-        "Another member still uses this `group.instance.id`. Fatal once its session timeout is over",
+        "Another member still uses this `group.instance.id`. Fatal after its session timeout",
         {_JOIN: Reaction.RETRY},
     ),
     Row(
