@@ -345,12 +345,12 @@ class SecurityKeys:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether this client proves to brokers who it is by SASL."""
+        """Whether this client authenticates to brokers with SASL."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def login(self) -> JaasEntry | None:
-        """What ``sasl.jaas.config`` says."""
+        """User and password of ``sasl.jaas.config``."""
         return None if self.sasl_jaas_config is None else parse_jaas(self.sasl_jaas_config.value)
 
     @property
@@ -361,7 +361,7 @@ class SecurityKeys:
 
     @property
     def zookeeper_login(self) -> JaasEntry | None:
-        """What ``zkconsumer.zookeeper.sasl.jaas.config`` says."""
+        """User and password of ``zkconsumer.zookeeper.sasl.jaas.config``."""
         line = self.zookeeper_sasl_jaas_config
         return None if line is None else parse_jaas(line.value)
 

@@ -77,7 +77,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a member does at one moment."""
+    """The condition of a member at one moment."""
 
     state: str
     """What the member is doing; the names are those of ``Metrics.state``."""
@@ -97,12 +97,13 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong. A member without a share of the partitions is healthy."""
+        """Whether there is no problem. A member that is not entitled to any partition is
+        healthy."""
         return not self.reasons
 
     @property
     def alive(self) -> bool:
-        """Whether the member can recover by itself; if not, only a new connector helps."""
+        """Whether the member works or can recover by itself. If not, only a new connector helps."""
         return not any(reason.trouble in _FINAL for reason in self.reasons)
 
     @property

@@ -87,7 +87,8 @@ _FETCHER = "kafka.server:type=FetcherStats,name="
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A connector's metrics at one moment. ``declared()`` tells kind, unit and meaning of each.
+    """A connector's metrics at one moment. ``declared()`` returns the kind, unit and meaning of
+    each.
 
     Source of those with a JVM name: Scala 1.1.1 ``KafkaMetricsGroup.consumerMetricNameList``.
     """
@@ -290,7 +291,8 @@ class Metrics:
     )
 
     def as_dict(self) -> dict[str, int | float | str]:
-        """Flat, for JSON and logs: ``lag.TOPIC-PARTITION``; of a histogram ``.count``, ``.sum``."""
+        """Return a flat mapping for JSON and logs: ``lag.TOPIC-PARTITION``; for a histogram
+        ``.count`` and ``.sum``."""
         flat: dict[str, int | float | str] = {}
         for metric in declared():
             value = getattr(self, metric.name)
