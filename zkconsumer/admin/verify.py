@@ -159,7 +159,7 @@ class _Verifier:
                 yield self._found(
                     Kind.REGISTRATION,
                     path,
-                    "is not ephemeral: it reserves partitions although nobody may be there",
+                    "is not ephemeral: it reserves partitions although its member may be gone",
                 )
 
     def _owners(self, topic: str) -> Iterator[Finding]:

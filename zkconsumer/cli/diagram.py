@@ -27,7 +27,7 @@ def diagram(journal: Path, member: str | None) -> None:
         raise ConfigError([f"{journal}: {error.strerror}"]) from None
     members = members_of(entries)
     if member is not None and member not in members:
-        raise ConfigError([f"--member {member}: the journal tells of {', '.join(members)}"])
+        raise ConfigError([f"--member {member}: the journal has {', '.join(members)}"])
     if not members:
-        raise ConfigError([f"{journal}: the journal tells of no member"])
+        raise ConfigError([f"{journal}: the journal has no member"])
     click.echo(sequence(entries, member or members[0]), nl=False)

@@ -168,7 +168,7 @@ def perf(
         click.echo(", ".join(text for _, _, text in columns))
     if counter.messages < messages:
         click.echo(
-            f"warning: no message came within {timeout_ms} ms; {messages - counter.messages} of "
+            f"warning: no message arrived within {timeout_ms} ms; {messages - counter.messages} of "
             f"{messages} are missing",
             err=True,
         )

@@ -56,7 +56,7 @@ def _strategies_fault(value: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     wrong = [name for name in names if name not in STRATEGIES]
     if wrong:
-        return f"{wrong[0]!r} is none of {', '.join(STRATEGIES)}"
+        return f"{wrong[0]!r} is not one of {', '.join(STRATEGIES)}"
     return None if len(set(names)) == len(names) else "names a strategy twice"
 
 

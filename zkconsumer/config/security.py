@@ -63,7 +63,7 @@ def _digest_fault(value: Password) -> str | None:
 def _versions_fault(value: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     wrong = [name for name in names if name not in _TLS_VERSIONS]
-    return f"{wrong[0]!r} is none of {', '.join(_TLS_VERSIONS)}" if wrong else None
+    return f"{wrong[0]!r} is not one of {', '.join(_TLS_VERSIONS)}" if wrong else None
 
 
 def _token_url_fault(value: str) -> str | None:
@@ -462,7 +462,7 @@ def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["security_protocol"] != "SASL_PLAINTEXT":
         return None
     return (
-        "security.protocol=SASL_PLAINTEXT encrypts nothing: whoever can read the network can "
+        "security.protocol=SASL_PLAINTEXT encrypts nothing: anyone who can read the network can "
         "learn the secret, or enough to guess it; prefer SASL_SSL"
     )
 
