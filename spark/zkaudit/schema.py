@@ -72,7 +72,7 @@ def _c(name: str, kind: Kind, meaning: str, nullable: bool = True) -> Column:
 
 
 _PLACE: Final = (
-    _c("server", Kind.STRING, "name of the server whose file it is", False),
+    _c("server", Kind.STRING, "name of the server that wrote the file", False),
     _c("file", Kind.STRING, "name of the file, without its directory", False),
 )
 
@@ -81,7 +81,12 @@ TXNLOG: Final = (
     _c("position", Kind.LONG, "byte where the transaction's record begins in the file", False),
     _c("zxid", Kind.LONG, "the transaction; the only order there is", False),
     _c("idx", Kind.INT, "index in a multi; 0 in all others", False),
-    _c("size", Kind.INT, "operations in the multi; 0 when the transaction is no multi", False),
+    _c(
+        "size",
+        Kind.INT,
+        "number of operations in the multi; 0 if the transaction is not a multi",
+        False,
+    ),
     _c("time", Kind.TIMESTAMP, "the leader's wall clock; null when no calendar holds it"),
     _c("session", Kind.LONG, "session that asked for it (0: the server itself)", False),
     _c("cxid", Kind.INT, "the client's number of the request", False),

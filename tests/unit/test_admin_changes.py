@@ -91,7 +91,7 @@ def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
         return reply
 
     zk.after = overwrite
-    with pytest.raises(GroupChangedError, match="holds something else now"):
+    with pytest.raises(GroupChangedError, match="now contains another value"):
         tools.carry_out(tools.plan_import({KEY: 9}))
 
 

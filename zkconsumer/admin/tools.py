@@ -271,7 +271,7 @@ class GroupTools:
                     path = f"{root}/{topic}/{name}"
                     number = partition_number(name)
                     if not good or number is None:
-                        self.notes.append(f"{path} is left out: it is no partition of a topic")
+                        self.notes.append(f"{path} is skipped: it is not a partition of a topic")
                         continue
                     try:
                         offset = decode_offset(path, node.data)
@@ -279,7 +279,7 @@ class GroupTools:
                         self.notes.append(f"{fault}; it is left out")
                         continue
                     if offset < 0:
-                        self.notes.append(f"{path} is left out: {offset} is no offset")
+                        self.notes.append(f"{path} is skipped: {offset} is not an offset")
                     else:
                         found[OffsetKey(group, topic, number)] = offset
         return found
@@ -335,7 +335,7 @@ class GroupTools:
             node = read_back.get(key)
             if node is None or node.data != b"%d" % new:
                 raise GroupChangedError(
-                    f"{key.path} was written but holds something else now: a consumer of group "
+                    f"{key.path} was written but now contains another value: a consumer of group "
                     f"{key.group} is at work"
                 )
 

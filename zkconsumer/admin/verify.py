@@ -153,7 +153,9 @@ class _Verifier:
                 yield self._found(Kind.QUARANTINED, path, reason + by)
             elif writer:
                 yield self._found(
-                    Kind.FOREIGN_LAYOUT, path, f"written by {writer}: members read one topic of it"
+                    Kind.FOREIGN_LAYOUT,
+                    path,
+                    f"written by {writer}: members read only one of its topics",
                 )
             if not node.stat.ephemeral_owner:
                 yield self._found(

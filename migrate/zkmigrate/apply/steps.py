@@ -199,8 +199,8 @@ class Steps:
             tp, offset = min(lost.items())
             raise refused(
                 change.group,
-                f"{tp}: a client that is no member committed {offset} to Kafka while the group was "
-                "moved; its offset was restored: stop that client, then plan again",
+                f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
+                "was moved; its offset was restored: stop that client, then plan again",
             )
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:

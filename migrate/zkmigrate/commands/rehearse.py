@@ -48,7 +48,7 @@ def rehearse(
     ):
         with open_stores(servers, progress) as stores:
             check_cluster(loaded, stores)
-            progress.waiting("what the groups are made of")
+            progress.waiting("the offsets and logs of the groups")
             copy = copy_groups(stores, groups)
         with Rehearsal(copy, Path(folder), progress.waiting) as rehearsal:
             started = time.monotonic()

@@ -22,7 +22,7 @@ def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None
     try:
         return datetime.fromisoformat(value).isoformat(" ")
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no ISO time such as 2026-01-31T12:00") from None
+        raise click.BadParameter(f"{value!r} is not an ISO time such as 2026-01-31T12:00") from None
 
 
 def _utc(time: str) -> datetime:

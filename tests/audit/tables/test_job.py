@@ -249,7 +249,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     that are not all there: one line each. A regex that Java alone knows is right."""
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(AuditError, match="file: is no directory: choose another --out"):
+    with pytest.raises(AuditError, match="file: is not a directory: choose another --out"):
         job.run(spark, job.Options([str(logs)], str(file)))
     with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a regex of Java"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
