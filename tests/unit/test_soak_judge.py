@@ -313,10 +313,7 @@ def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> 
     )
     lines = ("10:00:00,500", "10:00:07,250")
     (tmp_path / "anna.err").write_text(
-        "".join(
-            f"2026-11-22 {at} zkconsumer.member lost: 8 partitions were lost\n"
-            for at in lines
-        )
+        "".join(f"2026-11-22 {at} zkconsumer.member lost: 8 partitions were lost\n" for at in lines)
         + "2026-11-22 10:00:08,000 zkconsumer.journal the disk is full\n"
     )
     first = time.mktime((2026, 11, 22, 10, 0, 0, 0, 0, -1)) + 0.5
