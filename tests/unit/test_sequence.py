@@ -66,7 +66,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
     for arguments, text in (
         ([str(tmp_path / "none")], "No such file"),
         ([str(path), "--member", "x"], "the journal has"),
-        ([str(empty)], "of no member"),
+        ([str(empty)], "has no member"),
     ):
         result = CliRunner().invoke(cli, ["diagram", *arguments])
         assert isinstance(result.exception, ConfigError)
