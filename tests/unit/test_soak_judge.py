@@ -306,7 +306,7 @@ def test_repeats_after_a_leave_without_a_coordinator(away: float | None, broken:
 
 
 def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> None:
-    """The full disk ends the journal; the member's log goes on."""
+    """The full disk ends the journal; the member's log continues."""
     history = healthy("coordinator")
     history.faults.append(
         FaultRecord("full disk", "", "0", began=16.0, ended=16.0, members=("anna",), evidence="x")

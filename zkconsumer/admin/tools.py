@@ -118,7 +118,7 @@ class GroupTools:
         security: how to encrypt and to log in; None is neither.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
-    ``notes`` collects, one line each, what could not be read although the work went on.
+    ``notes`` collects, one line each, what could not be read although the work continued.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
@@ -314,7 +314,7 @@ class GroupTools:
 
         Each offset is written only if it is still what the plan was made from, and, without
         ``force``, only while its group has no member. Raises GroupActiveError before anything is
-        written, GroupChangedError when somebody else came in between; then other groups may be
+        written, GroupChangedError when another client came in between; then other groups may be
         written or not.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}

@@ -176,7 +176,7 @@ class Steps:
     def _restore_overwritten(self, change: Change, held: Held, end: int) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
-        Such a client is no member, or the coordinator would have refused our commit. ``end``: of
+        Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
         the commits' log at that look. Raises GroupRefusedError when there was such a commit.
         """
         lost: dict[TopicPartition, int] = {}

@@ -400,7 +400,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._go(Goal.LOAD)
 
     def _lose(self, expelled: bool) -> None:
-        """The group went on without this member: nothing may be delivered or committed."""
+        """The group continued without this member: nothing may be delivered or committed."""
         self.generation = -1
         self._beat = None
         self._releasing = Release()
