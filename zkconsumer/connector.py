@@ -51,11 +51,11 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
         journal: gets an entry for each event, command and ZooKeeper operation of this member, on
-        the member's thread (``zkconsumer.journal.JournalWriter`` writes them to a file). The caller
-        must write the first line of a journal, of kind ``run``. Without this argument,
-        ``zkconsumer.journal.dir`` decides whether a journal is written. decoder: converts fetched
-        bytes to records, on the threads that read streams. The default is ``PythonDecoder``, which
-        is compiled if the wheel is. ``arrow_batches`` does not use it.
+            the member's thread (``zkconsumer.journal.JournalWriter`` writes them to a file). The
+            caller must write the first line of a journal, of kind ``run``. Without this argument,
+            ``zkconsumer.journal.dir`` decides whether a journal is written.
+        decoder: converts fetched bytes to records, on the threads that read streams. The default is
+            ``PythonDecoder``, which is compiled if the wheel is. ``arrow_batches`` does not use it.
 
     The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call

@@ -58,7 +58,8 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         journal: gets an entry for each event, command and request of this member; see
             ``ZookeeperConsumerConnector``.
         on_exchange: called with broker, request and answer for each request to the coordinator, on
-        the member's threads. For traces. decoder: see ``ZookeeperConsumerConnector``.
+            the member's threads. For traces.
+        decoder: see ``ZookeeperConsumerConnector``.
 
     The group may have members of other libraries, if all members have a strategy in common. With
     ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0) and evaluates a

@@ -164,7 +164,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Args:
             patience: how long, in seconds, a problem must have lasted to be reported. Failures are
-            reported at once.
+                reported at once.
         """
         monitor = self._monitor
         if self._closed or monitor is None:
@@ -218,8 +218,9 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Args:
             topic_count_map: number of streams for each topic, at least 1. If it is empty, the
-            member gets no partitions. key_decoder, value_decoder: convert bytes to objects when a
-            message's key or value is read.
+                member gets no partitions.
+            key_decoder, value_decoder: convert bytes to objects when a message's key or value is
+                read.
 
         Returns a list of streams for each topic, after the first rebalance. Partitions that other
         members still own follow as soon as they are released.
@@ -392,7 +393,7 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Args:
             offsets: the next offset to read of each partition. The member must own the partitions.
-            In ZooKeeper an offset must not be lower than the stored one.
+                In ZooKeeper an offset must not be lower than the stored one.
 
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.
@@ -456,8 +457,8 @@ class StreamConnector(ABC, Generic[MachineT]):
 
         Args:
             timeout: seconds that the call may take, whatever the servers do. Steps that are not
-            finished by then are abandoned. The default is the session timeout plus 5 s. With
-            offsets in Kafka, the deadline of the offset coordinator is added.
+                finished by then are abandoned. The default is the session timeout plus 5 s. With
+                offsets in Kafka, the deadline of the offset coordinator is added.
 
         Raises CommitFailedError if the last commit failed; the member has left anyway. Raises
         ConnectorFailedError if a fault inside the connector ended its membership earlier.

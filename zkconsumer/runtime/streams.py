@@ -59,12 +59,14 @@ class KafkaStream:
     by several threads at once.
 
     Args:
-        client_id: ``client.id`` of the connector. gate: checked before every message.
-        queue_capacity: ``queued.max.message.chunks``. timeout_ms: ``consumer.timeout.ms``; a
-        negative value waits indefinitely. key_decoder, value_decoder: called with bytes when a key
-        or value is read. decoder: turns chunks into records. scala: count messages as consumed when
-        they are returned, deliver a prefetched message
-            even after its partition was revoked, finish the current chunk after ``shutdown``.
+        client_id: ``client.id`` of the connector.
+        gate: checked before every message.
+        queue_capacity: ``queued.max.message.chunks``.
+        timeout_ms: ``consumer.timeout.ms``; a negative value waits indefinitely.
+        key_decoder, value_decoder: called with bytes when a key or value is read.
+        decoder: turns chunks into records.
+        scala: count messages as consumed when they are returned, deliver a prefetched message even
+            after its partition was revoked, finish the current chunk after ``shutdown``.
     """
 
     def __init__(
@@ -115,8 +117,8 @@ class KafkaStream:
 
         Args:
             max_messages: largest number of messages in a list. A list also ends at the end of the
-            data of one fetch. timeout: seconds to wait for a message. Then an empty list is
-            returned, so that the
+                data of one fetch.
+            timeout: seconds to wait for a message. Then an empty list is returned, so that the
                 application can do other work. By default ``consumer.timeout.ms`` decides.
 
         Raises:
@@ -183,9 +185,9 @@ class KafkaStream:
         message that is still unacknowledged counts as not consumed.
 
         Args:
-            infos: partitions that were revoked. deadline: ``time.monotonic()`` seconds. The call
-            does not wait if the calling thread itself has the message, or if the thread that had it
-            has ended.
+            infos: partitions that were revoked.
+            deadline: ``time.monotonic()`` seconds. The call does not wait if the calling thread
+                itself has the message, or if the thread that had it has ended.
 
         Returns:
             false when the deadline passed.
