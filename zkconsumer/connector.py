@@ -50,19 +50,20 @@ class ZookeeperConsumerConnector(StreamConnector[RebalanceMachine]):
     Args:
         config: a ``ConsumerConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file.
-        journal: takes an entry for each event, order and ZooKeeper operation of this member
-            (``zkconsumer.journal.JournalWriter`` writes them to a file), on the member's thread.
-            The first line of a journal, of kind ``run``, is the caller's to write. Without it,
-            ``zkconsumer.journal.dir`` says whether there is a journal.
-        decoder: turns fetched bytes into records, on the threads that read streams. The default is
-            ``PythonDecoder``, compiled where the wheel is. ``arrow_batches`` does not use it.
+        journal: gets an entry for each event, command and ZooKeeper operation of this member, on
+            the member's thread (``zkconsumer.journal.JournalWriter`` writes them to a file). The
+            caller must write the first line of a journal, of kind ``run``. Without this argument,
+            ``zkconsumer.journal.dir`` decides whether a journal is written.
+        decoder: converts fetched bytes to records, on the threads that read streams. The default is
+            ``PythonDecoder``, which is compiled if the wheel is. ``arrow_batches`` does not use it.
 
     The constructor connects to ZooKeeper, within ``zookeeper.connection.timeout.ms``. Raises
     ConfigError, ZkUnavailableError, ChrootMissingError. Use it in a ``with`` statement, or call
     ``shutdown``.
 
-    A thread of this member that ends is noticed within a second. It is started again, or the member
-    leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
+    If a thread of this member ends, this is noticed within a second. The thread is restarted, or
+    the member leaves its group and its streams raise ConnectorFailedError. ``health`` shows the
+    member's condition.
     """
 
     config: ConsumerConfig

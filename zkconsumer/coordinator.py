@@ -55,19 +55,20 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         config: a ``CoordinatorConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file. Needs ``bootstrap.servers`` and ``group.id``; takes the legacy
             consumer's keys and the newer consumer's.
-        journal: takes an entry for each event, order and request of this member; see
+        journal: gets an entry for each event, command and request of this member; see
             ``ZookeeperConsumerConnector``.
-        on_exchange: called with broker, request and answer of each request to the coordinator, on
-            the member's threads; for traces.
+        on_exchange: called with broker, request and answer for each request to the coordinator, on
+            the member's threads. For traces.
         decoder: see ``ZookeeperConsumerConnector``.
 
-    The group may have members of other libraries, if they offer a strategy in common. With
-    ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0), and evaluates
-    a ``Whitelist`` as RE2; a ``Blacklist`` is refused there. Raises ConfigError. Use it in a
+    The group may have members of other libraries, if all members have a strategy in common. With
+    ``group.protocol=consumer`` the coordinator assigns (KIP-848, brokers since 4.0) and evaluates a
+    ``Whitelist`` as RE2. It does not support a ``Blacklist``. Raises ConfigError. Use it in a
     ``with`` statement, or call ``shutdown``.
 
-    A thread of this member that ends is noticed within a second. It is started again, or the member
-    leaves its group and its streams raise ConnectorFailedError. ``health`` says how the member is.
+    If a thread of this member ends, this is noticed within a second. The thread is restarted, or
+    the member leaves its group and its streams raise ConnectorFailedError. ``health`` shows the
+    member's condition.
     """
 
     config: CoordinatorConfig
@@ -258,7 +259,7 @@ class CoordinatorConsumerConnector(StreamConnector[GroupMachine]):
         )
 
     def metrics(self) -> Metrics:
-        """See ``StreamConnector``; those of ZooKeeper stay 0."""
+        """See ``StreamConnector``. The metrics of ZooKeeper are 0."""
         loop, plane = self._loop, self._plane
         if loop is None or plane is None:
             return Metrics(state="CLOSED" if self._closed else "NEW")

@@ -68,23 +68,23 @@ class ConfigError(ZkConsumerError):
 
 
 class AuthenticationError(ZkConsumerError):
-    """A server and this client do not accept each other; the text names the key to correct.
-
-    Never retried: attempts with a wrong password can lock an account. A connector that meets it
-    ends its membership.
+    """Authentication failed, on either side. The text names the key to correct. It is never
+    retried, because attempts with a wrong password can lock an account. A connector leaves its
+    group when it gets this error.
     """
 
     exit_code: ClassVar[int] = 2
 
 
 class UsageError(ZkConsumerError):
-    """A call that the object's state does not allow."""
+    """The call is not allowed in the object's current state."""
 
     exit_code: ClassVar[int] = 2
 
 
 class StreamsAlreadyCreatedError(UsageError):
-    """Streams can be created once for each connector (Scala: MessageStreamsExistException)."""
+    """The connector has streams already: they can be created only once (Scala:
+    MessageStreamsExistException)."""
 
 
 class ConnectorClosedError(UsageError):
@@ -92,14 +92,13 @@ class ConnectorClosedError(UsageError):
 
 
 class RebalanceFailedError(ZkConsumerError):
-    """The first rebalance did not succeed (Scala: ConsumerRebalanceFailedException)."""
+    """The first rebalance failed (Scala: ConsumerRebalanceFailedException)."""
 
 
 class ConnectorFailedError(ZkConsumerError):
-    """A fault inside the connector has ended its membership; the text names it. Make a new one.
-
-    Raised within two seconds, also when a thread of the connector has ended; within a minute when
-    the member's own thread hangs.
+    """A fault inside the connector has ended its membership. The text describes the fault. Create a
+    new connector. Raised within two seconds, even if a thread of the connector has ended, and
+    within a minute if the member's own thread hangs.
     """
 
 
@@ -110,11 +109,11 @@ class ConsumerTimeoutError(ZkConsumerError):
 
 
 class ZooKeeperError(ZkConsumerError):
-    """ZooKeeper refused or could not carry out an operation."""
+    """ZooKeeper refused an operation, or could not carry it out."""
 
 
 class ZkUnavailableError(ZooKeeperError):
-    """No connection to ZooKeeper could be made, or it was lost while an operation was under way."""
+    """There is no connection to ZooKeeper, or it was lost during an operation."""
 
     retriable: ClassVar[bool] = True
 
@@ -132,7 +131,7 @@ class ChrootMissingError(ZooKeeperError):
 
 
 class ZnodeFormatError(ZooKeeperError):
-    """A znode's content is not what its place requires. ``path`` names the znode."""
+    """A znode's data does not have the required format. ``path`` names the znode."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -151,7 +150,7 @@ class ForeignMemberError(ZooKeeperError):
 
 
 class BrokerError(ZkConsumerError):
-    """A Kafka broker refused or could not carry out a request."""
+    """A Kafka broker refused a request, or could not carry it out."""
 
 
 class LeaderUnavailableError(BrokerError):
@@ -161,13 +160,13 @@ class LeaderUnavailableError(BrokerError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """No connection to a broker could be made, or it broke."""
+    """There is no connection to a broker, or it was lost."""
 
     retriable: ClassVar[bool] = True
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The offset asked for is below the log start or above the log end."""
+    """The requested offset is below the log start or above the log end."""
 
 
 class CommitFailedError(BrokerError):
@@ -177,7 +176,7 @@ class CommitFailedError(BrokerError):
 
 
 class UnsupportedBrokerError(BrokerError):
-    """The broker's generation lacks what is needed."""
+    """The broker's release does not support a required feature."""
 
 
 class InvalidMessageError(BrokerError):
@@ -193,7 +192,7 @@ class CodecUnavailableError(BrokerError):
 
 
 class GroupError(ZkConsumerError):
-    """A group tool cannot do what it was asked to."""
+    """A group tool cannot carry out the command."""
 
 
 class UnknownGroupError(GroupError):
@@ -205,7 +204,8 @@ class GroupActiveError(GroupError):
 
 
 class GroupChangedError(GroupError):
-    """Somebody else changed the group meanwhile; the text says what was done and what was not."""
+    """Another client changed the group meanwhile. The text lists which changes were made and which
+    were not."""
 
 
 class OffsetsFileError(ZkConsumerError):
@@ -219,7 +219,7 @@ class OffsetsFileError(ZkConsumerError):
 
 
 class JournalFormatError(ZkConsumerError):
-    """A line of a journal is not what the schema says; names file and line."""
+    """A line of a journal does not follow the schema. The text names file and line."""
 
     exit_code: ClassVar[int] = 2
 
@@ -235,7 +235,7 @@ class ClusterError(ZkConsumerError):
 
 
 class UnsupportedLibraryError(ZkConsumerError):
-    """kazoo or kafka-python is installed in a version whose internals differ from those used."""
+    """The installed version of kazoo or kafka-python has different internals than expected."""
 
     def __init__(self, library: str, version: str, supported: str, difference: str) -> None:
         super().__init__(

@@ -48,15 +48,15 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
     """One member of a group that can move between ZooKeeper and the coordinator while it runs.
 
     It is a member of both groups and follows the group's mode, which ``zkmigrate live`` writes. In
-    mode ``zookeeper`` it works with members of the JVM's consumer, in mode ``open`` with any
-    Kafka consumer. Between the two it delivers a partition only while it has both the owner znode
-    and its membership on the coordinator. Source: the idea of KIP-125.
+    mode ``zookeeper`` it shares the group with JVM members, in mode ``open`` with any Kafka
+    consumer. Between the two it delivers a partition only while it has both the owner znode and its
+    membership on the coordinator. Source: the idea of KIP-125.
 
     Args:
         config: a ``MigratableConfig``, a mapping of keys to values, or the path of a Java
             ``.properties`` file. It has the keys of ``ZookeeperConsumerConnector`` and
-            ``CoordinatorConsumerConnector``. ``zkconsumer.live.strategies`` (``range``) has the
-            names that ``partition.assignment.strategy`` has for a group on the brokers.
+            ``CoordinatorConsumerConnector``. ``zkconsumer.live.strategies`` (default ``range``) is
+            the ``partition.assignment.strategy`` of the group on the brokers.
         decoder: see ``ZookeeperConsumerConnector``.
 
     The constructor connects to ZooKeeper. Raises ConfigError, ZkUnavailableError,
@@ -83,7 +83,8 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
 
     @property
     def mode(self) -> Mode | None:
-        """The mode that this member acts on; ``None`` while it does not know it. Any thread."""
+        """The group's mode as this member applies it; ``None`` while it is unknown. Any thread may
+        read it."""
         machine = self._live_machine
         return None if machine is None else machine.live.mode
 

@@ -115,7 +115,7 @@ def start_http_server(
         port: 0 takes a free one; the result's ``port`` tells which.
         addr: where to listen: this machine only, unless told otherwise.
 
-    The server goes on after the connectors' shutdown; ``close`` ends it.
+    The server continues after the connectors' shutdown; ``close`` ends it.
 
     Raises UsageError when prometheus_client is not installed, or the address cannot be used.
     """

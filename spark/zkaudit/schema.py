@@ -72,30 +72,43 @@ def _c(name: str, kind: Kind, meaning: str, nullable: bool = True) -> Column:
 
 
 _PLACE: Final = (
-    _c("server", Kind.STRING, "name of the server whose file it is", False),
+    _c("server", Kind.STRING, "name of the server that wrote the file", False),
     _c("file", Kind.STRING, "name of the file, without its directory", False),
 )
 
 TXNLOG: Final = (
     *_PLACE,
     _c("position", Kind.LONG, "byte where the transaction's record begins in the file", False),
-    _c("zxid", Kind.LONG, "the transaction; the only order there is", False),
-    _c("idx", Kind.INT, "index in a multi; 0 in all others", False),
-    _c("size", Kind.INT, "operations in the multi; 0 when the transaction is no multi", False),
-    _c("time", Kind.TIMESTAMP, "the leader's wall clock; null when no calendar holds it"),
-    _c("session", Kind.LONG, "session that asked for it (0: the server itself)", False),
-    _c("cxid", Kind.INT, "the client's number of the request", False),
+    _c("zxid", Kind.LONG, "the transaction; it defines the order", False),
+    _c("idx", Kind.INT, "index in a multi; otherwise 0", False),
+    _c(
+        "size",
+        Kind.INT,
+        "number of operations in the multi; 0 if the transaction is not a multi",
+        False,
+    ),
+    _c("time", Kind.TIMESTAMP, "the leader's wall clock; null if it is not a valid date"),
+    _c("session", Kind.LONG, "session that sent the request (0: the server itself)", False),
+    _c("cxid", Kind.INT, "the client's number for the request", False),
     _c("type", Kind.STRING, "one of the names in TYPES; `multi` only when it is empty", False),
-    _c("tried", Kind.STRING, "error in a multi: what it would have been, where the log shows it"),
+    _c("tried", Kind.STRING, "error in a multi: the type of the operation, if the log shows it"),
     _c("path", Kind.STRING, "znode; null for sessions, and for errors outside of multis"),
-    _c("data", Kind.BINARY, "content given to create, setData and reconfig"),
+    _c("data", Kind.BINARY, "data of create, setData and reconfig"),
     _c("ephemeral", Kind.BOOLEAN, "creates: whether the znode ends with `session`"),
-    _c("version", Kind.INT, "setData, reconfig, setACL: the new version; check: the one wanted"),
-    _c("parent_cversion", Kind.INT, "creates: the parent's count of creates, this one included"),
-    _c("error", Kind.INT, "error: code, as -110 (exists), -101 (missing), 0 (undone by another)"),
+    _c(
+        "version",
+        Kind.INT,
+        "setData, reconfig, setACL: the new version; check: the expected version",
+    ),
+    _c("parent_cversion", Kind.INT, "creates: the parent's count of creates, including this one"),
+    _c(
+        "error",
+        Kind.INT,
+        "error: the code, such as -110 (exists), -101 (missing), 0 (rolled back with the multi)",
+    ),
     _c("timeout", Kind.INT, "createSession: milliseconds"),
     _c("ttl", Kind.LONG, "createTTL: milliseconds"),
-    _c("deleted", Kind.STRINGS, "closeSession: znodes it deleted, where the server wrote them"),
+    _c("deleted", Kind.STRINGS, "closeSession: znodes that it deleted, if the server logged them"),
     _c("digest", Kind.LONG, "digest of the whole tree after the transaction (ZooKeeper 3.6+)"),
 )
 """One row for each operation: (server, zxid, idx) is unique in the logs of one server.
@@ -108,19 +121,25 @@ they had been applied.) So a row whose type is not ``error`` was applied.
 
 TXNLOG_FILES: Final = (
     *_PLACE,
-    _c("transactions", Kind.LONG, "whole transactions in the file", False),
+    _c("transactions", Kind.LONG, "complete transactions in the file", False),
     _c("first_zxid", Kind.LONG, "zxid of the first one"),
     _c("last_zxid", Kind.LONG, "zxid of the last one"),
     _c("end_position", Kind.LONG, "byte where reading stopped", False),
     _c("stop", Kind.STRING, "why: eof, padding, torn or corrupt", False),
     _c("reason", Kind.STRING, "the same in words", False),
 )
-"""One row for each log: how far it can be read, and why no further."""
+"""One row for each log: how far it can be read, and why reading stopped."""
 
 TXNLOG_RUNS: Final = (
     *_PLACE,
     _c("first_zxid", Kind.LONG, "zxid of the run's first transaction", False),
-    _c("last_zxid", Kind.LONG, "zxid of its last; all between are there, all of one epoch", False),
+    _c(
+        "last_zxid",
+        Kind.LONG,
+        "zxid of the run's last transaction; no zxid in between is "
+        "missing, and all are of one epoch",
+        False,
+    ),
 )
 """One row for each unbroken run of zxids in each log."""
 
@@ -156,7 +175,12 @@ PATH: Final = "#path"
 SNAPSHOT: Final = (
     *_PLACE,
     _c("zxid", Kind.LONG, "last transaction when the server began to write the snapshot", False),
-    _c("complete_zxid", Kind.LONG, "all up to here is in it, so absence counts (3.6+)"),
+    _c(
+        "complete_zxid",
+        Kind.LONG,
+        "every transaction up to this one is in the snapshot, so a "
+        "missing znode did not exist (3.6+)",
+    ),
     _c("path", Kind.STRING, "znode", False),
     _c("data", Kind.BINARY, "content"),
     _c("czxid", Kind.LONG, "transaction that created it", False),
@@ -166,7 +190,7 @@ SNAPSHOT: Final = (
     _c("version", Kind.INT, "version of the content", False),
     _c("cversion", Kind.INT, "creates of children so far", False),
     _c("aversion", Kind.INT, "version of the access list", False),
-    _c("ephemeral_owner", Kind.LONG, "session it ends with; 0: none", False),
+    _c("ephemeral_owner", Kind.LONG, "session that the znode belongs to; 0: none", False),
     _c("pzxid", Kind.LONG, "last transaction that changed its children", False),
 )
 """One row for each znode of each snapshot: (server, file, path) is unique.
@@ -188,23 +212,27 @@ OFFSETS: Final = (
     _c("log_offset", Kind.LONG, "offset of the record", False),
     _c("time", Kind.TIMESTAMP, "time of the record"),
     _c("kind", Kind.STRING, "offset, group, other (an unknown key), damaged", False),
-    _c("fault", Kind.STRING, "what is unknown or damaged"),
+    _c("fault", Kind.STRING, "the unknown key or the damage"),
     _c("group", Kind.STRING, "group id"),
     _c("topic", Kind.STRING, "topic"),
     _c("partition", Kind.INT, "partition"),
     _c("deleted", Kind.BOOLEAN, "whether the record is a tombstone"),
     _c("committed", Kind.LONG, "the offset"),
     _c("leader_epoch", Kind.INT, "epoch of the partition's leader when it was read (Kafka 2.1+)"),
-    _c("metadata", Kind.STRING, "text that the member stored with it"),
-    _c("commit_ms", Kind.LONG, "when the coordinator took it (a group: changed), ms since 1970"),
+    _c("metadata", Kind.STRING, "text that the member stored with the offset"),
+    _c(
+        "commit_ms",
+        Kind.LONG,
+        "when the coordinator stored the offset or changed the group, ms since 1970",
+    ),
     _c("expire_ms", Kind.LONG, "when it expires (Kafka 0.8.2 to 2.0), ms since 1970"),
     _c("generation", Kind.INT, "group: generation"),
     _c("members", Kind.STRINGS, "group: ids of its members"),
-    _c("protocol_type", Kind.STRING, "group: `consumer`, or what its members said"),
+    _c("protocol_type", Kind.STRING, "group: `consumer`, or another type that its members use"),
     _c("protocol", Kind.STRING, "group: the assignor that all members have in common"),
-    _c("leader", Kind.STRING, "group: the member that assigned"),
-    _c("hosts", Kind.TEXTS, "group: id of each member to its host, as the coordinator saw it"),
-    _c("assignment", Kind.TEXTS, "consumer group: `topic-partition` to the id of its member"),
+    _c("leader", Kind.STRING, "group: the leader"),
+    _c("hosts", Kind.TEXTS, "group: the host of each member, as the coordinator recorded it"),
+    _c("assignment", Kind.TEXTS, "consumer group: the member id of each `topic-partition`"),
 )
 """One row for each record of ``__consumer_offsets``: (log_partition, log_offset) is unique."""
 

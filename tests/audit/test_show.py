@@ -44,7 +44,7 @@ def test_show_prints_the_transaction_with_its_byte(
 def test_show_of_a_missing_transaction_is_an_error(
     logs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A zxid that no log holds, and one that is no number, end with status 2 and say why."""
+    """A zxid that no log holds, and one that is not a number, end with status 2 and say why."""
     assert run(["show", "0x7777777777", "--zookeeper-logs", str(logs["whole"])]) == 2
     assert "0x7777777777: no log below" in capsys.readouterr().err
     assert run(["show", "later", "--zookeeper-logs", str(logs["whole"])]) == 2

@@ -262,13 +262,13 @@ def test_small_files_share_tasks() -> None:
     [
         ({}, "path: name the servers' directories"),
         ({"path": "/tmp", "pathprefx": "/"}, "pathprefx: no such option"),
-        ({"path": "/tmp", "startZxid": "x"}, "startZxid: 'x' is no zxid"),
+        ({"path": "/tmp", "startZxid": "x"}, "startZxid: 'x' is not a zxid"),
         ({"path": "/tmp", "columns": "zxid,zxd"}, "columns: 'zxd' is not one of"),
         ({"path": "/tmp", "corruption": "skip"}, "corruption: 'skip'"),
         ({"path": "a=/tmp,a=/tmp"}, "a is named twice"),
         ({"path": "/tmp", "table": "nodes"}, "table: 'nodes' is not one of transactions, files"),
         ({"path": "/tmp", "bytesPerTask": "0"}, "bytesPerTask: '0'"),
-        ({"paths": "/tmp"}, "paths: '/tmp' is no list"),
+        ({"paths": "/tmp"}, "paths: '/tmp' is not a list"),
         (
             {"path": "s3a://bucket/logs"},
             "s3a://bucket/logs: only files of this machine can be read",

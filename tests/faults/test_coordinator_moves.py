@@ -49,7 +49,7 @@ def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
 
 def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> None:
     """Another broker becomes the coordinator, in all order: the former answers 16 and the new one
-    14, until it has read the group. The members look for it, repeat what was not done, and go on
+    14, until it has read the group. The members look for it, repeat what was not done, and continue
     without a rebalance; nothing is lost, and nothing twice."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     seen: set[int] = set()

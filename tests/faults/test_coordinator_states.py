@@ -215,7 +215,7 @@ class Bench:
                 self._stored[story.group, tp] = stored.offset
 
     def run(self) -> None:
-        """Bring all groups into their states, kill their coordinator, see them go on."""
+        """Bring all groups into their states, kill their coordinator, see them continue."""
         for story in self.stories.values():
             story.prepare()
         self.look()

@@ -39,7 +39,7 @@ def test_clean_leaves(arena) -> None:
 
 
 def test_session_expiry(arena) -> None:
-    """A member whose session expires registers again with the same id and goes on."""
+    """A member whose session expires registers again with the same id and continues."""
     one, two = arena.inside("a"), arena.inside("b")
     arena.settle()
     bound = 0
@@ -87,7 +87,7 @@ def test_sigkill(arena) -> None:
 
 
 def test_sigstop_longer_than_the_session(arena) -> None:
-    """A member that is stopped until its session is over finds, when it goes on, that others own
+    """A member that is stopped until its session is over finds, when it continues, that others own
     its partitions: it delivers nothing more of what it had fetched (but one message that was on its
     way to the application), commits nothing, and joins again."""
     one, victim = arena.inside("a"), arena.outside("v")
@@ -140,7 +140,7 @@ def test_zookeeper_restart(arena) -> None:
 
 
 def test_broker_restart(arena) -> None:
-    """The broker stopped and started again: owners stay, reading goes on, nothing is repeated."""
+    """The broker stopped and started again: owners stay, reading continues, nothing is repeated."""
     one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     owners = arena.settle()
     arena.wait_progress(two)
@@ -157,7 +157,7 @@ def test_broker_restart(arena) -> None:
 
 def test_blip_shorter_than_the_session(arena) -> None:
     """A connection that hangs for less than the session timeout: delivery pauses at two thirds of
-    it, goes on after it, owners stay and nothing is repeated. The other member never pauses."""
+    it, continues after it, owners stay and nothing is repeated. The other member never pauses."""
     session = 12.0
     one = arena.inside("a", zookeeper_session_timeout_ms=12_000)
     two = arena.inside("b", zookeeper_session_timeout_ms=12_000)
@@ -197,7 +197,7 @@ def test_connection_cut(arena) -> None:
 
 
 def test_former_owner_is_fenced(arena) -> None:
-    """A member whose owner znode somebody else has taken, without its session being over, cannot
+    """A member whose owner znode another client has taken, without its session being over, cannot
     store offsets any more: the new owner's claim has changed the offset znode's version. It is told
     so, drops the partition, and delivers and commits the others as before."""
     unasked = {"zkconsumer_reread_interval_ms": 600_000}  # else it may see it before it commits

@@ -189,7 +189,7 @@ def test_zookeeper_alone_keeps_data_in_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_paused_server_answers_again_after_resume(session: Callable[..., KazooClient]) -> None:
-    """Pause freezes ZooKeeper with its connections open; resume lets the same session go on."""
+    """Pause freezes ZooKeeper with its connections open; resume lets the same session continue."""
     with LocalZooKeeper() as running:
         client = session(running.zookeeper, timeout=10.0)
         running.zookeeper_server.pause()

@@ -221,7 +221,7 @@ def test_commit_offsets(
 ) -> None:
     """OffsetCommitTest.testUpdateOffsets for ZooKeeper: without automatic commits only what
     ``commit_offsets`` says is stored, as decimal text, first on the first commit; a message counts
-    once the next one is asked for. A successor goes on from there."""
+    once the next one is asked for. A successor continues from there."""
     cluster.create_topic(topic, 2)
     settings = config | {"auto.commit.enable": "false", "consumer.timeout.ms": 5000}
     with Producer(cluster.bootstrap, topic, (0,)) as producer:

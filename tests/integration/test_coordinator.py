@@ -60,7 +60,7 @@ def share(members: list[CoordinatorConsumerConnector], count: int) -> bool:
 
 
 def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """A member reads everything once; its successor goes on where it ended."""
+    """A member reads everything once; its successor continues where it ended."""
     cluster.create_topic(topic, 3)
     with Producer(cluster.bootstrap, topic, range(3)) as producer:
         producer.send(30)

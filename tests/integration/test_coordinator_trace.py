@@ -190,5 +190,5 @@ def test_faults_of_the_configuration_are_told_together() -> None:
         )
     told = "; ".join(caught.value.faults)
     assert "bootstrap.servers is missing" in told
-    assert "'wrong' is none of" in told
+    assert "'wrong' is not one of" in told
     assert "must be smaller than session.timeout.ms=6000" in told

@@ -185,7 +185,7 @@ def test_rebalances(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
     """Each rebalance that moves partitions counts once, with its time; looks that change nothing
-    do not. A partition that somebody else holds is blocked until it is let go."""
+    do not. A partition that another client holds is blocked until it is let go."""
     cluster.create_topic(topic, 4)
     watch.client.create(
         watch.paths.owner(TopicPartition(topic, 3)), b"else_x-0", ephemeral=True, makepath=True

@@ -214,7 +214,7 @@ def test_many_reads_on_an_old_server(line: str) -> None:
 @pytest.mark.parametrize("applied", [True, False])
 def test_ambiguous_multi(chroot: str, applied: bool) -> None:
     """A multi whose answer is lost replies CONNECTION_LOSS, whether it was applied or not; the
-    session goes on."""
+    session continues."""
     address, _, path = chroot.partition("/")
     other = KazooClient(chroot)
     other.start(timeout=15)

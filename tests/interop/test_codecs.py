@@ -71,7 +71,7 @@ def produce(
 def test_ours_alone(
     clusters: Callable, jvms: Callable, groups: Callable, broker: str, form: str, codec: str
 ) -> None:
-    """Ours reads everything, commits, and the next one goes on from there."""
+    """Our member reads everything and commits, and the next one continues from there."""
     cluster = clusters(broker)
     group = groups(cluster, jvms("0.8.2.2"))
     topic = group.create("a", 2, topic_config(broker, form))
@@ -98,8 +98,8 @@ def test_shared(
     form: str,
     codec: str,
 ) -> None:
-    """Both sides begin in the middle of compressed sets, skip what comes before, and share what
-    comes later."""
+    """Members of both sides begin in the middle of compressed sets, skip the messages before that,
+    and share the later ones."""
     cluster = clusters(broker)
     group = groups(cluster, jvms(jvm))
     topic = group.create("a", 2, topic_config(broker, form))

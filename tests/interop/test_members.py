@@ -34,8 +34,8 @@ def test_killed_member(
     jvm: str,
     broker: str,
 ) -> None:
-    """When a member of either side is killed, members of both sides share what it had, from its
-    last commit on: nothing is lost."""
+    """When a member of either side is killed, members of both sides share its partitions and
+    continue from its last commit. No message is lost."""
     group = groups(clusters(broker), jvms(jvm))
     topic = group.create("a", 7)
     group.send()
@@ -74,8 +74,8 @@ def test_killed_member(
 def test_traffic(
     clusters: Callable, jvms: Callable, groups: Callable, profile: str, jvm: str, broker: str
 ) -> None:
-    """While messages keep coming, members of both sides come and go and partitions are added, and
-    every message that was acknowledged is delivered."""
+    """While messages arrive, members of both sides join and leave, and partitions are added. Every
+    acknowledged message is delivered."""
     group = groups(clusters(broker), jvms(jvm), profile=profile)
     topic = group.create("a", 5)
     group.send(1)
@@ -108,8 +108,8 @@ def test_traffic(
 def test_uneven_subscriptions(
     clusters: Callable, jvms: Callable, groups: Callable, strategy: str, jvm: str
 ) -> None:
-    """Members that subscribe to different topics with different numbers of streams agree; before
-    0.10.2 the original roundrobin takes no such groups."""
+    """Members that subscribe to different topics with different numbers of streams agree. Before
+    0.10.2 the JVM's roundrobin refuses such groups."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy=strategy)
     a, b = group.create_telling(5, 4)
     c = group.create("c", 3)
@@ -142,7 +142,7 @@ def test_uneven_subscriptions(
 @pytest.mark.sampled("1.1.1")
 @pytest.mark.parametrize("jvm", JVMS)
 def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    """Named topics, white lists and black lists go together in one group, and a topic that comes
+    """Named topics, white lists and black lists work together in one group. A topic that is created
     later goes to the members whose filters allow it."""
     group = groups(clusters("1.1.1"), jvms(jvm))
     a = group.create("a", 4)
@@ -170,8 +170,8 @@ def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    """Members of both sides agree in roundrobin where partitions of two topics have equal hashes,
-    so that their order is that of the original consumer's hash map of topics."""
+    """With roundrobin, members of both sides agree even if partitions of two topics have equal
+    hashes, so that their order is that of the JVM's hash map of topics."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
     # Created in this order, so that the tie is not broken by name.
     ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
@@ -191,8 +191,8 @@ def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm:
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_escaped_dot(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    r"""Both sides read a filter with ``\.`` alike, also where 1.1.1 wrote it with one backslash too
-    many so that it allows nothing: then ours has all partitions."""
+    r"""Both sides interpret a filter with ``\.`` in the same way, even if 1.1.1 wrote it with an
+    extra backslash, so that it matches nothing. In that case our member has all partitions."""
     group = groups(clusters("1.1.1"), jvms(jvm))
     topic = group.create("a.b", 4)
     group.send()
@@ -214,9 +214,9 @@ def test_default_settings(
     record_property: Callable,
     jvm: str,
 ) -> None:
-    """An original member with its default timing never runs out of attempts because of ours, even
-    while our applications hold messages for longer than a release waits: of four attempts two do,
-    and one more where the machine stalls."""
+    """A JVM member with default timing never uses up its attempts because of our members, even
+    while our applications work on a message for longer than a release waits. Of four attempts it
+    needs two, and one more if the machine stalls."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]

@@ -25,8 +25,7 @@ COMMAND = Path(sys.executable).with_name("zkconsumer")
 
 
 def test_the_files_hold_every_key() -> None:
-    """What is tested here covers the original consumer's whole table of keys. Those of
-    security are later: it had none."""
+    """The files contain every key of the JVM consumer. It had no keys for security."""
     used = {entry.key for path in FILES for entry in read_properties(path)[0]}
     known = {row.name for row in KEYS if row.since != "zkconsumer" and not is_security(row.name)}
     assert known - used == set()
@@ -41,8 +40,8 @@ def test_file(
     unique: str,
     path: Path,
 ) -> None:
-    """The ``consume`` command joins, with the file as it is, an original member that was started
-    with the same file. Keys that it does not know, or that have no effect, are told."""
+    """The ``consume`` command shares a group with a JVM member that was started with the same,
+    unchanged file. It reports keys that it does not know or that have no effect."""
     cluster = clusters("1.1.1")
     config = ConsumerConfig.from_properties(path)
     for entry in read_properties(path)[0]:
@@ -95,8 +94,8 @@ def test_file(
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
 def test_wrong_file(jvms: Callable, path: Path) -> None:
-    """What the original consumer refuses, so does ours, and names the file, the line and the key
-    (each file is named after the key that is wrong)."""
+    """Our consumer refuses every file that the JVM consumer refuses, and names the file, the line
+    and the key. (Each file is named after the wrong key.)"""
     own = {"consumer.id": path.stem}
     with pytest.raises(ClusterError, match="Exception"):
         JvmMember(jvms("1.1.1"), own, topics={"t": 1}, file=path).wait_joined()

@@ -1,4 +1,4 @@
-"""Real consumers go on at the exact next message after a move, whatever their make."""
+"""Real consumers continue at the exact next message after a move, whatever their make."""
 
 from __future__ import annotations
 

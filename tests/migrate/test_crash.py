@@ -1,4 +1,4 @@
-"""The migrator is killed before and after everything it does to the outside world, then goes on.
+"""The migrator is killed before and after everything it does to the outside world, then continues.
 
 Every such point has a number. By default a sample of the points is tried (``CRASH_POINTS`` sets how
 many of each way; ``all`` tries each); the sample's seed is printed and read from ``CRASH_SEED``.

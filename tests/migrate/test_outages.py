@@ -80,7 +80,7 @@ def test_each_answer_of_zookeeper_is_lost(
 
 def test_zookeeper_goes_away(bench: Bench, proxy: TcpProxy, group: str, topic: str) -> None:
     """Without ZooKeeper the run ends instead of failing one group after the other; the next run
-    waits for the lost session and goes on."""
+    waits for the lost session and continues."""
     bench.topic(topic, 2)
     groups = [f"{group}-{number}" for number in range(3)]
     for name in groups:

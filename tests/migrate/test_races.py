@@ -286,7 +286,7 @@ def test_a_commit_without_membership_in_between_is_given_back(
         plan, journal, at("before kafka", lambda: filled.set_kafka(group, topic, {0: 7}))
     )
     assert result.outcome is Outcome.REFUSED
-    assert f"{topic}-0: a client that is no member committed 7" in result.why
+    assert f"{topic}-0: a client that is not a member committed 7" in result.why
     assert filled.committed(group, {topic: 2})[TopicPartition(topic, 0)] == StoredOffset(7)
     (again,) = filled.apply(plan, journal)
     assert f"{topic}-0: kafka holds 7" in again.why

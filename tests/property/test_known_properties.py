@@ -1,4 +1,4 @@
-"""What a member may go on believing without reading it again, under any course of events."""
+"""What a member may continue believing without reading it again, under any course of events."""
 
 from __future__ import annotations
 

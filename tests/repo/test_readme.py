@@ -205,7 +205,7 @@ def test_the_tutorial(shell: Shell, tmp_path: Path) -> None:
         wait_until(lambda out=out: "reading: pages" in out.read_text(), 30, "it reads")
     assert "reading: pages [0, 1, 2, 3]" in outs[0].read_text()
     wait_until(
-        lambda: "giving up: {'pages': [1, 2, 3]}" in outs[0].read_text(), 30, "the first gives up"
+        lambda: "releasing: {'pages': [1, 2, 3]}" in outs[0].read_text(), 30, "the first releases"
     )
     pipes[1].communicate("\n", timeout=30)
     assert pipes[1].returncode == 0

@@ -35,12 +35,12 @@ def without(kind: type, name: str) -> Patch:
 
 
 def joins_without_stopping(patch: pytest.MonkeyPatch) -> None:
-    """An eager member goes on reading while it joins."""
+    """An eager member continues reading while it joins."""
     patch.setattr(MembershipMachine, "_rejoin", MembershipMachine._load)
 
 
 def has_no_fence(patch: pytest.MonkeyPatch) -> None:
-    """Delivery goes on however long the coordinator is silent."""
+    """Delivery continues however long the coordinator is silent."""
     patch.setattr(coordinator, "LEASE", 100.0)
 
 
@@ -77,7 +77,7 @@ def lets_go_and_tells_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_what_was_taken(patch: pytest.MonkeyPatch) -> None:
-    """A cooperative member says that it has nothing, and goes on."""
+    """A cooperative member says that it has nothing, and continues."""
     right = MembershipMachine._join
 
     def join(self: MembershipMachine) -> None:

@@ -85,7 +85,7 @@ def drops_late(patch: Patch) -> None:
 
 
 def closes_no_stream(patch: Patch) -> None:
-    """Streams go on after the end: the application waits."""
+    """Streams continue after the end: the application waits."""
 
     def close(self: DataPlane, timeout: float = 2.0) -> None:
         self._manager.shutdown(timeout)

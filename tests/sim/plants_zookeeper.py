@@ -88,12 +88,12 @@ def never_reads_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def has_no_lease(patch: pytest.MonkeyPatch) -> None:
-    """Delivery goes on however long ZooKeeper is silent."""
+    """Delivery continues however long ZooKeeper is silent."""
     patch.setattr(zookeeper, "LEASE", 100.0)
 
 
 def keeps_partitions_of_a_lost_session(patch: pytest.MonkeyPatch) -> None:
-    """Streams go on with what the lost session owned."""
+    """Streams continue with what the lost session owned."""
     right = RebalanceMachine._session_lost
 
     def session_lost(self: RebalanceMachine, fact: events.SessionLost) -> None:

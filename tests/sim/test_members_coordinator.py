@@ -27,7 +27,7 @@ BATCH = 125
 
 @pytest.mark.parametrize("start", range(FIRST, FIRST + COUNT, BATCH))
 def test_no_rule_is_broken_in_any_run(start: int) -> None:
-    """Never two that deliver one partition, no commit of somebody else's, none lowered, nothing
+    """Never two that deliver one partition, no commit of another client's, none lowered, nothing
     passed over, every partition with its member at rest: in groups that join, leave, crash, pause,
     lose connections, work slowly, and whose coordinator dies or moves, whatever happens to brokers
     and logs."""

@@ -406,14 +406,14 @@ def _first(entries: list[Entry], name: str) -> Entry:
             "SessionOpened.session_id: 'x' is no int",
         ),
         (lambda e: _first(e, "SessionOpened").update(name="What"), "What is no event"),
-        (lambda e: e[1].update(coordination="x"), "coordination 'x' is none of"),
+        (lambda e: e[1].update(coordination="x"), "coordination 'x' is not one of"),
         (
             lambda e: e[1]["fields"]["subscription"].update(pattern="x"),
-            "MemberSpec.subscription.pattern: 'x' is none of STATIC",
+            "MemberSpec.subscription.pattern: 'x' is not one of STATIC",
         ),
         (
             lambda e: _first(e, "ViewLoaded")["fields"]["view"]["partitions"].update(t=5),
-            "ViewLoaded.view.partitions: 5 is no list",
+            "ViewLoaded.view.partitions: 5 is not a list",
         ),
         (lambda e: e.__delitem__(slice(1, None)), "no member that can be replayed"),
     ],

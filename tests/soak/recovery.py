@@ -21,7 +21,7 @@ STEADY = 3.0
 HICCUP = 1.0
 
 Block = tuple[float, float]
-"""From when to when something did not go on."""
+"""From when to when something did not continue."""
 
 
 def late(acked: Mapping[int, Message], delivered: Iterable[Message]) -> list[Block]:

@@ -91,7 +91,7 @@ def test_what_was_written_is_read_back(zk: Zk, tools: GroupTools) -> None:
         return reply
 
     zk.after = overwrite
-    with pytest.raises(GroupChangedError, match="holds something else now"):
+    with pytest.raises(GroupChangedError, match="now contains another value"):
         tools.carry_out(tools.plan_import({KEY: 9}))
 
 
@@ -99,7 +99,7 @@ def test_an_offset_that_changes_meanwhile_is_left_alone(zk: Zk, tools: GroupTool
     """Between the look and the write."""
     plan = tools.plan_import({KEY: 9})
     zk.zk.do(SetData(KEY.path, b"8"))
-    with pytest.raises(GroupChangedError, match="was changed by somebody else"):
+    with pytest.raises(GroupChangedError, match="was changed by another client"):
         tools.carry_out(plan)
     assert zk.text(KEY.path) == b"8"
 

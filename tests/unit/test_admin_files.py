@@ -92,7 +92,7 @@ def test_a_bad_line_is_named(line: str, says: str) -> None:
 
 
 def test_all_bad_lines_are_named_up_to_a_limit() -> None:
-    """One look shows all faults, but a file of another kind does not print for ever."""
+    """One look shows all faults, but a file of another kind does not print indefinitely."""
     with pytest.raises(OffsetsFileError) as refused:
         parse("f", b"x\n/consumers/g/offsets/t/1:1\ny\n")
     assert [fault[:4] for fault in refused.value.faults] == ["f:1:", "f:3:"]

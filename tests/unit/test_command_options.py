@@ -110,7 +110,7 @@ def test_a_time_has_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "5 minutes", "-1s", "1s2", "0ms"])
 def test_a_time_that_is_none_is_refused(text: str) -> None:
-    """What is no time, or too short, is an error that shows how to write one."""
+    """What is not a time, or too short, is an error that shows how to write one."""
     with pytest.raises(click.BadParameter, match=r"write 500ms|too short"):
         Duration(least=0.001).convert(text, None, None)
 

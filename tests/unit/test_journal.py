@@ -206,7 +206,7 @@ def test_a_members_journal_can_be_read_while_it_runs(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_journal_and_not_the_member(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal that cannot be written any more says so once; a member goes on."""
+    """A journal that cannot be written any more says so once; a member continues."""
     monkeypatch.setattr(Path, "open", lambda *_, **__: open("/dev/full", "wb"))  # noqa: SIM115
     journal = _member_journal(tmp_path)
     wait_until(lambda: "the journal ends here: " in caplog.text, 10, "the fault is logged")

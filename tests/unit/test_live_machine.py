@@ -100,7 +100,7 @@ def test_open_lets_plain_consumers_join() -> None:
 
 
 def test_a_member_that_does_not_refuse_plain_consumers_does_not_deliver_in_locked() -> None:
-    """Somebody else may deliver what the coordinator assigns to them."""
+    """Another client may deliver what the coordinator assigns to them."""
     machine = member(*IN_OPEN)
     assert machine.on(ModeRead(Mode.LOCKED, 5)) == [
         Deliver(NONE),

@@ -66,7 +66,7 @@ def test_a_lost_answer_is_looked_up(version: int, applied: bool) -> None:
 
 
 def test_a_lost_answer_and_another_operator() -> None:
-    """Where somebody else has written meanwhile, ours is not repeated."""
+    """Where another client has written meanwhile, ours is not repeated."""
     zk = ToolZk()
     zk.run(write_mode(PATHS, Mode.LOCKED, -1))
     real = zk._send

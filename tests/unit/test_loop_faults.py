@@ -339,7 +339,7 @@ def test_every_commit_is_answered_while_the_member_fails(member: Member, switch:
 def test_a_commit_callback_that_exits_does_not_end_the_member(
     member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``sys.exit()`` in the callback of a commit is logged; the member goes on."""
+    """``sys.exit()`` in the callback of a commit is logged; the member continues."""
     one_stream(member)
     member.commit_offsets_async(callback=lambda _: sys.exit(5))
     member.commit_offsets()

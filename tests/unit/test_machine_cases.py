@@ -117,7 +117,7 @@ def test_a_resumed_session_reads_the_group_again() -> None:
 
 
 def test_positions_survive_a_lost_session_while_nobody_else_commits() -> None:
-    """A claim that finds the same stored offset goes on from where delivery stood."""
+    """A claim that finds the same stored offset continues from where delivery stood."""
     for stored, start_at in ((10, 17), (13, 13)):
         member = settled()
         drop = only(commands.Drop, member.on(events.SessionLost()))
@@ -143,7 +143,7 @@ def test_a_commit_under_way_when_the_session_is_lost_is_not_somebody_else_s(
 
 @pytest.mark.parametrize(("stored", "reached"), [(10, 520), (10, 4)])
 def test_a_position_chosen_by_reset_survives_a_lost_session(stored: int, reached: int) -> None:
-    """It goes on from there, and may still store what is below the void offset."""
+    """It continues from there, and may still store what is below the void offset."""
     member = settled()
     member.on(events.OffsetReset(T0, stored))
     member.on(events.SessionLost())
@@ -338,7 +338,7 @@ def test_brokers_that_are_back_before_they_were_missed_pull_a_trigger() -> None:
 
 
 def test_a_taken_name_is_reported_after_the_patience_for_an_own_old_session() -> None:
-    """1.5 session timeouts and a second, as the old session may still live; then it goes on."""
+    """1.5 session timeouts and a second, as the old session may still live; then it continues."""
     member = machine()
     register = only(commands.Register, member.on(events.SessionOpened(1)))
     told: list[commands.AnswerStart] = []

@@ -345,7 +345,7 @@ def test_who_is_expelled_drops_at_once(code: int, keeps_id: bool) -> None:
 
 @pytest.mark.parametrize("code", [15, 16, -1])
 def test_a_lost_coordinator_is_no_rebalance(code: int) -> None:
-    """The member finds the new one and goes on with what it has."""
+    """The member finds the new one and continues with what it has."""
     machine = stable()
     assert kinds(beat(machine, code)) == [commands.FindCoordinator]
     assert kinds(answer(machine, events.CoordinatorFound)) == [commands.Heartbeat]
@@ -512,7 +512,7 @@ def wait_in(state: State) -> MembershipMachine:
 )
 def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
     """A commit of the listener is answered 16: the coordinator is looked for beside, again after a
-    pause, until it is found; then heartbeats go on and the same commit is sent."""
+    pause, until it is found; then heartbeats continue and the same commit is sent."""
     machine = wait_in(state)
     awaited = machine._awaited
     (commit,) = tell(machine, events.CommitRequested(1, {A[0]: 7}, strict=True))
@@ -533,7 +533,7 @@ def test_a_coordinator_lost_meanwhile_is_looked_for(state: State) -> None:
 
 
 def test_it_is_looked_for_once() -> None:
-    """The listener returns during the search: the member waits for that one before it goes on."""
+    """The listener returns during the search: the member waits for that one before it continues."""
     machine = wait_in(State.NOTIFYING_START)
     (find,) = (one for one in beat(machine, -1) if isinstance(one, commands.FindCoordinator))
     answer(machine, events.ListenerDone)

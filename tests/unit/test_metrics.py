@@ -278,7 +278,7 @@ def test_bytes_begun_is_the_sum_of_the_chunks_read() -> None:
 
 
 def test_suspended_time_ends_with_the_gate() -> None:
-    """Time after the end is no suspension, and nothing opens an ended gate."""
+    """Time after the end is not a suspension, and nothing opens an ended gate."""
     gate = DeliveryGate()
     gate.extend(time.clock_gettime(CLOCK) + 3600)
     gate.end()

@@ -168,7 +168,7 @@ def test_headers_of_format_2() -> None:
 
 
 def test_control_batches_are_skipped() -> None:
-    """A transaction's end marker is no message, but moves the next offset."""
+    """A transaction's end marker is not a message, but moves the next offset."""
     plain, control = batch([(b"k", b"v")], 0), bytearray(batch([(b"\0\0\0\1", b"")], 1))
     control[22] |= 0x20
     data = plain + seal(bytes(control)) + batch([(b"k", b"v")], 2)

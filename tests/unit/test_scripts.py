@@ -172,7 +172,7 @@ CLAIM = commands.ClaimPartitions(2, 0, {T0: MINE, T1: MINE, T2: MINE})
 
 
 def contested() -> Bench:
-    """T0 has an offset, T1 none, T2 is owned by somebody else."""
+    """T0 has an offset, T1 none, T2 is owned by another client."""
     bench = registered()
     bench.zk.do(Create(PATHS.offset(T0), b"40"))
     bench.send(Create(PATHS.owner(T2), b"g_a-0", ephemeral=True), bench.stranger)

@@ -65,8 +65,8 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
         sink.write(event_entry(1, "join"))
     for arguments, text in (
         ([str(tmp_path / "none")], "No such file"),
-        ([str(path), "--member", "x"], "the journal tells of"),
-        ([str(empty)], "of no member"),
+        ([str(path), "--member", "x"], "the journal has"),
+        ([str(empty)], "has no member"),
     ):
         result = CliRunner().invoke(cli, ["diagram", *arguments])
         assert isinstance(result.exception, ConfigError)

@@ -306,17 +306,14 @@ def test_repeats_after_a_leave_without_a_coordinator(away: float | None, broken:
 
 
 def test_losses_of_a_member_without_a_journal_are_in_its_log(tmp_path: Path) -> None:
-    """The full disk ends the journal; the member's log goes on."""
+    """The full disk ends the journal; the member's log continues."""
     history = healthy("coordinator")
     history.faults.append(
         FaultRecord("full disk", "", "0", began=16.0, ended=16.0, members=("anna",), evidence="x")
     )
     lines = ("10:00:00,500", "10:00:07,250")
     (tmp_path / "anna.err").write_text(
-        "".join(
-            f"2026-11-22 {at} zkconsumer.member lost: 8 partitions were taken away\n"
-            for at in lines
-        )
+        "".join(f"2026-11-22 {at} zkconsumer.member lost: 8 partitions were lost\n" for at in lines)
         + "2026-11-22 10:00:08,000 zkconsumer.journal the disk is full\n"
     )
     first = time.mktime((2026, 11, 22, 10, 0, 0, 0, 0, -1)) + 0.5

@@ -66,7 +66,7 @@ def info() -> PartitionTopicInfo:
 
 
 def test_a_reset_counts_at_once_though_messages_from_before_it_come_first() -> None:
-    """What is committed meanwhile is where reading goes on, not an offset the log has lost."""
+    """What is committed meanwhile is where reading continues, not an offset the log has lost."""
     info = PartitionTopicInfo("topic", 0, 60)
     tested = stream()
     tested.queue.put(chunk(info, 60, 61))
@@ -235,7 +235,7 @@ class UnsupportedOperationError(Exception):
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_iterator(info: PartitionTopicInfo, scala: bool) -> None:
-    """IteratorTemplateTest.testIterator: has_next and peek change nothing, next goes on in order,
+    """IteratorTemplateTest.testIterator: has_next and peek change nothing, next continues in order,
     and at the end next raises."""
     tested = stream(scala=scala)
     tested.queue.put(chunk(info, 0, 9))
@@ -314,7 +314,7 @@ def test_reset_reaches_the_consumer_in_turn(info: PartitionTopicInfo) -> None:
 
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(-1, None), (0, 0.0), (250, 0.25)])
 def test_the_timeout_is_in_milliseconds(timeout_ms: int, seconds: float | None) -> None:
-    """A negative one waits for ever, 0 does not wait."""
+    """A negative one waits indefinitely, 0 does not wait."""
     made = KafkaStream("c", DeliveryGate(always_open=True), timeout_ms=timeout_ms)
     assert iter(made)._timeout == seconds
 
@@ -367,7 +367,7 @@ def test_message_too_large(info: PartitionTopicInfo) -> None:
 
 def test_revoke_takes_everything_of_a_partition(info: PartitionTopicInfo) -> None:
     """Queued chunks, the rest of the current one and a prefetched message are gone at once; other
-    partitions go on; late puts are refused."""
+    partitions continue; late puts are refused."""
     other = PartitionTopicInfo("topic", 1, 0)
     tested = stream(timeout_ms=0, queue_capacity=9)
     iterator = iter(tested)
@@ -530,7 +530,7 @@ def test_gate_that_is_always_open() -> None:
 
 @pytest.mark.parametrize("scala", [False, True])
 def test_shutdown_ends_a_waiting_iterator(scala: bool) -> None:
-    """A thread blocked in next is woken, and the iteration has ended for ever."""
+    """A thread blocked in next is woken, and the iteration has ended for good."""
     tested = stream(timeout_ms=-1, scala=scala)
     thread = threading.Thread(daemon=True, target=lambda: list(tested))
     thread.start()
@@ -613,7 +613,7 @@ def test_message_fields_and_pickling(info: PartitionTopicInfo) -> None:
 
 
 def test_negative_start_offset_means_none() -> None:
-    """-1 in ZooKeeper is no offset, and is never reported as consumed."""
+    """-1 in ZooKeeper is not an offset, and is never reported as consumed."""
     assert PartitionTopicInfo("t", 0, -1).consumed_offset is None
 
 

@@ -225,7 +225,7 @@ def write_offsets(
                 )
             position = (reply.index or 0) - len(guard)
             culprit = list(packet)[position] if position >= 0 else paths.ids
-            raise GroupChangedError(f"{culprit} was changed by somebody else meanwhile; {so_far}")
+            raise GroupChangedError(f"{culprit} was changed by another client meanwhile; {so_far}")
         written += len(packet)
         progress(len(packet))
 

@@ -118,7 +118,7 @@ class GroupTools:
         security: how to encrypt and to log in; None is neither.
         bootstrap: brokers as ``host:port,host:port``, see ``ClusterZk``.
 
-    ``notes`` collects, one line each, what could not be read although the work went on.
+    ``notes`` collects, one line each, what could not be read although the work continued.
     Every method raises ZooKeeperError's subclasses when ZooKeeper does not answer.
     """
 
@@ -271,7 +271,7 @@ class GroupTools:
                     path = f"{root}/{topic}/{name}"
                     number = partition_number(name)
                     if not good or number is None:
-                        self.notes.append(f"{path} is left out: it is no partition of a topic")
+                        self.notes.append(f"{path} is skipped: it is not a partition of a topic")
                         continue
                     try:
                         offset = decode_offset(path, node.data)
@@ -279,7 +279,7 @@ class GroupTools:
                         self.notes.append(f"{fault}; it is left out")
                         continue
                     if offset < 0:
-                        self.notes.append(f"{path} is left out: {offset} is no offset")
+                        self.notes.append(f"{path} is skipped: {offset} is not an offset")
                     else:
                         found[OffsetKey(group, topic, number)] = offset
         return found
@@ -314,7 +314,7 @@ class GroupTools:
 
         Each offset is written only if it is still what the plan was made from, and, without
         ``force``, only while its group has no member. Raises GroupActiveError before anything is
-        written, GroupChangedError when somebody else came in between; then other groups may be
+        written, GroupChangedError when another client came in between; then other groups may be
         written or not.
         """
         by_group: dict[str, dict[OffsetKey, int]] = {}
@@ -335,7 +335,7 @@ class GroupTools:
             node = read_back.get(key)
             if node is None or node.data != b"%d" % new:
                 raise GroupChangedError(
-                    f"{key.path} was written but holds something else now: a consumer of group "
+                    f"{key.path} was written but now contains another value: a consumer of group "
                     f"{key.group} is at work"
                 )
 

@@ -153,13 +153,15 @@ class _Verifier:
                 yield self._found(Kind.QUARANTINED, path, reason + by)
             elif writer:
                 yield self._found(
-                    Kind.FOREIGN_LAYOUT, path, f"written by {writer}: members read one topic of it"
+                    Kind.FOREIGN_LAYOUT,
+                    path,
+                    f"written by {writer}: members read only one of its topics",
                 )
             if not node.stat.ephemeral_owner:
                 yield self._found(
                     Kind.REGISTRATION,
                     path,
-                    "is not ephemeral: it reserves partitions although nobody may be there",
+                    "is not ephemeral: it reserves partitions although its member may be gone",
                 )
 
     def _owners(self, topic: str) -> Iterator[Finding]:

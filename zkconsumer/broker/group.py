@@ -193,8 +193,8 @@ class GroupClient:
                 connection.version(JOIN_GROUP, 5)
             except UnsupportedBrokerError:
                 raise UnsupportedBrokerError(
-                    f"group.instance.id: the broker at {where} is older than 2.3 and knows no "
-                    "static members: leave the key out"
+                    f"group.instance.id: the broker at {where} is older than 2.3 and does not "
+                    "support static members: leave the key out"
                 ) from None
 
     def _load_topics(self, command: commands.LoadTopics) -> Event:

@@ -54,8 +54,8 @@ Decode = Callable[[bytes], Any]
 class MessageAndMetadata:
     """One message and where it came from.
 
-    Keys and values are decoded when they are read, each time, and a decoder's error appears only
-    there (Scala 1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
+    Keys and values are decoded each time they are read, and only then can a decoder raise an error
+    (Scala 1.1.1 MessageAndMetadata). Messages are equal if all of their attributes are.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class MessageAndMetadata:
         return self.raw_value
 
     def as_record(self) -> Record:
-        """Return what a decoder found."""
+        """Return the record as the decoder returned it."""
         return (
             self.topic,
             self.partition,
@@ -165,10 +165,12 @@ class DecodedMessage(MessageAndMetadata):
 
 
 class Decoder(Protocol):
-    """Turns one partition's record bytes into records. Stateless; called on consuming threads."""
+    """Decodes the record bytes of one partition. It has no state and is called on consuming
+    threads."""
 
     def decode(self, data: bytes, topic: str, partition: int, start: int) -> Iterator[list[Record]]:
-        """Yield the records with offset >= ``start`` in order, in lists of any length (also 0).
+        """Yield the records with offset >= ``start`` in order, in lists of any length (including
+        0).
 
         A cut-off last entry is ignored; control batches are skipped.
 

@@ -12,7 +12,7 @@ from zkconsumer.cli.tables import zookeeper_option
 F = TypeVar("F", bound=Callable[..., Any])
 
 WHAT: Final = (
-    "Brokers, instead of those that ZooKeeper lists; needed where it lists none that can be used, "
+    "Brokers to use instead of those that ZooKeeper lists. Needed if it lists no usable broker, "
     "as after the change to KRaft."
 )
 EITHER: Final = (

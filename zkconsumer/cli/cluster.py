@@ -19,8 +19,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 def cluster() -> None:
     """Start and stop real servers: Kafka with its ZooKeeper, or Kafka 4 without one (KRaft).
 
-    They listen on 127.0.0.1 at free ports. Java is needed; the first start of each Kafka line
-    fetches its jars with Maven.
+    They listen on free ports of 127.0.0.1. Java is required. The first start of each Kafka release
+    downloads its jars with Maven.
     """
 
 
@@ -35,7 +35,7 @@ for _command in (cluster_topics.address, cluster_topics.topic, cluster_topics.se
     type=click.Choice(list(KAFKA_LINES)),
     default="3.9",
     show_default=True,
-    help="Line of Kafka; ZooKeeper is the one it was released with. Kafka 4 has none.",
+    help="Release of Kafka. ZooKeeper is the one that it was released with. Kafka 4 has none.",
 )
 @click.option(
     "--brokers",
@@ -60,7 +60,7 @@ def up(directory: Path, kafka: str, brokers: int, as_json: bool) -> None:
 @cluster_topics.dir_option
 @_json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show the cluster; exit status 1 unless all of it runs."""
+    """Show the cluster. The exit status is 1 unless all servers run."""
     state = background.status(directory.absolute())
     _show_addresses(state, as_json)
     for server in state.servers:

@@ -76,7 +76,7 @@ def topic(name: str, partitions: int, replication: int, directory: Path) -> None
 @click.option(
     "--key",
     metavar="TEXT",
-    help="Key of every message.  [default: the line's place, FILE:LINE]",
+    help="Key of all messages.  [default: the line's place, FILE:LINE]",
 )
 @click.option(
     "--partition",

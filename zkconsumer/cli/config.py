@@ -24,13 +24,13 @@ from zkconsumer.errors import ConfigError, ZkConsumerError
 @click.option("--json", "as_json", is_flag=True, help="Print the keys as a JSON array.")
 @click.option("--markdown", is_flag=True, help="Print the reference page.")
 @click.option("--check", "file", metavar="FILE", help="Check a .properties file instead.")
-@click.option("--strict", is_flag=True, help="With --check: unknown keys are faults.")
+@click.option("--strict", is_flag=True, help="With --check: treat unknown keys as errors.")
 def config(
     keys: tuple[str, ...], as_json: bool, markdown: bool, file: str | None, strict: bool
 ) -> None:
     """List the configuration keys, or those given, with default, meaning and support.
 
-    With --check, print what is wrong (exit status 2) or odd (exit status 0) in a file.
+    With --check, print errors (exit status 2) or warnings (exit status 0) about a file.
     """
     if file is not None:
         if keys or as_json or markdown:

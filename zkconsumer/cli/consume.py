@@ -140,7 +140,7 @@ _KRAFT = (
     "properties",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A key of the consumer's configuration; wins over the file. May be repeated.",
+    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
 )
 @click.option(
     "--property",
@@ -154,22 +154,22 @@ _KRAFT = (
 @click.option(
     "--formatter",
     metavar="NAME",
-    help="What writes a message: default, noop (writes nothing), or MODULE:FUNCTION, which gets a "
-    "MessageAndMetadata and returns bytes.  [default: default]",
+    help="How to write a message: default, noop (writes nothing), or MODULE:FUNCTION, a "
+    "function that takes a MessageAndMetadata and returns bytes.  [default: default]",
 )
 @click.option(
     "--key-deserializer",
     metavar="TYPE",
     help="With --property print.key=true: string, short, integer, long, float, double, bytes, "
-    "Kafka's class of that type, or MODULE:FUNCTION, which gets bytes.  [default: bytes as they "
-    "are]",
+    "Kafka's class for that type, or MODULE:FUNCTION, a function that takes bytes.  "
+    "[default: bytes as they are]",
 )
 @click.option("--value-deserializer", metavar="TYPE", help="The same for values.")
 @click.option(
     "--skip-message-on-error",
     "skip",
     is_flag=True,
-    help="Name a message that cannot be formatted on stderr, and continue with the next one.",
+    help="Report a message that cannot be formatted on stderr, and continue with the next one.",
 )
 @click.option(
     "--format",
@@ -203,7 +203,7 @@ _KRAFT = (
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 takes a free one.",
+    help="Serve Prometheus metrics on this port of 127.0.0.1; 0 uses a free one.",
 )
 @click.option("--strict", is_flag=True, help="Treat unknown configuration keys as errors.")
 @click.option("-v", "--verbose", count=True, help="Log what happens; -vv logs everything.")
@@ -235,13 +235,13 @@ def consume(
     strict: bool,
     verbose: int,
 ) -> int:
-    """Join a group and print the messages' values, one on each line.
+    """Join a group and print the values of messages, one per line.
 
     The group is in ZooKeeper with --zookeeper, and on the brokers' coordinator with
     --bootstrap-server alone. Options are those of kafka-console-consumer.
 
     Messages go to stdout, everything else to stderr. When the command leaves the group, it commits
-    the offsets of the messages that it printed, also after Ctrl-C, SIGTERM or a closed pipe.
+    the offsets of the messages that it printed, even after Ctrl-C, SIGTERM or a closed pipe.
 
     With --format arrow or parquet, files are written to --out instead. A file gets its name when
     it is complete and on disk, and only then are its offsets committed. A crash therefore repeats

@@ -72,7 +72,7 @@ LOOK_SECONDS = 0.15
 @click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Empty directory for servers and records; it stays.",
+    help="Keep servers' files and records in this empty directory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON on stdout.")
 @click.option(
@@ -82,11 +82,11 @@ LOOK_SECONDS = 0.15
     help="Draw the summary into this file.",
 )
 def demo(lines: int, keep: Path | None, as_json: bool, svg: Path | None) -> int:
-    """Start real servers and show a group at work, its faults included.
+    """Start real servers and show a group at work, with faults.
 
     Sends lines of text found on this machine to 12 partitions, starts three members with two
-    streams each, kills one, stops one, and compares what was sent with what was delivered. Exit
-    status 1 when anything was lost, or delivered twice without a reason.
+    streams each, kills one, stops one, and compares what was sent with what was delivered. The exit
+    status is 1 if a message was lost, or delivered twice without a reason.
     """
     view = View(Console(stderr=as_json, highlight=False))
     view.say("starting ZooKeeper and Kafka 3.9 ...")

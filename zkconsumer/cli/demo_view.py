@@ -79,7 +79,7 @@ class Story:
 
 
 class View:
-    """Shows a story as it goes on.
+    """Shows a story as it happens.
 
     ``console`` is where to; with a terminal there is a live table, else a line for each moment.
     """

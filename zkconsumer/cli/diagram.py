@@ -13,7 +13,9 @@ from zkconsumer.journal.sequence import members_of, sequence
 
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--member", help="Consumer id; by default the first in the journal.")
+@click.option(
+    "--member", help="Consumer id of the member. The default is the first one in the journal."
+)
 def diagram(journal: Path, member: str | None) -> None:
     """Draw what a member and its servers did, step by step, as a Mermaid sequence diagram.
 
@@ -25,7 +27,7 @@ def diagram(journal: Path, member: str | None) -> None:
         raise ConfigError([f"{journal}: {error.strerror}"]) from None
     members = members_of(entries)
     if member is not None and member not in members:
-        raise ConfigError([f"--member {member}: the journal tells of {', '.join(members)}"])
+        raise ConfigError([f"--member {member}: the journal has {', '.join(members)}"])
     if not members:
-        raise ConfigError([f"{journal}: the journal tells of no member"])
+        raise ConfigError([f"{journal}: the journal has no member"])
     click.echo(sequence(entries, member or members[0]), nl=False)

@@ -41,7 +41,7 @@ _NO_SERVER = "give --zookeeper for groups in ZooKeeper, or --bootstrap-server fo
 def groups() -> None:
     """List, describe, verify and delete groups.
 
-    The JVM's tools of the same jobs: kafka-consumer-groups, kafka.tools.ConsumerOffsetChecker and
+    The JVM's tools for this are kafka-consumer-groups, kafka.tools.ConsumerOffsetChecker and
     kafka.tools.VerifyConsumerRebalance. `zkmigrate reset` sets offsets.
     """
 
@@ -136,12 +136,14 @@ def _choose(tools: _Named, names: tuple[str, ...], everything: bool) -> list[str
 @click.option(
     "--verbose", is_flag=True, help="With --members: also show the partitions of each member."
 )
-@click.option("--no-lag", is_flag=True, help="Do not ask the brokers for log ends: no lag.")
+@click.option(
+    "--no-lag", is_flag=True, help="Do not ask the brokers for log ends, and show no lag."
+)
 @click.option(
     "--kafka-offsets",
     is_flag=True,
-    help="Of a group in ZooKeeper, show offsets that it has stored in Kafka where there are any, "
-    "as the JVM's tool does.",
+    help="For a group in ZooKeeper, show the offsets that it has stored in Kafka, if any, as "
+    "the JVM's tool does.",
 )
 @servers_options
 @format_options
@@ -160,10 +162,10 @@ def describe(
 ) -> None:
     """Show each partition's committed offset, log end, lag and owner.
 
-    The topics are those that are owned, have offsets or are subscribed to. A member without
-    partitions has a row of its own. In a group in ZooKeeper, the host is known from consumer ids
-    of the JVM's form, and CONSUMER-ID is the stream that owns the partition. An unknown value is
-    "-", with a note on standard error when a broker did not answer.
+    It shows topics that are owned, have offsets or are subscribed to. A member without partitions
+    gets its own row. In a group in ZooKeeper, the host is taken from consumer ids in the JVM's
+    format, and CONSUMER-ID is the stream that owns the partition. An unknown value is "-". If a
+    broker did not answer, a note is printed on standard error.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
     if verbose and what != "members":
@@ -234,7 +236,7 @@ def _describe_on_brokers(
 @groups.command()
 @names_options
 @click.option("--all", "--all-groups", "everything", is_flag=True, help="Verify every group.")
-@click.option("--no-lag", is_flag=True, help="Leave the brokers alone: no check of log ends.")
+@click.option("--no-lag", is_flag=True, help="Do not ask the brokers, and do not check log ends.")
 @click.option(
     "--strategy",
     type=click.Choice(["range", "roundrobin"]),
@@ -252,13 +254,13 @@ def _describe_on_brokers(
     "--watch",
     "watching",
     is_flag=True,
-    help="Verify again and again and print what changes; also look for idle members.",
+    help="Keep verifying and print changes. Also look for idle members.",
 )
 @duration_option("--every", default=5.0, least=0.1, help="With --watch: how often to verify.")
 @duration_option(
     "--grace",
     default=15.0,
-    help="With --watch: how long something must be wrong before it is printed.",
+    help="With --watch: how long a problem must last before it is printed.",
 )
 @duration_option("--seconds", help="With --watch: stop after this time.")
 @zookeeper_options
@@ -280,15 +282,16 @@ def verify(
     bootstrap: str | None,
     how: How,
 ) -> None:
-    """Check that each partition is owned once, by a live member, by its session.
+    """Check that each partition has one owner, which is a live member's session.
 
-    Also names registrations that cannot be used, offsets that cannot be right, and znodes that
-    other clients wrote. Exit status 1 when something is wrong.
+    It also reports unusable registrations, impossible offsets, and znodes that other clients wrote.
+    The exit status is 1 if there is a problem.
 
-    With --watch it also names members that own nothing though they should. It prints a line when
-    something has been wrong for the grace time ("found"), when that is over ("cleared"), when the
-    groups cannot be read ("away") and when they can be read again ("back"); with --json each line
-    is an object. Ctrl-C and SIGTERM end it, with status 1 if something is wrong at that time.
+    With --watch it also reports members that own nothing although they should. It prints a line
+    when a problem has lasted for the grace time ("found"), when the problem is gone ("cleared"),
+    when the groups cannot be read ("away") and when they can be read again ("back"). With --json
+    each line is an object. Ctrl-C and SIGTERM end it, with status 1 if there is a problem at that
+    time.
     """
     for option in ("every", "grace", "seconds"):
         if not watching and was_typed(option):
@@ -331,7 +334,11 @@ def verify(
 @names_options
 @click.option("--topic", help="Delete only this topic's owners and offsets.")
 @click.option(
-    "--all", "--all-groups", "everything", is_flag=True, help="With --topic: of every group."
+    "--all",
+    "--all-groups",
+    "everything",
+    is_flag=True,
+    help="With --topic: delete it from every group.",
 )
 @click.option("--execute", is_flag=True, help="Delete; without it nothing is changed.")
 @zookeeper_options
@@ -346,9 +353,9 @@ def delete(
 ) -> None:
     """Delete groups without members, or one topic of them, from ZooKeeper.
 
-    A dry run unless --execute is given. Refused (exit status 1) while a member is registered, and
-    stopped when one registers meanwhile. When the topic is the group's only one the whole group
-    goes.
+    A dry run unless --execute is given. The command refuses (exit status 1) while a member is
+    registered, and stops if one registers meanwhile. If the topic is the group's only one, the
+    whole group is deleted.
     """
     if everything and topic is None:
         raise click.UsageError("--all goes with --topic only")

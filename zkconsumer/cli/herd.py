@@ -75,7 +75,7 @@ _MOST: Final = 1000
     "--simulate",
     "with_simulator",
     is_flag=True,
-    help="Also simulate the same groups and a coordinator's, and show how far the figures agree.",
+    help="Also simulate the same groups, and a group on a coordinator, and compare the figures.",
 )
 @click.option(
     "--seeds",
@@ -111,7 +111,7 @@ def herd(
     journal: Path | None,
     html: Path | None,
 ) -> None:
-    """Start a ZooKeeper and a group of many members, change the group, and count what it costs.
+    """Start a ZooKeeper and a group of many members, change the group, and count the cost.
 
     The members are real but fetch nothing. Counts come from their journals and are compared with
     the server's own.

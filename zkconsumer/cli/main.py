@@ -84,7 +84,8 @@ class _Root(LazyGroup):
 @click.option(
     "--verbose",
     is_flag=True,
-    help="With --version: also Python, the libraries, and whether records are decoded compiled.",
+    help="With --version: also show Python, the libraries, and whether the record decoder is "
+    "compiled.",
 )
 @click.pass_context
 def cli(context: click.Context, show_version: bool, verbose: bool) -> None:

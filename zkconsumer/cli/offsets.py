@@ -49,8 +49,8 @@ def export(
 ) -> None:
     """Write all stored offsets, one PATH:OFFSET line each, sorted.
 
-    The format is that of kafka.tools.ExportZkOffsets. Znodes that hold no offset are left out with
-    a note. An existing file is not overwritten.
+    The format is that of kafka.tools.ExportZkOffsets. Znodes without an offset are skipped with a
+    note. An existing file is not overwritten.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError([f"--out: {out} exists: name a new file"])
@@ -86,9 +86,10 @@ def import_(
 ) -> None:
     """Write the offsets in FILE to ZooKeeper; show what changes.
 
-    A dry run unless --execute is given. Every line must be right, or nothing is written. Refused
-    while members of a group are registered, as they hold offsets in memory and would overwrite
-    what is written; an offset that somebody else changes meanwhile is left alone and named.
+    A dry run unless --execute is given. Every line must be right, or nothing is written. The
+    command refuses while members of a group are registered, because they keep offsets in memory and
+    would overwrite the new ones. If another client changes an offset meanwhile, that offset is not
+    written and is reported.
     """
     with no_collector():
         wanted = parse(file, _read(file))

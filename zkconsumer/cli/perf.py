@@ -85,7 +85,7 @@ _AT_ONCE = 1000
     "properties",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A key of the consumer's configuration; wins over the file. May be repeated.",
+    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
 )
 @click.option("--hide-header", is_flag=True, help="Print the figures only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -108,10 +108,10 @@ def perf(
 ) -> int:
     """Read a topic from its beginning and print the columns of kafka-consumer-perf-test.
 
-    The rebalance time is the time until the member has joined; all after it is fetch time. A MB
-    has 1,048,576 bytes of keys and values.
+    The rebalance time lasts until the member has joined. All time after it is fetch time. A MB has
+    1,048,576 bytes of keys and values.
 
-    Exit status: 0 when so many messages were read; 1 when a timeout passed before; 2 for wrong
+    Exit status: 0 if that many messages were read; 1 if a timeout passed before; 2 for wrong
     options or configuration; 130 after Ctrl-C, 143 after SIGTERM.
     """
     if (zookeeper is None) == (bootstrap_server is None):
@@ -168,7 +168,7 @@ def perf(
         click.echo(", ".join(text for _, _, text in columns))
     if counter.messages < messages:
         click.echo(
-            f"warning: no message came within {timeout_ms} ms; {messages - counter.messages} of "
+            f"warning: no message arrived within {timeout_ms} ms; {messages - counter.messages} of "
             f"{messages} are missing",
             err=True,
         )

@@ -35,17 +35,18 @@ _SHOWN: Final = 400
 @click.command()
 @click.argument("journal", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--member", help="Consumer id; by default every member in the journal.")
-@click.option("--until", type=click.IntRange(min=1), metavar="LINE", help="Stop behind this line.")
+@click.option("--until", type=click.IntRange(min=1), metavar="LINE", help="Stop after this line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all fields.")
 def replay(journal: Path, member: str | None, until: int | None, as_json: bool) -> None:
-    """Run a member's machine again on the events in its journal, and compare.
+    """Replay a member's decisions from its journal, and compare.
 
-    After each event its state and commands must be those in the journal, and the rules of every
-    machine must hold. The first difference is shown: its line, what is expected (the journal) and
-    actual (this release), and a Mermaid sequence diagram of what happened before it.
+    After each event, the member's state and commands must be those in the journal, and no rule may
+    be broken. The first difference is shown with its line, the expected (the journal's) and the
+    actual (this release's) result, and a Mermaid sequence diagram of everything before it.
 
-    Members write such a journal with the key `zkconsumer.journal.dir`. Exit status: 0 all as
-    recorded, 1 something differs, 2 the journal cannot be read or replayed to its end.
+    Members write such a journal with the key `zkconsumer.journal.dir`. Exit status: 0 if everything
+    is as recorded, 1 if there is a difference, 2 if the journal cannot be read or replayed to its
+    end.
     """
     try:
         found = replay_entries(str(journal), read_journal(journal), _STRATEGIES, member, until)

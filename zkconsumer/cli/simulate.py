@@ -43,7 +43,7 @@ _MOST: Final = 10_000
     "How the group works: as with the JVM's consumer (`scala`, or `jvm`), as with ours "
     "(`default`), with Kafka's coordinator, or all three, one after the other.",
     "50",
-    "Members before the event, up to 10000; several sizes with commas.",
+    "Members before the event, up to 10000. Separate several sizes with commas.",
 )
 @click.option(
     "--seed",
@@ -108,13 +108,13 @@ _MOST: Final = 10_000
 @click.option(
     "--one-by-one",
     is_flag=True,
-    help="Simulate each read by itself instead of many at once. The counts are the same; it is "
-    "slower.",
+    help="Simulate each read separately instead of many at once. This is slower, and the "
+    "counts are the same.",
 )
 @click.option(
     "--scenario",
     type=click.Choice(list(SCENARIOS)),
-    help="Play this case of split brain, step by step, instead of counting costs.",
+    help="Show this case of split brain, step by step, instead of counting costs.",
 )
 def simulate(
     members: tuple[int, ...],
@@ -139,10 +139,10 @@ def simulate(
     journal: Path | None,
     html: Path | None,
 ) -> None:
-    """Simulate one change in a group of many members, and count what it costs.
+    """Simulate one change in a group of many members, and count its cost.
 
-    Members run the same decision core and the same operations and requests as real ones, on virtual
-    time. A run is a function of its options: the same seed gives the same journal.
+    Simulated members run the same decision core and send the same operations and requests as real
+    ones. A run depends only on its options: the same seed gives the same journal.
     """
     if scenario is not None:
         used = ("scenario", "profile", "seed", "as_json", "journal")

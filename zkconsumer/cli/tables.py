@@ -78,7 +78,7 @@ def zookeeper_option(required: bool, more: str = "") -> Callable[[F], F]:
         envvar="ZKCONSUMER_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT[,..][/CHROOT]",
-        help="ZooKeeper's hosts, separated by commas, then the chroot if there is one." + more,
+        help="Comma-separated ZooKeeper hosts, optionally followed by a chroot." + more,
     )
 
 

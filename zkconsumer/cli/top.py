@@ -125,8 +125,8 @@ def top(
 
     Without GROUP it shows all groups, those with the most lag first. LAG is the sum over all
     partitions. RATE is how many messages a second the group has committed since the last table.
-    REBALANCES counts looks at which partitions had changed owners, MOVES those partitions.
-    Where standard output is not a terminal, the tables follow one another.
+    REBALANCES counts the tables in which partitions had changed owners, and MOVES counts those
+    partitions. If standard output is not a terminal, the tables are printed one after another.
     """
     zookeeper, bootstrap = chosen(zookeeper, bootstrap)
     with ExitStack() as stack:

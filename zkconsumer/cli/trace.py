@@ -59,7 +59,7 @@ from zkconsumer.runtime.streams import KafkaStream
     "properties",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A key of the consumer's configuration; wins over the file. May be repeated.",
+    help="A key of the consumer's configuration. It overrides the file. May be repeated.",
 )
 def trace(
     bootstrap_server: str,
@@ -71,11 +71,11 @@ def trace(
     file: str | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Show what one member and the group's coordinator say to each other.
+    """Show the requests and answers of one member and the group's coordinator.
 
-    It is a real member: while it is there it owns its share of the partitions. Without --read
-    nothing is read or committed, and the messages wait for the next owner. Ctrl-C and SIGTERM
-    leave the group; two traces of one group show a rebalance.
+    It is a real member: while it runs, it owns its share of the partitions. Without --read it reads
+    and commits nothing, and the messages wait for the next owner. Ctrl-C and SIGTERM make it leave
+    the group. Run two traces of one group to see a rebalance.
     """
     config: dict[str, object] = {"heartbeat.interval.ms": "1000"}
     if file is not None:

@@ -25,13 +25,15 @@ Tree = Mapping[str, Node]
 
 @click.command()
 @click.argument("group")
-@click.option("--watch", is_flag=True, help="Stay, and print each change of a znode as a line.")
+@click.option(
+    "--watch", is_flag=True, help="Keep running, and print each change of a znode as a line."
+)
 @duration_option(
     "--every",
     default=0.5,
     least=0.05,
-    help="With --watch: how often to read the tree. Changes that undo each other in between do not "
-    "show.",
+    help="With --watch: how often to read the tree. Changes that are undone in between are not "
+    "shown.",
 )
 @duration_option("--seconds", help="With --watch: stop after this time.")
 @zookeeper_options
@@ -46,8 +48,8 @@ def tree(
 ) -> None:
     """Show the znodes of a group in ZooKeeper, with their data.
 
-    An ephemeral znode is marked with the session that holds it: it vanishes when that session
-    ends. With --watch, lines begin with + (created), - (deleted) or ~ (changed); Ctrl-C ends it.
+    An ephemeral znode is shown with its session. It disappears when that session ends. With
+    --watch, lines begin with + (created), - (deleted) or ~ (changed). Stop it with Ctrl-C.
     """
     for option in ("every", "seconds"):
         if was_typed(option) and not watch:

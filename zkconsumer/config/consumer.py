@@ -23,9 +23,9 @@ from zkconsumer.errors import ConfigError
 class ConsumerConfig(ConsumerKeys):
     """The configuration of one consumer. Times are in milliseconds, sizes in bytes.
 
-    Make one with `from_mapping`, `from_properties` or `parse`; they check values and fill in
-    defaults. An attribute's name is its key with ``_`` for ``.``, without the prefix
-    ``zkconsumer.``. ``warnings`` holds what is odd but accepted, one line each.
+    Create one with `from_mapping`, `from_properties` or `parse`, which check values and fill in
+    defaults. The name of an attribute is its key with ``_`` for ``.`` and without the prefix
+    ``zkconsumer.``. ``warnings`` lists values that are accepted but probably wrong, one line each.
     """
 
     warnings: tuple[str, ...]
@@ -37,7 +37,7 @@ class ConsumerConfig(ConsumerKeys):
 
     @property
     def zookeeper_chroot(self) -> str:
-        """The chroot of ``zookeeper.connect`` with its leading ``/``; empty when there is none."""
+        """The chroot of ``zookeeper.connect`` with its leading ``/``; empty without a chroot."""
         return split_connect(self.zookeeper_connect)[1]
 
     @classmethod

@@ -56,7 +56,7 @@ def _strategies_fault(value: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     wrong = [name for name in names if name not in STRATEGIES]
     if wrong:
-        return f"{wrong[0]!r} is none of {', '.join(STRATEGIES)}"
+        return f"{wrong[0]!r} is not one of {', '.join(STRATEGIES)}"
     return None if len(set(names)) == len(names) else "names a strategy twice"
 
 
@@ -103,7 +103,7 @@ class CoordinatorKeys(ConsumerKeys):
         "zkconsumer.brokers",
         "string",
         "bootstrap",
-        "Where to ask",
+        "Where to get the list of brokers and topics from",
         ignored=_NO_ZOOKEEPER,
     )
     profile: str = key(
@@ -120,7 +120,8 @@ class CoordinatorKeys(ConsumerKeys):
         "bootstrap.servers",
         "string",
         REQUIRED,
-        "Brokers as host:port, separated by commas; those that are found through them count too",
+        "Brokers as host:port, separated by commas. The member finds all other brokers of the "
+        "cluster through them",
         check=Check("host:port,host:port", servers_fault),
         importance="high",
         since="0.9",
@@ -150,8 +151,8 @@ class CoordinatorKeys(ConsumerKeys):
         "max.poll.interval.ms",
         "int",
         300_000,
-        "A member leaves by itself when the application has had one message in hand, or the "
-        "listener has taken, for this long; also how long the others wait for it in a rebalance",
+        "If the application works on one message, or the listener runs, for longer than this, "
+        "the member leaves the group. Other members also wait this long for it in a rebalance",
         check=at_least(1),
         since="0.10.1",
     )
@@ -186,8 +187,8 @@ class CoordinatorKeys(ConsumerKeys):
         "group.instance.id",
         "string",
         None,
-        "Makes a static member: it may be away for session.timeout.ms without a rebalance. Must be "
-        "unique in the group. Brokers since 2.3",
+        "Makes the member static: it may be away for session.timeout.ms without causing a "
+        "rebalance. Must be unique in the group. Brokers since 2.3",
         since="2.3",
     )
     partition_assignment_strategy: str = key(

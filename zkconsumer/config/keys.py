@@ -66,7 +66,7 @@ class ConsumerKeys(SecurityKeys):
         "string",
         REQUIRED,
         "The group's name. Members with the same name share the partitions. The JVM accepts an "
-        "empty name; here it is refused, since its paths would be broken",
+        "empty name. It is refused here, because its znode paths would be invalid",
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="high",
     )
@@ -74,8 +74,9 @@ class ConsumerKeys(SecurityKeys):
         "consumer.id",
         "string",
         None,
-        "Fixed end of the member's id, which then is `<group.id>_<consumer.id>`. Must be unique in "
-        "the group. Without it the id is made from host name, time and a random number",
+        "Last part of the member's id, which is then `<group.id>_<consumer.id>`. Must be "
+        "unique in the group. Without this key, the last part consists of host name, time and "
+        "a random number",
         check=path_name("1 to 255 of letters, digits, . _ -"),
         importance="low",
     )
@@ -92,8 +93,9 @@ class ConsumerKeys(SecurityKeys):
         "zookeeper.session.timeout.ms",
         "int",
         6000,
-        "A member that ZooKeeper has not heard of for this long is taken for dead, and the others "
-        "get its partitions. The server may narrow it (2 to 20 of its ticks)",
+        "If ZooKeeper does not hear from a member for this long, it ends the member's session, "
+        "and other members get its partitions. The server limits the value to 2 to 20 of its "
+        "ticks",
         check=at_least(1),
         importance="high",
     )
@@ -109,7 +111,7 @@ class ConsumerKeys(SecurityKeys):
         "zookeeper.sync.time.ms",
         "int",
         2000,
-        "Only use: the default of rebalance.backoff.ms",
+        "Used only as the default of rebalance.backoff.ms",
         check=at_least(0),
         importance="low",
     )
@@ -154,8 +156,8 @@ class ConsumerKeys(SecurityKeys):
         "fetch.max.bytes",
         "int",
         50 * 1024 * 1024,
-        "Largest answer to one fetch, all partitions together. A broker sends at least one batch "
-        "all the same, and brokers before 0.10.1 ignore it. The JVM's old consumer does not use "
+        "Largest answer to one fetch, all partitions together. A broker always sends at least "
+        "one batch. Brokers before 0.10.1 ignore this key. The JVM's old consumer does not use "
         "it; neither does zkconsumer.profile=scala",
         check=at_least(0),
         importance="low",
@@ -211,8 +213,8 @@ class ConsumerKeys(SecurityKeys):
         "rebalance.max.retries",
         "int",
         4,
-        "How many attempts a rebalance has in all, the first one included. Beyond them the `scala` "
-        "profile gives up",
+        "Number of attempts of a rebalance, including the first one. After that many failures "
+        "the `scala` profile gives up",
         check=at_least(1),
         importance="high",
     )
@@ -254,9 +256,9 @@ class ConsumerKeys(SecurityKeys):
         "dual.commit.enabled",
         "boolean",
         None,
-        "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger of "
-        "both offsets; for a group that moves its offsets, or has members with the other storage. "
-        "Without effect with `offsets.storage=zookeeper`",
+        "With `offsets.storage=kafka`, commit to ZooKeeper as well, and start from the larger "
+        "of both offsets. Use it while a group moves its offsets, or while it has members with "
+        "the other storage. Has no effect with `offsets.storage=zookeeper`",
         default_from="offsets.storage",
         derive=Derivation("offsets.storage is kafka", lambda storage: storage == "kafka"),
         since="0.8.2",
@@ -283,9 +285,9 @@ class ConsumerKeys(SecurityKeys):
         "offsets.commit.max.retries",
         "int",
         5,
-        "How often a commit to Kafka is tried again. Here it makes a deadline for every use of "
-        "the offset coordinator: one `offsets.channel.socket.timeout.ms`, and for each retry one "
-        "`offsets.channel.backoff.ms`",
+        "How often a failed commit to Kafka is repeated. Here it also sets a deadline for "
+        "every request to the offset coordinator: one `offsets.channel.socket.timeout.ms`, "
+        "plus one `offsets.channel.backoff.ms` for each retry",
         check=at_least(0),
         importance="low",
         since="0.8.2",
@@ -302,7 +304,7 @@ class ConsumerKeys(SecurityKeys):
         "partition.assignment.strategy",
         "string",
         "range",
-        "How partitions are given to streams. Must be the same in all members",
+        "How partitions are assigned to streams. Must be the same in all members",
         check=one_of("range", "roundrobin"),
         importance="high",
         since="0.8.2",
@@ -335,8 +337,8 @@ class ConsumerKeys(SecurityKeys):
         "bootstrap.servers",
         "string",
         "",
-        "Brokers as host:port, separated by commas, that are asked where the brokers are, instead "
-        "of ZooKeeper. Needed where ZooKeeper lists none that can be used, and with "
+        "Brokers as host:port, separated by commas. They are asked for the list of all "
+        "brokers, instead of ZooKeeper. Needed if ZooKeeper lists no usable broker, and with "
         "`zkconsumer.brokers=bootstrap`",
         check=Check("host:port,host:port", servers_fault),
         importance="high",
@@ -356,10 +358,10 @@ class ConsumerKeys(SecurityKeys):
         "zkconsumer.brokers",
         "string",
         "zookeeper",
-        "Where members learn which brokers, topics and partitions there are. `zookeeper`: below "
-        "`/brokers`, as the JVM does. `bootstrap`: from the brokers of `bootstrap.servers`, so "
-        "that the group can stay in ZooKeeper when its cluster goes over to KRaft; all members "
-        "must be of this library then",
+        "Where members get the list of brokers, topics and partitions from. `zookeeper`: from "
+        "the znodes below `/brokers`, as the JVM does. `bootstrap`: from the brokers of "
+        "`bootstrap.servers`, so that the group can stay in ZooKeeper when its cluster changes "
+        "to KRaft. All members must then use this library",
         check=one_of("zookeeper", "bootstrap"),
         importance="high",
         since="zkconsumer",
@@ -368,10 +370,11 @@ class ConsumerKeys(SecurityKeys):
         "zkconsumer.roundrobin.hash",
         "string",
         "topic-partition",
-        "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka 1.0 "
-        "and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, `[topic,partition]-0.8.2` as "
-        "Kafka 0.8.2 to 0.10.1. The last two differ only for topics whose names have the same "
-        "hash, such as `Aa` and `BB`. Must be that of all members",
+        "The text that the roundrobin strategy sorts partitions by: `topic-partition` as Kafka "
+        "1.0 and later, `[topic,partition]` as Kafka 0.10.2 and 0.11, "
+        "`[topic,partition]-0.8.2` as Kafka 0.8.2 to 0.10.1. The last two differ only for "
+        "topics whose names have the same hash, such as `Aa` and `BB`. Must be the same in all "
+        "members",
         check=one_of("topic-partition", "[topic,partition]", "[topic,partition]-0.8.2"),
         since="zkconsumer",
     )
@@ -398,8 +401,8 @@ class ConsumerKeys(SecurityKeys):
         "zkconsumer.release.wait.ms",
         "int",
         500,
-        "How long a release waits for the application to finish the message in its hands, so that "
-        "it is committed and not delivered again to the next owner",
+        "How long a release waits for the application to finish its current message, so that "
+        "the message is committed and the next owner does not get it again",
         check=at_least(0),
         importance="low",
         since="zkconsumer",
@@ -408,10 +411,10 @@ class ConsumerKeys(SecurityKeys):
         "zkconsumer.journal.dir",
         "string",
         None,
-        "Directory, made if it is missing, in which each member keeps a journal of all its events "
-        "and commands, a new file for each start. `zkaudit run --journals` reads them, and "
-        "`zkconsumer replay` runs a member again on one. Files grow until an operator deletes "
-        "them. Without it nothing is written",
+        "Directory in which each member writes a journal of all its events and commands, in a "
+        "new file for each start. It is created if it is missing. `zkaudit run --journals` "
+        "reads them, and `zkconsumer replay` runs a member again on one. Files grow until an "
+        "operator deletes them. Without this key, no journal is written",
         importance="low",
         since="zkconsumer",
     )

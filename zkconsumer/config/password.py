@@ -40,4 +40,4 @@ class Password:
         return bool(self._value)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not written anywhere: pass the path of the file that holds it")
+        raise TypeError("a secret cannot be serialized: pass the path of the file that contains it")

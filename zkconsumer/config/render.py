@@ -36,7 +36,7 @@ each with its key, its value and what to do. `zkconsumer config --check FILE` ch
 
 Names and defaults are those of Kafka 1.1.1. Stricter than there: `group.id` must not be empty,
 `consumer.id` must fit into a path, and integers have a smallest value; each such value makes the
-JVM consumer fail later or never do its work.
+JVM consumer fail later, or never do its work.
 """
 
 

@@ -63,7 +63,7 @@ def _digest_fault(value: Password) -> str | None:
 def _versions_fault(value: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     wrong = [name for name in names if name not in _TLS_VERSIONS]
-    return f"{wrong[0]!r} is none of {', '.join(_TLS_VERSIONS)}" if wrong else None
+    return f"{wrong[0]!r} is not one of {', '.join(_TLS_VERSIONS)}" if wrong else None
 
 
 def _token_url_fault(value: str) -> str | None:
@@ -104,8 +104,8 @@ class SecurityKeys:
         "security.protocol",
         "string",
         "PLAINTEXT",
-        "How brokers are spoken to: with TLS or without, with SASL or without. A broker is reached "
-        "at its first listener of this protocol",
+        "Whether connections to brokers use TLS and SASL. The client connects to a broker's "
+        "first listener of this protocol",
         check=one_of(*PROTOCOLS),
         since="0.9",
     )
@@ -113,7 +113,7 @@ class SecurityKeys:
         "sasl.mechanism",
         "string",
         None,
-        "How this client proves who it is, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
+        "How this client authenticates, with `SASL_SSL` and `SASL_PLAINTEXT`. Kafka's default, "
         "GSSAPI, is not supported. Brokers since 1.0",
         check=one_of(*MECHANISMS),
         since="0.9",
@@ -150,7 +150,7 @@ class SecurityKeys:
         "string",
         None,
         "PEM file with the certificates of the authorities that sign brokers' certificates. "
-        "Without it those of the operating system count",
+        "Without this key, those of the operating system are used",
         since="0.9",
     )
     ssl_truststore_certificates: str | None = key(
@@ -244,7 +244,8 @@ class SecurityKeys:
         "zookeeper.ssl.client.enable",
         "boolean",
         False,
-        "Speak TLS with ZooKeeper; `zookeeper.connect` then names its secure ports",
+        "Use TLS for connections to ZooKeeper. `zookeeper.connect` must then contain its "
+        "secure ports",
         since="2.5",
     )
     zookeeper_clientCnxnSocket: str | None = key(
@@ -254,7 +255,7 @@ class SecurityKeys:
         "Class of the JVM's connection to ZooKeeper",
         importance="low",
         since="2.5",
-        ignored="zookeeper.ssl.client.enable says all",
+        ignored="zookeeper.ssl.client.enable is enough",
     )
     zookeeper_ssl_truststore_location: str | None = key(
         "zookeeper.ssl.truststore.location",
@@ -284,7 +285,7 @@ class SecurityKeys:
         "zookeeper.ssl.keystore.location",
         "string",
         None,
-        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper wants a client certificate by "
+        "As `ssl.keystore.location`, for ZooKeeper. ZooKeeper requires a client certificate by "
         "default",
         since="2.5",
     )
@@ -315,8 +316,8 @@ class SecurityKeys:
         "zookeeper.set.acl",
         "boolean",
         False,
-        "Znodes that this client creates may be changed by its own ZooKeeper identity only, and "
-        "read by all. All members and tools of the group then need the same identity",
+        "Only this client's ZooKeeper identity may change the znodes that it creates. Everyone "
+        "may read them. All members and tools of the group then need the same identity",
         since="0.9",
     )
     zookeeper_digest: Password | None = key(
@@ -344,12 +345,12 @@ class SecurityKeys:
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether this client proves to brokers who it is by SASL."""
+        """Whether this client authenticates to brokers with SASL."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def login(self) -> JaasEntry | None:
-        """What ``sasl.jaas.config`` says."""
+        """User and password of ``sasl.jaas.config``."""
         return None if self.sasl_jaas_config is None else parse_jaas(self.sasl_jaas_config.value)
 
     @property
@@ -360,7 +361,7 @@ class SecurityKeys:
 
     @property
     def zookeeper_login(self) -> JaasEntry | None:
-        """What ``zkconsumer.zookeeper.sasl.jaas.config`` says."""
+        """User and password of ``zkconsumer.zookeeper.sasl.jaas.config``."""
         line = self.zookeeper_sasl_jaas_config
         return None if line is None else parse_jaas(line.value)
 
@@ -461,7 +462,7 @@ def _clear_text(values: Mapping[str, Any], given: frozenset[str]) -> str | None:
     if values["security_protocol"] != "SASL_PLAINTEXT":
         return None
     return (
-        "security.protocol=SASL_PLAINTEXT encrypts nothing: whoever can read the network can "
+        "security.protocol=SASL_PLAINTEXT encrypts nothing: anyone who can read the network can "
         "learn the secret, or enough to guess it; prefer SASL_SSL"
     )
 

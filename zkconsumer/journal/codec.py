@@ -114,7 +114,7 @@ class Codec:
         def decode(told: Any) -> Any:
             kind = classes.get(str(told.get("type"))) if isinstance(told, dict) else None
             if kind is None:
-                raise CodecError(f": its type is none of {', '.join(classes)}")
+                raise CodecError(f": its type is not one of {', '.join(classes)}")
             fields = {key: value for key, value in told.items() if key != "type"}
             return self._form(kind).decode(fields)
 
@@ -147,7 +147,7 @@ def _number(kind: type) -> _Form:
 
     def decode(told: Any) -> Any:
         if not isinstance(told, wanted) or (kind is not bool and isinstance(told, bool)):
-            raise CodecError(f": {told!r:.60} is no {kind.__name__}")
+            raise CodecError(f": {told!r:.60} is not of type {kind.__name__}")
         return told
 
     return _Form(lambda value: value, decode)
@@ -168,7 +168,7 @@ def _text(encode: Callable[[Any], str], parse: Callable[[str], Any]) -> _Form:
 def _name_of(kind: type[Enum]) -> _Form:
     def decode(told: Any) -> Any:
         if not isinstance(told, str) or told not in kind.__members__:
-            raise CodecError(f": {told!r:.60} is none of {', '.join(kind.__members__)}")
+            raise CodecError(f": {told!r:.60} is not one of {', '.join(kind.__members__)}")
         return kind[told]
 
     return _Form(attrgetter("name"), decode)
@@ -176,7 +176,7 @@ def _name_of(kind: type[Enum]) -> _Form:
 
 def _listed(told: Any) -> list[Any]:
     if not isinstance(told, list):
-        raise CodecError(f": {told!r:.60} is no list")
+        raise CodecError(f": {told!r:.60} is not a list")
     return told
 
 
@@ -191,7 +191,7 @@ def _each(form: _Form, made: type) -> _Form:
 def _pair(forms: tuple[_Form, ...]) -> _Form:
     def decode(told: Any) -> Any:
         if len(_listed(told)) != len(forms):
-            raise CodecError(f": {len(told)} values in place of {len(forms)}")
+            raise CodecError(f": {len(told)} values instead of {len(forms)}")
         return tuple(form.decode(one) for form, one in zip(forms, told, strict=True))
 
     return _Form(
@@ -205,7 +205,7 @@ def _mapping(key_kind: Any, keys: _Form, values: _Form) -> _Form:
 
     def decode(told: Any) -> Any:
         if not isinstance(told, dict):
-            raise CodecError(f": {told!r:.60} is no object")
+            raise CodecError(f": {told!r:.60} is not an object")
         return {keys.decode(key): values.decode(one) for key, one in told.items()}
 
     return _Form(

@@ -197,7 +197,7 @@ def check_entry(entry: object) -> str:
         return "it is no JSON object"
     fields = _FIELDS.get(str(entry.get("kind")))
     if fields is None:
-        return f"kind {entry.get('kind')!r} is none of {', '.join(_FIELDS)}"
+        return f"kind {entry.get('kind')!r} is not one of {', '.join(_FIELDS)}"
     for name, field in fields.items():
         if name not in entry:
             if field.required:

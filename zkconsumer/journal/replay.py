@@ -254,14 +254,14 @@ def replay(
     for run in runs.values():
         run.finish(complete=False)
     if not results:
-        raise JournalFormatError(path, 1, "the journal tells of no member that can be replayed")
+        raise JournalFormatError(path, 1, "the journal has no member that can be replayed")
     return results
 
 
 def _begin(line: int, entry: Entry, codec: Codec) -> _Run:
     coordination = entry["coordination"]
     if coordination not in _MACHINES:
-        raise CodecError(f"coordination {coordination!r} is none of {', '.join(_MACHINES)}")
+        raise CodecError(f"coordination {coordination!r} is not one of {', '.join(_MACHINES)}")
     machine, spec, event = _MACHINES[coordination]
     found = machine(codec.decode(spec, entry["fields"]))
     events = {kind.__name__: kind for kind in get_args(event)}

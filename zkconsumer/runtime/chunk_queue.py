@@ -78,7 +78,7 @@ class ChunkQueue:
             return True
 
     def reset(self, info: PartitionTopicInfo, offset: int, *, at_once: bool) -> None:
-        """Let ``info`` go on at ``offset``, which ``auto.offset.reset`` has chosen.
+        """Let ``info`` continue at ``offset``, which ``auto.offset.reset`` has chosen.
 
         The new position reaches the consuming thread behind what was fetched before; without delay
         if there is nothing, or with ``at_once``. Ignored once ``info`` was stopped or revoked.

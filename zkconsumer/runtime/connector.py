@@ -147,10 +147,10 @@ class StreamConnector(ABC, Generic[MachineT]):
 
     @abstractmethod
     def metrics(self) -> Metrics:
-        """What there is to count and measure, at this moment.
+        """Return the current metrics.
 
-        Cheap; may be called from any thread at any time. Before streams are created almost all is
-        0; after ``shutdown`` counters keep their last value.
+        The call is cheap, and any thread may make it at any time. Before streams are created,
+        almost all values are 0. After ``shutdown``, counters keep their last value.
         """
 
     @abstractmethod
@@ -158,13 +158,13 @@ class StreamConnector(ABC, Generic[MachineT]):
         """What the member's machine knows. Any thread."""
 
     def health(self, patience: float = PATIENCE) -> Health:
-        """Whether the member does its work, and if not, why.
+        """Return whether the member works, and if not, why.
 
-        Never waits; may be called from any thread at any time.
+        The call never waits, and any thread may make it at any time.
 
         Args:
-            patience: seconds for which something must have been wrong to be a reason. Failures are
-                reasons at once.
+            patience: how long, in seconds, a problem must have lasted to be reported. Failures are
+                reported at once.
         """
         monitor = self._monitor
         if self._closed or monitor is None:
@@ -217,21 +217,21 @@ class StreamConnector(ABC, Generic[MachineT]):
         """Join the group with named topics.
 
         Args:
-            topic_count_map: topic to number of streams, each at least 1. May be empty: a member
-                without partitions.
-            key_decoder, value_decoder: turn bytes into objects when a message's key or value is
+            topic_count_map: number of streams for each topic, at least 1. If it is empty, the
+                member gets no partitions.
+            key_decoder, value_decoder: convert bytes to objects when a message's key or value is
                 read.
 
-        Returns topic to list of streams, when the first rebalance is over. Partitions that other
-        members still hold follow as soon as they let go.
+        Returns a list of streams for each topic, after the first rebalance. Partitions that other
+        members still own follow as soon as they are released.
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError, ConfigError (bad topic or count),
-        RebalanceFailedError (not over in time); in ZooKeeper DuplicateConsumerIdError,
+        RebalanceFailedError (it took too long); in ZooKeeper DuplicateConsumerIdError,
         ForeignMemberError, ZooKeeperError; on the brokers UnsupportedBrokerError, BrokerError (the
-        group refuses).
-        Whatever the servers do, it ends within 60 s and twice the session timeout; on the brokers
-        within 60 s and ``max.poll.interval.ms``. After an error the connector is shut down (not in
-        the ``scala`` profile); if that failed as well, a note on the error says so.
+        group refuses). The call returns within 60 s plus twice the session timeout, whatever the
+        servers do. On the brokers it returns within 60 s plus ``max.poll.interval.ms``. After an
+        error the connector is shut down (not in the ``scala`` profile). If that fails as well, a
+        note is added to the error.
         """
         check_topic_counts(topic_count_map)
         streams = {
@@ -252,10 +252,10 @@ class StreamConnector(ABC, Generic[MachineT]):
     ) -> list[KafkaStream]:
         """Join the group with all topics that ``Whitelist(..)`` or ``Blacklist(..)`` allows.
 
-        Each of the ``num_streams`` streams carries its share of every topic, also of topics that
-        are created later: in ZooKeeper a watch tells of them; on the brokers they are looked for
-        every ``metadata.max.age.ms`` (30 s), which is ``zkconsumer.reread.interval.ms``. Raises as
-        ``create_message_streams`` does.
+        Each of the ``num_streams`` streams gets its share of every topic, including topics that are
+        created later. In ZooKeeper a watch reports new topics. On the brokers the member looks for
+        them every ``metadata.max.age.ms`` (30 s), another name of
+        ``zkconsumer.reread.interval.ms``. Raises the same errors as ``create_message_streams``.
         """
         if not isinstance(num_streams, int) or not 1 <= num_streams <= 1000:
             raise ConfigError([f"number of streams must be 1 to 1000, is {num_streams!r}"])
@@ -266,11 +266,11 @@ class StreamConnector(ABC, Generic[MachineT]):
         return streams
 
     def set_consumer_rebalance_listener(self, listener: GroupListener) -> None:
-        """Have ``listener`` told of rebalances. Only before streams are created.
+        """Call ``listener`` in rebalances. Must be called before streams are created.
 
-        It has the methods of ``ConsumerRebalanceListener``. On the brokers it may have any of
-        ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost`` as well,
-        or instead.
+        The listener has the methods of ``ConsumerRebalanceListener``. On the brokers it may also,
+        or only, have ``on_partitions_revoked``, ``on_partitions_assigned`` and
+        ``on_partitions_lost``.
 
         Raises StreamsAlreadyCreatedError, ConnectorClosedError.
         """
@@ -389,18 +389,18 @@ class StreamConnector(ABC, Generic[MachineT]):
     # -- offsets -------------------------------------------------------------------------------
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store consumed offsets, or the given ones.
+        """Commit the consumed offsets, or the given ones.
 
         Args:
-            offsets: partition to the offset to read next. Only partitions that this member owns;
-                in ZooKeeper never below what is stored.
+            offsets: the next offset to read of each partition. The member must own the partitions.
+                In ZooKeeper an offset must not be lower than the stored one.
 
         Raises CommitFailedError naming each partition that is not stored and why, ConfigError,
         UsageError, ConnectorClosedError.
 
-        Whatever the servers do, it ends within 10 s and twice the session timeout; with offsets in
-        Kafka also what one use of the offset coordinator may take. Without an answer by then, the
-        offsets may be stored or not.
+        The call returns within 10 s plus twice the session timeout, whatever the servers do. With
+        offsets in Kafka, the deadline of a request to the offset coordinator is added. If there was
+        no answer by then, the offsets may or may not be stored.
         """
         future = self._ask_commit(offsets)
         try:
@@ -415,10 +415,11 @@ class StreamConnector(ABC, Generic[MachineT]):
         offsets: Mapping[TopicPartition, int] | None = None,
         callback: Callable[[CommitFailedError | None], object] | None = None,
     ) -> None:
-        """Do as ``commit_offsets`` without waiting; ``callback`` gets the error, or ``None``.
+        """Commit like ``commit_offsets``, without waiting. ``callback`` gets the error, or
+        ``None``.
 
-        It is called on the member's own thread and must not wait for this connector. It is called
-        once, whatever happens, within the time that ``commit_offsets`` may take.
+        The callback runs on the member's own thread and must not wait for this connector. It is
+        always called exactly once, within the time that ``commit_offsets`` may take.
         """
         future = self._ask_commit(offsets)
         if callback is not None:
@@ -447,20 +448,20 @@ class StreamConnector(ABC, Generic[MachineT]):
         return self._closed
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Leave the group: stop, commit (with auto-commit), release, sign off. Idempotent.
+        """Leave the group: stop, commit (with auto-commit), release, deregister. Idempotent.
 
-        The rebalance listener may call it; it is then not called again.
+        The rebalance listener may call this method. The listener is then not called again.
 
-        A static member on the brokers does not sign off: it may be back within
+        A static member on the brokers does not leave the group, so that it can return within
         ``session.timeout.ms``.
 
         Args:
-            timeout: seconds that the call may take, whatever the servers do; what is not done by
-                then is given up. By default the session timeout and 5 s, with Kafka storage also
-                the offset coordinator's.
+            timeout: seconds that the call may take, whatever the servers do. Steps that are not
+                finished by then are abandoned. The default is the session timeout plus 5 s. With
+                offsets in Kafka, the deadline of the offset coordinator is added.
 
-        Raises CommitFailedError when the last commit did not succeed; the member has left anyway.
-        Raises ConnectorFailedError when a fault inside the connector had ended it before.
+        Raises CommitFailedError if the last commit failed; the member has left anyway. Raises
+        ConnectorFailedError if a fault inside the connector ended its membership earlier.
         """
         with self._lock:
             if self._closed:

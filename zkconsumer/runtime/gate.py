@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 CLOCK: Final = time.CLOCK_BOOTTIME
-"""A clock that goes on while the machine is suspended, as a ZooKeeper session's does."""
+"""A clock that continues while the machine is suspended, as a ZooKeeper session's does."""
 
 
 LEASE: Final = 2 / 3
@@ -91,7 +91,7 @@ class DeliveryGate:
         self.valid_until = -math.inf
 
     def end(self) -> None:
-        """Close for ever; the time from now on does not count as suspended."""
+        """Close for good; the time from now on does not count as suspended."""
         self.close()
         with self._lock:
             if not self._ended:

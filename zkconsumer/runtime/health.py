@@ -25,23 +25,26 @@ PATIENCE: Final = 30.0
 class Trouble(Enum):
     """What can be wrong with a member."""
 
-    FAILED = ("failed", "The member has left its group for good, and its streams raise.")
+    FAILED = ("failed", "The member has left its group for good, and its streams raise an error.")
     STREAM_FAILED = (
         "stream-failed",
-        "A stream has met a message that it cannot read, and cannot be read any further.",
+        "A stream has reached a message that it cannot read, so it cannot continue.",
     )
     CLOSED = ("closed", "``shutdown`` was called.")
     NOT_STARTED = ("not-started", "No streams were created.")
     NOT_REGISTERED = ("not-registered", "The member is not in its group.")
     PAUSED = (
         "paused",
-        "Delivery pauses, since the servers may have given the partitions to other members.",
+        "Delivery is paused, since other members may own the partitions by now.",
     )
-    REBALANCING = ("rebalancing", "A rebalance does not end.")
+    REBALANCING = ("rebalancing", "A rebalance does not finish.")
     LISTENER = ("listener", "The rebalance listener does not return.")
     BLOCKED = ("blocked", "Partitions of this member are owned by other members.")
     IDLE = ("idle-member", "The member owns nothing although partitions are assigned to it.")
-    APPLICATION = ("application", "Messages wait, and the application does not ask for them.")
+    APPLICATION = (
+        "application",
+        "Messages are waiting, and the application does not ask for them.",
+    )
     FETCHING = ("fetching", "No broker answers for a partition of this member.")
 
     def __init__(self, label: str, meaning: str) -> None:
@@ -74,7 +77,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a member does at one moment."""
+    """The condition of a member at one moment."""
 
     state: str
     """What the member is doing; the names are those of ``Metrics.state``."""
@@ -94,12 +97,13 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong. A member without a share of the partitions is healthy."""
+        """Whether there is no problem. A member that is not entitled to any partition is
+        healthy."""
         return not self.reasons
 
     @property
     def alive(self) -> bool:
-        """Whether the member can recover by itself; if not, only a new connector helps."""
+        """Whether the member works or can recover by itself. If not, only a new connector helps."""
         return not any(reason.trouble in _FINAL for reason in self.reasons)
 
     @property
@@ -118,29 +122,31 @@ class Gauge:
 
 
 GAUGES: Final = (
-    Gauge("healthy", "Whether nothing is wrong, 0 or 1.", lambda found: found.ok),
+    Gauge("healthy", "1 if the member has no problem, otherwise 0.", lambda found: found.ok),
     Gauge(
         "alive",
-        "Whether the member can recover by itself, 0 or 1; if not, only a new connector helps.",
+        "1 if the member works or can recover by itself. 0 if only a new connector helps.",
         lambda found: found.alive,
     ),
-    Gauge("registered", "Whether the member is in its group, 0 or 1.", lambda f: f.registered),
-    Gauge("entitled", "Whether partitions are assigned to it, 0 or 1.", lambda f: f.entitled),
+    Gauge("registered", "1 if the member is in its group, otherwise 0.", lambda f: f.registered),
+    Gauge(
+        "entitled", "1 if partitions are assigned to the member, otherwise 0.", lambda f: f.entitled
+    ),
     Gauge(
         "delivering",
-        "Whether it owns partitions and delivery does not pause, 0 or 1.",
+        "1 if the member owns partitions and delivery is not paused, otherwise 0.",
         lambda found: found.delivering,
     ),
     Gauge(
         "seconds_since_progress",
-        "Of the owned partition for which it is longest: seconds since a message was consumed or "
-        "a broker answered that there is none.",
+        "Seconds since a message was consumed, or a broker answered that there is none, for "
+        "the owned partition for which this was longest ago.",
         lambda found: found.seconds_since_progress or 0.0,
     ),
 )
 UNHEALTHY: Final = (
     "unhealthy",
-    "Whether something of this kind is wrong, 0 or 1; the label reason names the kind.",
+    "1 if the member has a problem of this kind, otherwise 0. The label reason names the kind.",
 )
 
 

@@ -18,19 +18,20 @@ GroupListener: TypeAlias = Any
 
 
 class ConsumerRebalanceListener(Protocol):
-    """Called before partitions are released and before fetching begins.
+    """A listener that is called before partitions are released and before fetching begins.
 
-    Source: Scala 1.1.1 ConsumerRebalanceListener. Called on a thread of its own; may commit
-    offsets.
+    Its methods are called on a separate thread and may commit offsets. Source: Scala 1.1.1
+    ConsumerRebalanceListener.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """Topic to partitions that this member is about to release. Nothing of them is fetched."""
+        """Called with the partitions, by topic, that this member is about to release. They are not
+        fetched any more."""
 
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[str, Mapping[int, ConsumerThreadId]]
     ) -> None:
-        """Topic to partition to owner, as far as this member could work it out."""
+        """Called with the owner of each partition, by topic, as far as this member knows."""
 
 
 class ListenerCalls:

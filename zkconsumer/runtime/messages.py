@@ -21,7 +21,7 @@ def bytes_decoder(data: bytes) -> bytes:
 
 
 def string_decoder(encoding: str = "utf-8") -> Decode:
-    """Make a decoder of text (Scala: StringDecoder with ``serializer.encoding``).
+    """Return a decoder of text (Scala: StringDecoder with ``serializer.encoding``).
 
     The decoder raises ``UnicodeDecodeError``. Raises ``LookupError`` for an unknown encoding.
     """

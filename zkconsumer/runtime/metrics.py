@@ -87,13 +87,17 @@ _FETCHER = "kafka.server:type=FetcherStats,name="
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A connector's metrics at one moment. ``declared()`` tells kind, unit and meaning of each.
+    """A connector's metrics at one moment. ``declared()`` returns the kind, unit and meaning of
+    each.
 
     Source of those with a JVM name: Scala 1.1.1 ``KafkaMetricsGroup.consumerMetricNameList``.
     """
 
     messages: int = _metric(
-        Kind.COUNTER, "messages", "Handed to the application.", _TOPICS + "MessagesPerSec"
+        Kind.COUNTER,
+        "messages",
+        "Messages delivered to the application.",
+        _TOPICS + "MessagesPerSec",
     )
     bytes: int = _metric(
         Kind.COUNTER,
@@ -105,177 +109,190 @@ class Metrics:
     messages_per_second: float = _metric(
         Kind.GAUGE,
         "messages/s",
-        "Mean of `messages` in which a minute ago weighs 1/e, as the JVM's one-minute rate.",
+        "Moving average of `messages`, with the same weights as the JVM's one-minute rate.",
         _TOPICS + "MessagesPerSec",
     )
     bytes_per_second: float = _metric(
-        Kind.GAUGE, "bytes/s", "The same mean of `bytes`.", _TOPICS + "BytesPerSec"
+        Kind.GAUGE,
+        "bytes/s",
+        "Moving average of `bytes`, in the same way.",
+        _TOPICS + "BytesPerSec",
     )
     max_lag: int = _metric(
         Kind.GAUGE,
         "messages",
-        "The largest `lag`; 0 when none is known. (The JVM counts from the fetched offset.)",
+        "The largest `lag`; 0 if no lag is known. (The JVM counts from the fetched offset.)",
         "kafka.consumer:type=ConsumerFetcherManager,name=MaxLag",
     )
     lag: Mapping[TopicPartition, int] = _metric(
         Kind.GAUGE,
         "messages",
-        "For each owned partition: from the consumed offset to the log's end, as the last answer "
-        "of the broker told it. A partition is missing until both are known. While a stream's "
-        "queue is full nobody asks, and it does not grow.",
+        "Distance of each owned partition from the consumed offset to the end of the log, as "
+        "of the broker's last answer. A partition is missing until both are known. While a "
+        "stream's queue is full, the broker is not asked, so the lag does not grow.",
         "kafka.server:type=FetcherLagMetrics,name=ConsumerLag",
         dict,
     )
     owned_partitions: int = _metric(
         Kind.GAUGE,
         "partitions",
-        "Whose owner znode this member holds.",
+        "Partitions that this member owns.",
         _CONNECTOR + "OwnedPartitionsCount",
     )
     blocked_partitions: int = _metric(
         Kind.GAUGE,
         "partitions",
-        "Assigned to this member, but still owned by another.",
+        "Partitions that are assigned to this member but still owned by another one.",
         in_zookeeper=True,
     )
     rebalances: int = _metric(
         Kind.COUNTER,
         "rebalances",
-        "Ended ones in which this member stopped or started partitions. (The JVM counts every "
-        "look at the group, which stops all of them.)",
+        "Completed rebalances in which this member stopped or started partitions. (The JVM "
+        "counts every rebalance, and each one stops all partitions.)",
         _CONNECTOR + "RebalanceRateAndTime",
     )
     rebalance_seconds: float = _metric(
         Kind.COUNTER,
         "seconds",
-        "Time of all `rebalances`, pauses between attempts included.",
+        "Total time of all `rebalances`, including pauses between attempts.",
         _CONNECTOR + "RebalanceRateAndTime",
     )
     last_rebalance_seconds: float = _metric(
-        Kind.GAUGE, "seconds", "Time of the last one; 0 before the first."
+        Kind.GAUGE, "seconds", "Time of the last rebalance; 0 before the first."
     )
     failed_attempts: int = _metric(
         Kind.COUNTER,
         "attempts",
-        "Rebalance attempts that were given up and made again.",
+        "Rebalance attempts that failed and were repeated.",
         in_zookeeper=True,
     )
     quarantined_registrations: int = _metric(
         Kind.GAUGE,
         "members",
-        "Registrations in the group that are left out: malformed ones, and with "
-        "`zkconsumer.brokers=bootstrap` those of members of the JVM's consumer.",
+        "Registrations in the group that are ignored: malformed ones, and with "
+        "`zkconsumer.brokers=bootstrap` those of JVM members.",
         in_zookeeper=True,
     )
     lost_owners: int = _metric(
         Kind.COUNTER,
         "partitions",
-        "Whose owner znode turned out to be gone or somebody else's while this member held them.",
+        "Partitions whose owner znode was deleted, or taken by another member, while this "
+        "member owned them.",
     )
     fenced_commits: int = _metric(
         Kind.COUNTER,
         "partitions",
-        "Commits refused because another member owns the partition by now.",
+        "Refused commits of partitions that another member owns now.",
         in_zookeeper=True,
     )
     foreign_commits: int = _metric(
         Kind.COUNTER,
         "partitions",
-        "Offsets that somebody else wrote while this member owned the partition.",
+        "Offsets that another client wrote while this member owned the partition.",
         in_zookeeper=True,
     )
     zookeeper_commits: int = _metric(
         Kind.COUNTER,
         "offsets",
-        "Stored in ZooKeeper; one for each partition that a commit changes.",
+        "Offsets stored in ZooKeeper, one for each partition whose offset a commit changes.",
         _CONNECTOR + "ZooKeeperCommitsPerSec",
         in_zookeeper=True,
     )
     kafka_commits: int = _metric(
         Kind.COUNTER,
         "offsets",
-        "Stored in Kafka; one for each partition of each commit, changed or not.",
+        "Offsets stored in Kafka, one for each partition of each commit, changed or not.",
         _CONNECTOR + "KafkaCommitsPerSec",
     )
     zookeeper_operations: int = _metric(
         Kind.COUNTER,
         "operations",
-        "Sent to ZooKeeper; a multi, or a read of many znodes, is one. Pings are not counted.",
+        "Operations sent to ZooKeeper. A transaction, or a read of many znodes, counts as one. "
+        "Pings are not counted.",
         in_zookeeper=True,
     )
     fetch_requests: int = _metric(
         Kind.COUNTER,
         "requests",
-        "Fetch requests sent to brokers, failed ones included.",
+        "Fetch requests sent to brokers, including failed ones.",
         _FETCHER + "RequestsPerSec",
     )
     fetch_bytes: int = _metric(
-        Kind.COUNTER, "bytes", "Record bytes in the answers.", _FETCHER + "BytesPerSec"
+        Kind.COUNTER,
+        "bytes",
+        "Record bytes in the answers to fetch requests.",
+        _FETCHER + "BytesPerSec",
     )
     fetch_seconds: HistogramValue = _metric(  # noqa: RUF009 - not a value but a field
         Kind.HISTOGRAM,
         "seconds",
-        "From a fetch request to its answer, the broker's wait of up to `fetch.wait.max.ms` "
-        "included; requests without an answer are not.",
+        "Time from a fetch request to its answer, including the broker's wait of up to "
+        "`fetch.wait.max.ms`. Requests without an answer are not counted.",
         "kafka.consumer:type=FetchRequestAndResponseMetrics,name=FetchRequestRateAndTimeMs",
         lambda: Histogram(_SECONDS).value,
     )
     fetch_queue_chunks: int = _metric(
         Kind.GAUGE,
         "chunks",
-        "Fetched and not begun, in all streams.",
+        "Chunks that were fetched but not yet read, in all streams.",
         _CONNECTOR + "FetchQueueSize",
     )
     compiled_decoder: int = _metric(
         Kind.GAUGE,
         "0 or 1",
-        "Whether records are decoded by the compiled module of a wheel; 0 for pure Python, which "
-        "does the same more slowly.",
+        "Whether records are decoded by the compiled module of a wheel. 0 means pure Python, "
+        "which is slower.",
         start=lambda: int(COMPILED),
     )
     suspended_seconds: float = _metric(
         Kind.COUNTER,
         "seconds",
-        "Since the first session, until shutdown: time in which nothing was delivered because the "
-        "ZooKeeper session was not surely alive.",
+        "Time since the first session, until shutdown, in which nothing was delivered because "
+        "the member could not be sure that its session was alive.",
     )
     zookeeper_connected: int = _metric(
         Kind.GAUGE, "0 or 1", "Whether there is a connection to ZooKeeper.", in_zookeeper=True
     )
     state: str = _metric(
-        Kind.STATE, "name", "Where the member stands: see [the states](states.md).", start=str
+        Kind.STATE,
+        "name",
+        "State of the member: see [states in ZooKeeper](states.md) and [on "
+        "the coordinator](coordinator-states.md).",
+        start=str,
     )
 
     mode: str = _metric(
         Kind.STATE,
         "name",
-        "The mode of a migratable member's group that the member acts on: see "
-        "[a live move](../explanation/live-move.md). Empty before it is known, and of other "
-        "members.",
+        "Mode of a migratable member's group, as the member applies it: see [a live "
+        "move](../explanation/live-move.md). Empty before it is known, and for other members.",
         start=str,
     )
     mode_version: int = _metric(
         Kind.GAUGE,
         "version",
-        "The version of the mode that a migratable member acts on; it grows by 1 with each change.",
+        "Version of the mode that a migratable member applies. It grows by 1 with each change.",
         in_zookeeper=True,
     )
     mode_acknowledged: int = _metric(
         Kind.GAUGE,
         "0 or 1",
-        "Whether a migratable member has acknowledged the mode, which the next stage waits for.",
+        "Whether a migratable member has acknowledged the mode. The next step of the move "
+        "waits for that.",
         in_zookeeper=True,
     )
     moving_partitions: int = _metric(
         Kind.GAUGE,
         "partitions",
-        "Partitions that a migratable member gives up at the moment because the coordinator has "
-        "taken them away: they pause until their next owner starts.",
+        "Partitions that a migratable member is releasing because the coordinator has revoked "
+        "them. They pause until their next owner starts.",
         in_zookeeper=True,
     )
 
     def as_dict(self) -> dict[str, int | float | str]:
-        """Flat, for JSON and logs: ``lag.TOPIC-PARTITION``; of a histogram ``.count``, ``.sum``."""
+        """Return a flat mapping for JSON and logs: ``lag.TOPIC-PARTITION``; for a histogram
+        ``.count`` and ``.sum``."""
         flat: dict[str, int | float | str] = {}
         for metric in declared():
             value = getattr(self, metric.name)

@@ -60,13 +60,13 @@ class KafkaStream:
 
     Args:
         client_id: ``client.id`` of the connector.
-        gate: asked before every message.
+        gate: checked before every message.
         queue_capacity: ``queued.max.message.chunks``.
-        timeout_ms: ``consumer.timeout.ms``; negative waits for ever.
+        timeout_ms: ``consumer.timeout.ms``; a negative value waits indefinitely.
         key_decoder, value_decoder: called with bytes when a key or value is read.
         decoder: turns chunks into records.
-        scala: count messages as consumed when they are returned, deliver a prefetched message
-            even after its partition was revoked, finish the current chunk after ``shutdown``.
+        scala: count messages as consumed when they are returned, deliver a prefetched message even
+            after its partition was revoked, finish the current chunk after ``shutdown``.
     """
 
     def __init__(
@@ -100,24 +100,24 @@ class KafkaStream:
     def try_next(self) -> MessageAndMetadata | None:
         """Return the next message, or ``None`` if there is none now. Never waits.
 
-        Otherwise like ``next`` on the iterator: it counts the message in hand as consumed, raises
-        the same errors, and ``StopIteration`` after ``shutdown``.
+        Otherwise like ``next`` on the iterator: it counts the current message as consumed, raises
+        the same errors, and raises ``StopIteration`` after ``shutdown``.
         """
         return self._iterator.try_next()
 
     def batches(self, max_messages: int = 500, timeout: float | None = None) -> BatchIterator:
         """Iterate over lists of messages instead of single ones. Several times faster.
 
-        A list has at least one message, all of one partition and in order. It counts as consumed
-        as a whole: when the next one is asked for, or with ``mark_consumed``. So after a crash up
-        to one list is delivered again, where single messages repeat one. A partition is released
-        when the application is done with its list, so a list should take less time than
-        ``zkconsumer.release.wait.ms``. Otherwise a list behaves as a message does: what ends
-        or fails the stream, ``consumer.timeout.ms``, and what a revoked partition means.
+        A list has at least one message, all of one partition and in order. It counts as consumed as
+        a whole, when the application asks for the next list or calls ``mark_consumed``. So a crash
+        repeats up to one list, not just one message. A partition is released when the application
+        has finished its list, so a list should take less time than ``zkconsumer.release.wait.ms``.
+        In all other respects a list behaves like a message: the end and failures of the stream,
+        ``consumer.timeout.ms``, and revoked partitions.
 
         Args:
-            max_messages: at most so many in one list. A list also ends where what one fetch
-                brought ends.
+            max_messages: largest number of messages in a list. A list also ends at the end of the
+                data of one fetch.
             timeout: seconds to wait for a message. Then an empty list is returned, so that the
                 application can do other work. By default ``consumer.timeout.ms`` decides.
 
@@ -129,10 +129,10 @@ class KafkaStream:
     def arrow_batches(self, timeout: float | None = None) -> ArrowIterator:
         """Iterate over ``pyarrow.RecordBatch`` objects: columns instead of messages.
 
-        Each has the rest of what one fetch brought of one partition, with the columns topic,
-        partition, offset, timestamp (milliseconds, UTC; null in format 0), key, value and headers.
-        Keys and values are bytes; the stream's decoders are not called. It counts as consumed as a
-        whole, and in everything else too behaves as a list of ``batches``.
+        Each batch has the remaining messages of one partition from one fetch, with the columns
+        topic, partition, offset, timestamp (milliseconds, UTC; null in format 0), key, value and
+        headers. Keys and values are bytes; the stream's decoders are not called. A batch counts as
+        consumed as a whole, and behaves like a list of ``batches`` in all other respects.
 
         Args:
             timeout: seconds to wait for a message. Then a batch without rows is returned. By
@@ -159,17 +159,17 @@ class KafkaStream:
         return self._iterator.try_next_columns()
 
     def mark_consumed(self) -> None:
-        """Count what is in hand as consumed now, without asking for the next message or list."""
+        """Count the current message or list as consumed now, without asking for the next one."""
         self._iterator.mark_consumed()
 
     @property
     def delivered(self) -> int:
-        """Messages handed to the application so far."""
+        """Number of messages delivered to the application so far."""
         return self._iterator.delivered
 
     @property
     def bytes_begun(self) -> int:
-        """Record bytes of the chunks that messages were taken from so far."""
+        """Record bytes of the chunks that the stream has begun to read so far."""
         return self._iterator.bytes_begun
 
     def revoke(self, infos: Iterable[PartitionTopicInfo]) -> None:
@@ -178,16 +178,16 @@ class KafkaStream:
         self._iterator.revoke(set(infos))
 
     def wait_released(self, infos: Iterable[PartitionTopicInfo], deadline: float) -> bool:
-        """Wait until the application has no message of ``infos`` in hand.
+        """Wait until the application has acknowledged its messages of ``infos``.
 
-        A message is in hand from its delivery until the next one is asked for. After the call
-        ``consumed_offset`` of ``infos`` is final, whatever it returns: a message still in hand
-        counts as not consumed.
+        A message is unacknowledged from its delivery until the application asks for the next one.
+        After the call ``consumed_offset`` of ``infos`` is final, whatever the call returns. A
+        message that is still unacknowledged counts as not consumed.
 
         Args:
             infos: partitions that were revoked.
-            deadline: ``time.monotonic()`` seconds. Not waited for when the calling thread itself
-                holds the message, or the thread that did has ended.
+            deadline: ``time.monotonic()`` seconds. The call does not wait if the calling thread
+                itself has the message, or if the thread that had it has ended.
 
         Returns:
             false when the deadline passed.
@@ -195,16 +195,16 @@ class KafkaStream:
         return self._iterator.wait_released(set(infos), deadline)
 
     def release(self, infos: Iterable[PartitionTopicInfo], *, force: bool = False) -> bool:
-        """Return whether the application has no message of ``infos`` in hand. Never waits.
+        """Return whether the application has acknowledged its messages of ``infos``. Never waits.
 
-        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final in any case: a
-        message still in hand counts as not consumed.
+        If so, ``consumed_offset`` of ``infos`` is final. ``force`` makes it final in any case: an
+        unacknowledged message counts as not consumed.
         """
         return self._iterator.release(set(infos), force=force)
 
     @property
     def held_by_caller(self) -> bool:
-        """Whether the calling thread has a message of this stream in hand."""
+        """Whether the calling thread has an unacknowledged message of this stream."""
         return self._iterator.held_by_caller
 
     @property
@@ -214,15 +214,15 @@ class KafkaStream:
 
     @property
     def failure(self) -> Exception | None:
-        """What the stream met that it cannot be read beyond; ``None`` as long as it can be."""
+        """The error at which the stream stopped; ``None`` if it can be read."""
         return self._iterator.failure
 
     def fail(self, error: Exception) -> None:
-        """Raise ``error`` where the application asks for a message next. Never blocks."""
+        """Raise ``error`` when the application asks for the next message. Never blocks."""
         self._iterator.fail(error)
 
     def shutdown(self) -> None:
-        """End the iteration for ever; drop what is queued. Never blocks; may be repeated."""
+        """End the iteration for good and drop queued chunks. Never blocks, and may be repeated."""
         self._iterator.shutdown()
 
 
@@ -297,8 +297,8 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
         return self._wait_for(partial(self._search_batch, most), timeout) or []
 
     def next_columns(self, timeout: float | None) -> RecordBatch | None:
-        """Return the next columns; see ``KafkaStream.arrow_batches``. ``None`` for none in time,
-        ``StopIteration`` at the end.
+        """Return the next columns; see ``KafkaStream.arrow_batches``. ``None`` if none arrived in
+        time. Raises ``StopIteration`` at the end.
         """
         return self._wait_for(self._search_columns, timeout)
 
@@ -318,7 +318,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
     def has_next(self) -> bool:
         """Wait for a message and keep it for ``next``; false after shutdown.
 
-        Asking counts the message in hand as consumed.
+        A call counts the application's current message as consumed.
         """
         try:
             self._await(take=False)

@@ -265,7 +265,7 @@ class World:
         self.lasts(seconds + 2.0)
 
     def move_coordinator(self) -> None:
-        """Another broker becomes coordinator; the former one goes on."""
+        """Another broker becomes coordinator; the former one continues."""
         self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
         self.lasts(2.1)
 

@@ -156,7 +156,7 @@ class SimProcess(Generic[MachineT]):
 
     @property
     def session(self) -> int:
-        """What the observer knows the member by; 0: it is no member."""
+        """What the observer knows the member by; 0: it is not a member."""
         raise NotImplementedError
 
     def session_now(self, session: int) -> int:

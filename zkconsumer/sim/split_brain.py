@@ -196,7 +196,7 @@ def _zombie_fetcher(profile: str, seed: int) -> Stage:
 def _two_claims(profile: str, seed: int) -> Stage:
     """A garbage collection stops A for longer than its session lasts; then A goes on as before."""
     stage = _two(profile, seed)
-    stage.event("pause", f"{GROUP}_A", f"its process stands still for {1.5 * TIMEOUT:g} s")
+    stage.event("pause", f"{GROUP}_A", f"its process is suspended for {1.5 * TIMEOUT:g} s")
     stage.members["A"].pause(1.5 * TIMEOUT)
     stage.kernel.run(until=_SETTLED + 3 * TIMEOUT)
     return stage
@@ -251,8 +251,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         _torn_views,
         _torn,
         "views may be torn here as well, but a claim that is refused undoes nothing else: the "
-        "member keeps what it has, watches the owner znode that stands in its way, and reads the "
-        "group again when its own watch fires",
+        "member keeps what it has, watches the owner znode that blocks it, and reads the group "
+        "again when its own watch fires",
     ),
     "zombie-fetcher": Scenario(
         "an owner fetches without a session",
@@ -265,8 +265,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         "two claims on one partition after an expiry",
         _two_claims,
         _double_delivery,
-        "the clock of the lease runs on while the process stands still: it has run out when the "
-        "process goes on, so at most the one message that was about to be handed over still is",
+        "the clock of the lease keeps running while the process is suspended: it has expired "
+        "when the process resumes, so at most the one message that was being handed over is "
+        "delivered",
     ),
 }
 
@@ -354,13 +355,16 @@ def _say(entry: Entry, late: dict[str, int]) -> str:
             return f"decides to own {_list(entry)}"
         case "Claimed":
             blocked = entry.get("blocked", {})
-            text = f"owns {_list(entry)}" if entry.get("partitions") else "wins nothing"
-            others = [f"{tp.rpartition('-')[2]} is {_short(who)}'s" for tp, who in blocked.items()]
+            text = f"owns {_list(entry)}" if entry.get("partitions") else "gets nothing"
+            others = [
+                f"{tp.rpartition('-')[2]} still belongs to {_short(who)}"
+                for tp, who in blocked.items()
+            ]
             return text + ("; " + ", ".join(others) if others else "")
         case "Release" if entry.get("partitions"):
-            return f"gives up {_list(entry)}"
+            return f"releases {_list(entry)}"
         case "SetTimer" if detail == "backoff":
-            return "the attempt has failed: waits, owning nothing"
+            return "the attempt has failed; it waits and owns nothing"
         case "Report" if entry.get("result") == "rebalance-failed":
             return "gives up for good; it stays registered and owns nothing"
         case "deliver":

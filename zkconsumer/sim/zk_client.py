@@ -59,7 +59,7 @@ OnState = Callable[[SessionState, int], object]
 @dataclass(slots=True)
 class Counters:
     """What servers did for one client: single reads, write requests (a multi is one), watch events
-    sent. They go on counting when the client gets a new session.
+    sent. They continue counting when the client gets a new session.
     """
 
     reads: int = 0

@@ -31,7 +31,7 @@ _DOWN_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """One process of the cluster. Pid and start time together name it for ever."""
+    """One process of the cluster. Pid and start time together identify it."""
 
     name: str
     pid: int

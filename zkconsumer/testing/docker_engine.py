@@ -117,7 +117,7 @@ class DockerContainer:
             self._container.pause()
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Let a paused one continue."""
         with self._errors():
             self._container.unpause()
 
@@ -183,7 +183,7 @@ def _remove_labelled(client: Any, label: str) -> None:
 
 
 def _owner(pid: int) -> str:
-    """Name a process of this machine for ever; a process that is gone has another name."""
+    """Identify a process of this machine; a process that is gone never has the same identity."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -114,7 +114,7 @@ class TcpProxy:
             _abort(end)
 
     def refuse(self) -> None:
-        """Refuse new connections; those that exist go on (``cut`` them too for an outage)."""
+        """Refuse new connections; those that exist continue (``cut`` them too for an outage)."""
         with self._changed:
             listener, self._listener = self._listener, None
         if listener is not None:

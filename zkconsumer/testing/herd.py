@@ -212,8 +212,8 @@ class HerdRun:
                 made = self._jvm.attempts() - jvm_attempts
                 theirs = self._owned_by_others(client)
                 notes.append(
-                    f"{self._jvm.count} original members beside made {made} attempts and own "
-                    f"{len(theirs)} partitions, which are left out of the figures on ownership"
+                    f"{self._jvm.count} JVM members made {made} attempts and own {len(theirs)} "
+                    "partitions, which are not counted in the figures on ownership"
                 )
             return self._measures(start_us, end_us, before, after, idle, theirs, notes)
 

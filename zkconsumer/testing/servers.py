@@ -133,7 +133,7 @@ class Server:
             wait_until(lambda: stands_still(pid), STOP_SECONDS, f"{self.name} stands still")
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT)."""
+        """Let a paused server continue (SIGCONT)."""
         self._supervisor.signal(self.name, signal.SIGCONT)
 
     def _wait_gone(self, timeout: float) -> None:

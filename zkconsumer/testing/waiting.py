@@ -88,7 +88,7 @@ def _ephemeral_low() -> int:
 def stands_still(pid: int) -> bool:
     """Whether SIGSTOP has stopped all threads of process ``pid``.
 
-    One of them has to run first to stop the others, which go on meanwhile: on a busy machine for
+    One of them has to run first to stop the others, which continue meanwhile: on a busy machine for
     longer than it takes to log a transaction. Without ``/proc`` nobody can tell: then ``True``.
     """
     try:

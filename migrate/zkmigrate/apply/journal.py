@@ -205,7 +205,7 @@ def parse(name: str, data: bytes) -> tuple[list[dict[str, Any]], int]:
         records.append(record)
         good += len(raw) + 1
     if not records or records[0].get("journal") != FORMAT:
-        raise JournalError(f"{name}: is no journal of zkmigrate, or its first line is damaged")
+        raise JournalError(f"{name}: is not a journal of zkmigrate, or its first line is damaged")
     return records, good
 
 

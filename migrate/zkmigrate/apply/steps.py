@@ -176,7 +176,7 @@ class Steps:
     def _restore_overwritten(self, change: Change, held: Held, end: int) -> None:
         """Give back what another client has committed between the look at Kafka and the commit.
 
-        Such a client is no member, or the coordinator would have refused our commit. ``end``: of
+        Such a client is not a member, or the coordinator would have refused our commit. ``end``: of
         the commits' log at that look. Raises GroupRefusedError when there was such a commit.
         """
         lost: dict[TopicPartition, int] = {}
@@ -199,8 +199,8 @@ class Steps:
             tp, offset = min(lost.items())
             raise refused(
                 change.group,
-                f"{tp}: a client that is no member committed {offset} to Kafka while the group was "
-                "moved; its offset was restored: stop that client, then plan again",
+                f"{tp}: a client that is not a member committed {offset} to Kafka while the group "
+                "was moved; its offset was restored: stop that client, then plan again",
             )
 
     def wait_for_earlier_runs(self, names: set[str], group: str) -> None:

@@ -31,7 +31,8 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
     "--guard/--no-guard",
     default=True,
     show_default=True,
-    help="Keep old consumers of groups that are moved to Kafka from starting, see guard.",
+    help="Lock groups that are moved to Kafka, so that their old consumers cannot start; see "
+    "guard.",
 )
 @click.option(
     "--limit",
@@ -42,8 +43,8 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 @duration_option(
     "--wait",
     default=0.0,
-    help="When all other groups are done, try those with live members again for this long, each as "
-    "soon as its members have stopped.",
+    help="After all other groups, wait this long for groups with live members, and move each "
+    "as soon as its members have stopped.",
 )
 @parallel_option
 @plan_selection
@@ -66,10 +67,11 @@ def apply(
 ) -> None:
     """Carry out PLAN. A dry run unless --execute is given.
 
-    Each group is taken over as a member would do it before anything is written. After a crash, run
-    the same command again: it resumes where it was. A dry run shows what is left to do. Exit status
-    0 only when every chosen group of the plan is moved and read back; 3 when groups were refused or
-    skipped, so that something has to be done first; 1 when one failed, which may be tried again.
+    Before anything is written, each group's partitions are claimed, as a member would do it. After
+    a crash, run the same command again, and it resumes. A dry run shows the remaining groups. The
+    exit status is 0 only if every chosen group of the plan was moved and read back. It is 3 if
+    groups were refused or skipped and need your attention, and 1 if a group failed and can be tried
+    again.
     """
     where = journal_path(plan, journal)
     loaded, passed = load(plan, which, limit, where)

@@ -26,7 +26,7 @@ from zkmigrate.plan.options import Options
 @click.option(
     "--running",
     is_flag=True,
-    help="Members of a group are not in the way: for groups that are stopped later.",
+    help="Do not report live members as a problem, because you will stop them later.",
 )
 @click.option(
     "--decisions-out",
@@ -41,7 +41,7 @@ from zkmigrate.plan.options import Options
 @click.option(
     "--fail-if-left",
     is_flag=True,
-    help="As --left, and the exit status is 1 if any offset or member is only in ZooKeeper.",
+    help="Like --left, but the exit status is 1 if any offset or member is only in ZooKeeper.",
 )
 @server_options
 @only_problems_option
@@ -58,12 +58,12 @@ def assess(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Say of each group whether it can be moved, and if not, why and what to do.
+    """Show for each group whether it can be moved, and if not, why and what to do.
 
-    Changes nothing in the stores. Exit status 3 when a group is not ready, 1 when its
-    coordinator is away. With --left each row
-    says which offsets Kafka does not hold, how many members are live, when the group stored an
-    offset last, and how Kafka's offsets compare; the exit status is 0 then, see --fail-if-left.
+    It changes nothing in the stores. The exit status is 3 if a group is not ready, and 1 if its
+    coordinator does not answer. With --left each row shows which offsets Kafka does not have, how
+    many members are live, when the group last stored an offset, and how Kafka's offsets compare.
+    The exit status is then 0, unless --fail-if-left is given.
     """
     if left or fail_if_left:
         if direction is not Direction.ZK_TO_KAFKA or decisions_out is not None or running:

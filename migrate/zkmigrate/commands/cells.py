@@ -18,7 +18,7 @@ _SKIPS_SHOWN: Final = 1
 def only_problems_option(command: F) -> F:
     """Add ``--only-problems``."""
     return click.option(
-        "--only-problems", is_flag=True, help="Print no rows of groups that are in order."
+        "--only-problems", is_flag=True, help="Hide the rows of groups without a problem."
     )(command)
 
 

@@ -20,7 +20,7 @@ from zkmigrate.formats.config_map import CLIENTS, map_file
 def config_map(file: str, client: str) -> None:
     """Print the coordinator consumer's configuration for the old consumer's FILE.
 
-    Each line is preceded by its reason; what has no equivalent is listed at the end.
+    The reason is printed before each line. Keys without an equivalent are listed at the end.
     """
     for line in map_file(file, client):
         click.echo(printable(line))

@@ -79,14 +79,14 @@ def decisions(command: F) -> F:
             "--decisions",
             metavar="FILE",
             help="A TOML file with decisions about single groups and topics, see assess "
-            "--decisions-out; they go before these options.",
+            "--decisions-out. They override these options.",
         ),
         click.option(
             "--max-idle-days",
             type=click.IntRange(min=0),
             default=Options().max_idle_days,
             show_default=True,
-            help="Groups that have written no offset for longer need a decision.",
+            help="Groups that have written no offset for this many days need a decision.",
         ),
         click.option(
             "--skip",
@@ -100,8 +100,8 @@ def decisions(command: F) -> F:
         _choice(
             "--without-offset",
             WithoutOffset,
-            "Where to start in partitions that neither store has an offset of; leave: where the "
-            "new consumers' auto.offset.reset says.",
+            "Where to start in partitions without an offset in either store; leave: the new "
+            "consumers' auto.offset.reset decides.",
         ),
         _choice(
             "--recreated-topics",
@@ -112,9 +112,9 @@ def decisions(command: F) -> F:
         _choice(
             "--unproven-topics",
             Unproven,
-            "What to do with offsets of topics that ZooKeeper knows no id of, when the cluster has "
-            "left ZooKeeper; trust: it is the same topic, skip: leave them behind, earliest: start "
-            "at the log's beginning.",
+            "What to do with offsets of topics without an id in ZooKeeper, if the cluster has "
+            "left ZooKeeper; trust: assume that it is the same topic, skip: leave them behind, "
+            "earliest: start at the log's beginning.",
         ),
         _choice(
             "--missing-topics",
@@ -136,9 +136,9 @@ def decisions(command: F) -> F:
         _choice(
             "--on-conflict",
             OnConflict,
-            "Which offset to use where the stores hold different ones.",
+            "Which offset to use if the stores have different ones.",
         ),
-        _choice("--direction", Direction, "The source store and the target store."),
+        _choice("--direction", Direction, "Source store and target store."),
     ):
         bundled = option(bundled)
     return bundled  # type: ignore[return-value]

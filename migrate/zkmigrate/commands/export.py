@@ -41,7 +41,8 @@ _AT_ONCE: Final = 100
     type=click.Choice(offset_csv.FORMATS),
     default="csv",
     show_default=True,
-    help="csv: as kafka-consumer-groups --from-file reads it; jvm: as ImportZkOffsets does.",
+    help="csv: the format of kafka-consumer-groups --from-file; jvm: the format of "
+    "ImportZkOffsets.",
 )
 @click.option("--out", metavar="FILE", help="A new file; standard output without it.")
 @server_options
@@ -52,9 +53,9 @@ def export(
     out: str | None,
     servers: Servers,
 ) -> None:
-    """Write the offsets that a store holds. With one --group the CSV has no column of groups.
+    """Write the offsets of a store. With a single --group, the CSV has no group column.
 
-    A group that cannot be read is left out and named. The exit status is then 1.
+    A group that cannot be read is skipped and reported. The exit status is then 1.
     """
     with no_collector(), Progress("reading", bad="left out") as progress:
         if store == Store.ZOOKEEPER.value:

@@ -34,8 +34,8 @@ _POLL = 1.0
 @click.option(
     "--hold",
     is_flag=True,
-    help="Instead stay and own every partition of the groups until Ctrl-C, where access lists "
-    "cannot be used.",
+    help="If access lists cannot be used: keep running and own every partition of the groups "
+    "until Ctrl-C.",
 )
 @server_options
 @only_problems_option
@@ -50,13 +50,13 @@ def guard(
 ) -> None:
     """Keep the old consumers of moved groups from starting.
 
-    No client may create a registration below the group's ids znode any more, so that an old
-    consumer fails with NoAuth when it starts. Groups that were not moved to Kafka are passed over.
-    A dry run unless --execute is given; release ends it. Exit status 1 when a group that was moved
-    is not locked or held, 3 when all that could be are, but one has members or one named with
-    --group was not moved.
+    After this, no client may create a registration below the group's ids znode, so an old consumer
+    fails with NoAuth when it starts. Groups that were not moved to Kafka are skipped. A dry run
+    unless --execute is given. The command release lifts the lock. The exit status is 1 if a moved
+    group could not be locked or held. It is 3 if all others are, but a group has members, or a
+    group named with --group was not moved.
 
-    With --hold groups that are locked are left alone, and the command ends when none is left.
+    With --hold, locked groups are skipped, and the command ends when no unlocked group is left.
     """
     if hold:
         if execute:

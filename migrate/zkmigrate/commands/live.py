@@ -28,10 +28,10 @@ _COLUMNS = ("group", "outcome", "mode", "why")
 def live() -> None:
     """Move running groups between ZooKeeper and the coordinator without stopping them.
 
-    All members have to be MigratableConsumerConnector. The stages are prepare, lock, to-kafka,
-    finalize, and back: to-zookeeper, unlock. Each stage checks its gate, writes the group's mode
-    and waits until all members act on it. A stage that was interrupted is resumed by the same
-    command, on any machine.
+    All members must be MigratableConsumerConnector. The steps are prepare, lock, to-kafka and
+    finalize. To go back, use to-zookeeper and unlock. Each step checks whether the group is ready,
+    writes the group's mode and waits until all members act on it. To resume an interrupted step,
+    run the same command again, on any machine.
     """
 
 
@@ -41,7 +41,7 @@ def _groups(command: F) -> F:
     return click.option(
         "--all-ready",
         is_flag=True,
-        help="Every group that has migratable members and whose gate is open.",
+        help="Every group that has migratable members and is ready for this step.",
     )(command)
 
 
@@ -67,10 +67,12 @@ def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F]
             default=60.0,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait at each gate for members and offsets.",
+            help="How long to wait in each step for members and offsets.",
         )(command)
         command = click.option(
-            "--execute", is_flag=True, help="Do it; without it only the gate is checked."
+            "--execute",
+            is_flag=True,
+            help="Carry out the step; without it, only check whether the group is ready.",
         )(command)
         return _groups(command)  # type: ignore[no-any-return]
 
@@ -153,7 +155,7 @@ def _run(
 @server_options
 @format_options
 def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How) -> None:
-    """Show each group's mode, its members, and what is in the way of its next modes.
+    """Show each group's mode, its members, and what prevents its next modes.
 
     Exit status 1 when a group could not be read.
     """
@@ -196,8 +198,8 @@ def status(groups: tuple[str, ...], all_ready: bool, servers: Servers, how: How)
 def prepare() -> None:
     """Give groups a mode and name the members that are not migratable.
 
-    Restart these as MigratableConsumerConnector, one after the other. The way back is to restart
-    them as they were. Exit status 1 while there are any.
+    Restart these members as MigratableConsumerConnector, one at a time. To go back, restart them
+    with the old class. The exit status is 1 while there are any.
     """
 
 
@@ -206,17 +208,17 @@ def prepare() -> None:
 def lock() -> None:
     """Keep legacy consumers from starting, and plain Kafka consumers from joining.
 
-    Refused while a member is not migratable. The assignment stays ZooKeeper's. The way back is
-    unlock. Exit status 1 when a group is refused.
+    Refused while a member is not migratable. ZooKeeper still assigns the partitions. To go back,
+    use unlock. The exit status is 1 if a group is refused.
     """
 
 
 @live.command("to-kafka")
 @_stage(Mode.KAFKA, lambda move: move.go(Mode.KAFKA))
 def to_kafka() -> None:
-    """Let the coordinator assign the partitions; offsets are stored in both places.
+    """Let the coordinator assign the partitions; offsets are stored in both stores.
 
-    The way back is to-zookeeper. Exit status 1 when a group is refused.
+    To go back, use to-zookeeper. The exit status is 1 if a group is refused.
     """
 
 
@@ -225,8 +227,8 @@ def to_kafka() -> None:
 def finalize() -> None:
     """Let plain Kafka consumers join.
 
-    Replace the members by these, one after the other. The way back, when no plain consumer is left,
-    is to-zookeeper. Exit status 1 when a group is refused.
+    Then replace the members by plain consumers, one at a time. To go back when no plain consumer is
+    left, use to-zookeeper. The exit status is 1 if a group is refused.
     """
 
 
@@ -235,15 +237,15 @@ def finalize() -> None:
 def to_zookeeper() -> None:
     """Let ZooKeeper assign the partitions again; the group stays locked.
 
-    From mode open it goes over mode kafka. Refused while plain consumers are members. Exit status 1
-    when a group is refused.
+    From mode open, the group passes through mode kafka. Refused while plain consumers are members.
+    The exit status is 1 if a group is refused.
     """
 
 
 @live.command()
 @_stage(Mode.ZOOKEEPER, lambda move: move.unlock())
 def unlock() -> None:
-    """Let legacy consumers start again: the group is in ZooKeeper as before.
+    """Let legacy consumers start again. The group is then in ZooKeeper as before.
 
     Exit status 1 when a group is refused.
     """

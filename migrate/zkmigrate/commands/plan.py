@@ -31,8 +31,8 @@ from zkmigrate.plan.values import Verdict
 @click.option(
     "--at-apply",
     is_flag=True,
-    help="Record the decisions only: apply reads each group's offsets right before it moves them, "
-    "so the groups may run until then.",
+    help="Record only the decisions. apply reads each group's offsets right before it moves "
+    "them, so the groups may run until then.",
 )
 @click.option("--out", required=True, metavar="PLAN", help="A new file.")
 @click.option(
@@ -47,8 +47,8 @@ from zkmigrate.plan.values import Verdict
     metavar="OLD=NEW",
     multiple=True,
     callback=parse_renames,
-    help="Give a group another name in the target store; with a '*' in both parts every group that "
-    "matches, as in 'legacy-*=*'; may be repeated.",
+    help="Give a group another name in the target store. With a '*' in both parts, rename "
+    "every group that matches, as in 'legacy-*=*'. May be repeated.",
 )
 @server_options
 @only_problems_option
@@ -65,10 +65,11 @@ def plan(
     only_problems: bool,
     how: How,
 ) -> None:
-    """Write a plan that can be reviewed: each partition with from, to and reason.
+    """Write a plan to review: each partition with its old and new offset and the reason.
 
-    Changes nothing else. Groups that are not ready are in the plan with their reasons, and are not
-    applied. Exit status 3 when there are such groups, 1 when the coordinator of one is away.
+    It changes nothing else. Groups that are not ready are in the plan with the reason, and apply
+    skips them. The exit status is 3 if there are such groups, and 1 if the coordinator of a group
+    does not answer.
     """
     summary = Summary(how, only_problems, options.skips)
     if at_apply and from_file:

@@ -28,12 +28,12 @@ from zkmigrate.commands.servers import Servers, open_stores, server_options
 def rehearse(
     plan: str, parallel: int, which: Selection, servers: Servers, only_problems: bool, how: How
 ) -> None:
-    """Run PLAN on copies of its groups, in servers that are started here for it.
+    """Try PLAN on copies of its groups, on servers that are started on this machine.
 
-    The groups that are ready are copied with their offsets and with where each log begins and ends,
-    without messages and without members. The copies are moved, verified and rolled back. The real
-    servers are only read. Needs Java. Exit status 1 when a copy could not be moved there and back,
-    3 when that was refused.
+    The groups that are ready are copied with their offsets and the range of each log, but without
+    messages and members. The copies are moved, verified and rolled back. The command only reads
+    from the real servers. It needs Java. The exit status is 1 if a copy could not be moved and
+    rolled back, and 3 if a copy was refused.
     """
     from zkmigrate.rehearsal import Rehearsal, copy_groups, ready  # loads kafka-python
 
@@ -48,7 +48,7 @@ def rehearse(
     ):
         with open_stores(servers, progress) as stores:
             check_cluster(loaded, stores)
-            progress.waiting("what the groups are made of")
+            progress.waiting("the offsets and logs of the groups")
             copy = copy_groups(stores, groups)
         with Rehearsal(copy, Path(folder), progress.waiting) as rehearsal:
             started = time.monotonic()

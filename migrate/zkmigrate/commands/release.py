@@ -20,10 +20,10 @@ from zkmigrate.commands.servers import Servers, server_options
 def release(
     which: Selection, execute: bool, servers: Servers, only_problems: bool, how: How
 ) -> None:
-    """Let the old consumers of groups start again that guard or apply has locked.
+    """Let old consumers start again, in groups that guard or apply has locked.
 
-    A consumer that starts resumes from the offsets in ZooKeeper: move these back first. A dry run
-    unless --execute is given.
+    A consumer that starts resumes from the offsets in ZooKeeper, so move the offsets back first. A
+    dry run unless --execute is given.
     """
     from zkmigrate.apply import guard
 

@@ -72,7 +72,7 @@ def new_names(renames: Sequence[Rename], groups: Iterable[str]) -> dict[str, str
     for one in renames:
         if one not in used:
             raise MigrationError(
-                f"--rename {one.old}={one.new} is about none of the chosen groups: correct the name"
+                f"--rename {one.old}={one.new} matches none of the chosen groups: correct the name"
             )
     counts = Counter(found.get(name, name) for name in every)
     for new, count in counts.items():

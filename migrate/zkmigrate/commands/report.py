@@ -22,13 +22,15 @@ from zkmigrate.formats import plan_file
 @click.command()
 @click.argument("plan")
 @click.option("--out", metavar="FILE", help="A new file for the HTML page.")
-@click.option("--csv", "csv_out", metavar="FILE", help="A new file with a row for each partition.")
+@click.option(
+    "--csv", "csv_out", metavar="FILE", help="A new CSV file with a row for each partition."
+)
 @journal_option
 def report(plan: str, out: str | None, csv_out: str | None, journal: str | None) -> None:
-    """Write what was moved, decided and refused, and why, as one HTML page or as CSV.
+    """Report what was moved, decided and refused, and why, as an HTML page or as CSV.
 
-    Reads PLAN and its journal, and asks no server. Exit status 3 when a group of the plan is not
-    moved.
+    It reads PLAN and its journal, and connects to no server. The exit status is 3 if a group of the
+    plan is not moved.
     """
     if out is None and csv_out is None:
         raise click.UsageError("name a file with --out, with --csv, or both")

@@ -81,9 +81,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
     callback=_topics,
     help="A topic, or some of its partitions as in t:0,1; may be repeated.",
 )
-@click.option(
-    "--all-topics", is_flag=True, help="Every partition that the store holds an offset of."
-)
+@click.option("--all-topics", is_flag=True, help="Every partition with an offset in the store.")
 @click.option("--to-earliest", is_flag=True, help="To the beginning of the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
 @click.option(
@@ -112,7 +110,7 @@ def _duration(_context: object, _option: object, text: str | None) -> int | None
 @click.option(
     "--store",
     type=click.Choice([one.value for one in Store]),
-    help="Where the offsets are set.  [default: the store that counts, see zkmigrate status]",
+    help="Store in which to set the offsets.  [default: the current store, see zkmigrate status]",
 )
 @click.option("--execute", is_flag=True, help="Set the offsets; without it nothing is changed.")
 @server_options
@@ -136,10 +134,10 @@ def reset(
 ) -> None:
     """Set the offsets of stopped groups. A dry run unless --execute is given.
 
-    The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper as for
-    groups in Kafka. An offset outside of the log becomes the nearest one in it. Each group is taken
-    over as for a move while its offsets are set. Exit status 3 when groups were refused, 1 when
-    one failed.
+    The options are those of kafka-consumer-groups --reset-offsets, for groups in ZooKeeper and in
+    Kafka. An offset outside of the log becomes the nearest one in it. Each group is claimed while
+    its offsets are set, as in a move. The exit status is 3 if groups were refused, and 1 if one
+    failed.
     """
     now_ms = int(time.time() * 1000)
     targets = [

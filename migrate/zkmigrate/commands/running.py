@@ -92,7 +92,7 @@ def parallel_option(command: F) -> F:
         metavar="N",
         default=8,
         show_default=True,
-        help="How many groups are worked on at a time.",
+        help="How many groups to work on at a time.",
     )(command)
 
 

@@ -128,14 +128,13 @@ def _selection(command: F, default_all: bool) -> F:
             "--exclude",
             metavar="GROUP",
             multiple=True,
-            help="Leave this group out; a name or a glob such as 'test-*'; may be repeated.",
+            help="Exclude this group; a name or a glob such as 'test-*'; may be repeated.",
         ),
         click.option("--groups-regex", metavar="RE", help="Every group whose whole name matches."),
         click.option(
             "--groups-from",
             metavar="FILE",
-            help="The groups that a file names, one a line; # begins a remark, - is standard "
-            "input.",
+            help="Groups listed in a file, one per line. # begins a comment, - is standard input.",
         ),
         click.option(
             "--group", "groups", metavar="GROUP", multiple=True, help="One group; may be repeated."

@@ -48,7 +48,8 @@ def server_options(command: F) -> F:
         "--coordinator-timeout",
         least=0.1,
         default=60.0,
-        help="How long to wait for a group coordinator that is away, once for all of its groups.",
+        help="How long to wait for a group coordinator that does not answer, once for all of "
+        "its groups.",
     )
     return zookeeper_options(bootstrap_option(waiting(bundled)))  # type: ignore[return-value]
 

@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 def status(
     which: Selection, watch: float | None, servers: Servers, only_problems: bool, how: How
 ) -> None:
-    """Show where the truth of each group is, and what needs attention.
+    """Show which store is current for each group, and which groups need attention.
 
-    For each group of either store: which store counts (zookeeper, kafka, both, moving), members on
-    both sides, lag in both stores, partitions of the source store that have changed since the move,
-    whether old consumers are locked out, and days until the broker forgets the offsets.
+    For each group of either store it shows: which store is current (zookeeper, kafka, both,
+    moving), members on both sides, lag in both stores, partitions of the source store that have
+    changed since the move, whether old consumers are locked out, and days until the broker deletes
+    the offsets.
 
-    The exit status is the sum of 1 (a group could not be read) and 8 (the store that no longer
-    counts is used).
+    The exit status is the sum of 1 (a group could not be read) and 8 (a consumer uses the store
+    that is no longer current).
     """
     look = partial(_look, which, servers, only_problems)
     click.get_current_context().exit(look_once_or_often(look, watch, how))

@@ -25,7 +25,7 @@ from zkmigrate.plan.values import GroupPlan, Problem, Verdict
 @click.command("verify")
 @click.argument("plan")
 @click.option(
-    "--strict", is_flag=True, help="Progress of the new consumers counts for the exit status too."
+    "--strict", is_flag=True, help="Also count progress of the new consumers in the exit status."
 )
 @plan_selection
 @journal_option
@@ -43,12 +43,12 @@ def verify_(
 ) -> None:
     """Read both stores back and compare them with PLAN.
 
-    Each row is of a kind: behind (the target lacks an offset or holds a lower one), source-moved-on
-    (the source store has changed since the move), ahead (the new consumers have made progress),
+    Each row has a kind: behind (the target has no offset or a lower one), source-moved-on (the
+    source store has changed since the move), ahead (the new consumers have made progress),
     not-moved, unreadable, stays-behind (left out by the plan).
 
     The exit status is the sum of 1 (a group is not moved or could not be read), 4 (behind), 8
-    (source-moved-on), and 16 (ahead, only with --strict); 0 when all is as it should be.
+    (source-moved-on), and 16 (ahead, only with --strict). It is 0 if everything is as planned.
     """
     loaded, _ = load(plan, which)
     look = partial(_look, loaded, journal_path(plan, journal), servers, strict)

@@ -35,8 +35,8 @@ def watch_option(command: F) -> F:
     return duration_option(
         "--watch",
         least=0.1,
-        help="Look again this often, until Ctrl-C, and print only what has changed; "
-        "with --json one object a line. A server that is away does not end it.",
+        help="Repeat this often, until Ctrl-C, and print only changes; with --json one object "
+        "per line. It continues if a server does not answer.",
     )(command)
 
 

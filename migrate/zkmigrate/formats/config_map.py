@@ -163,7 +163,7 @@ def _strategy(name: str, client: str) -> tuple[str, str]:
     known = _STRATEGIES[client]
     if name in known:
         return known[name], "every member of the group must name the same"
-    return known["range"], f"{name} is no strategy of the old consumer: range is its default"
+    return known["range"], f"{name} is not a strategy of the old consumer: range is its default"
 
 
 def _poll_interval(given: Mapping[str, str], client: str) -> Iterator[str]:

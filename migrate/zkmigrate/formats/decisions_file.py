@@ -94,7 +94,7 @@ def _value(where: str, key: str, value: object) -> object:
             return _CHOICES[key](value)
         except ValueError:
             choices = ", ".join(one.value for one in _CHOICES[key])
-            raise PlanFileError(f"{where}: {key} = {value!a} is none of {choices}") from None
+            raise PlanFileError(f"{where}: {key} = {value!a} is not one of {choices}") from None
     kinds = {"group": str, "topic": str, "partition": int, "max_idle_days": int, "skip": bool}
     if key not in kinds:
         known = ", ".join(one.name for one in fields(Rule))

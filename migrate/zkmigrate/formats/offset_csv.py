@@ -99,7 +99,7 @@ def _row(row: list[str]) -> tuple[OffsetKey | None, int, str | None]:
         return None, 0, "is not group,topic,partition,offset (or, with one --group, without group)"
     for kind, name in (("group", row[0]), ("topic", row[1])):
         if not is_legal_topic(name):
-            return None, 0, f"{name[:60]!a} is no name of a {kind}"
+            return None, 0, f"{name[:60]!a} is not a valid name of a {kind}"
     numbers = row[2:]
     if any(_NUMBER.fullmatch(text) is None for text in numbers):
         return None, 0, "partition and offset are not plain decimal numbers"

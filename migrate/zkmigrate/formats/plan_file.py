@@ -201,7 +201,7 @@ class _Reader:
         self._hash = hashlib.sha256()
         head = self.line()
         if head.get("zkmigrate") != FORMAT:
-            self.refuse(f"is no plan of zkmigrate, format {FORMAT}")
+            self.refuse(f"is not a plan of zkmigrate in format {FORMAT}")
         try:
             self.direction = Direction(head.get("direction"))
         except ValueError:
@@ -358,7 +358,7 @@ class _Reader:
             self.refuse(f"{topic[:60]!a} is not a topic's name")
         tp = TopicPartition(topic, self.number(line, "partition"))
         if tp.partition >= 2**31:
-            self.refuse(f"{tp} is no partition")
+            self.refuse(f"{tp} is not a partition")
         zk, version = self.maybe(line, "zookeeper"), self.maybe(line, "zk_version")
         if zk is not None and version is None:
             self.refuse(f"{tp} has an offset in ZooKeeper but no zk_version")

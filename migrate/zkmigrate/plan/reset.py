@@ -111,7 +111,7 @@ def reset(
         log = ranges.get(tp)
         if log is None:
             raise refused(
-                state.group, f"{tp}: the brokers gave no log range: bring its leader back"
+                state.group, f"{tp}: the brokers returned no log range: bring its leader back"
             )
         before = held(state, store, tp)
         why = ""

@@ -22,7 +22,7 @@ def _iso(_: click.Context, __: click.Parameter, value: str | None) -> str | None
     try:
         return datetime.fromisoformat(value).isoformat(" ")
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no ISO time such as 2026-01-31T12:00") from None
+        raise click.BadParameter(f"{value!r} is not an ISO time such as 2026-01-31T12:00") from None
 
 
 def _utc(time: str) -> datetime:
@@ -32,14 +32,21 @@ def _utc(time: str) -> datetime:
 
 @click.command("run")
 @audit_options
-@click.option("--from", "start", metavar="TIME", callback=_iso, help="Only findings after (UTC).")
-@click.option("--to", "end", metavar="TIME", callback=_iso, help="Only findings before (UTC).")
-@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit 3 for such findings or worse.")
+@click.option(
+    "--from", "start", metavar="TIME", callback=_iso, help="Only findings after this time (UTC)."
+)
+@click.option(
+    "--to", "end", metavar="TIME", callback=_iso, help="Only findings before this time (UTC)."
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with status 3 if there is a finding of this severity or worse.",
+)
 @click.option(
     "--verify",
     is_flag=True,
-    help="Replay the logs and compare the digest of the tree that each transaction carries "
-    "(ZooKeeper 3.6+).",
+    help="Replay the logs and compare the digest of the tree in each transaction (ZooKeeper 3.6+).",
 )
 def run_command(
     options: Options,

@@ -11,12 +11,12 @@ import click
 @click.argument("source", type=click.Path(exists=True, file_okay=False))
 @click.argument("target", type=click.Path(file_okay=False))
 def collect_command(source: str, target: str) -> None:
-    """Keep a server's closed logs and its snapshots before it deletes them.
+    """Keep a server's closed logs and snapshots before the server deletes them.
 
-    SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET where both are on
-    one file system, else copied. The newest closed log is always copied: a server may cut off its
-    end when the leader changes. The log that is being written is left for the next time. Run it
-    more often than autopurge does.
+    SOURCE is the server's dataDir or dataLogDir. Files are hard-linked to TARGET if both are on one
+    file system, otherwise copied. The newest closed log is always copied, because a server may cut
+    off its end when the leader changes. The log that is being written is left for the next run. Run
+    it more often than autopurge.
     """
     from zkaudit.collect import collect
 

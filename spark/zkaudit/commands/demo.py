@@ -19,11 +19,11 @@ from zkaudit.errors import AuditError
     show_default=True,
     help="New directory for servers, tables and report.",
 )
-@click.option("--clean", is_flag=True, help="Inject no faults; then nothing may be found.")
+@click.option("--clean", is_flag=True, help="Inject no faults, and fail if the audit finds any.")
 def demo_command(out: str, clean: bool) -> int:
-    """Run members with injected faults on an embedded cluster, then audit what they left.
+    """Run members with injected faults on an embedded cluster, then audit them.
 
-    That is ZooKeeper's own log, and the members' journals. Fails unless all faults are found.
+    It audits ZooKeeper's log and the members' journals. It fails unless all faults are found.
     """
     from zkaudit import demo
     from zkaudit.job.audit import Options, run

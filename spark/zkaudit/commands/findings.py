@@ -32,7 +32,9 @@ _COLUMNS = (
     help="json: one object a line, with the evidence.",
 )
 @click.option("--group", metavar="NAME", help="Only findings about this group.")
-@click.option("--severity", type=click.Choice(SEVERITIES), help="Only such findings or worse.")
+@click.option(
+    "--severity", type=click.Choice(SEVERITIES), help="Only findings of this severity or worse."
+)
 def findings_command(out: str, form: str, group: str | None, severity: str | None) -> None:
     """Print the findings of an audit, worst first, each with its place in the logs.
 

@@ -35,7 +35,7 @@ _OPTIONS = (
         "--servers",
         type=click.IntRange(min=1),
         metavar="N",
-        help="How many servers of the ensemble vote, if the logs are not of all of them.",
+        help="How many servers of the ensemble vote, if you do not have the logs of all of them.",
     ),
     click.option(
         "--journals",
@@ -47,7 +47,7 @@ _OPTIONS = (
         "--bootstrap-server",
         "bootstrap",
         metavar="HOST:PORT,...",
-        help="Brokers: read offsets that are stored in Kafka too.",
+        help="Brokers from which to read offsets that are stored in Kafka.",
     ),
     click.option(
         "--command-config",
@@ -55,7 +55,9 @@ _OPTIONS = (
         help="Java .properties file for --bootstrap-server: security.protocol, sasl.*, ssl.*. "
         "Spark's workers read it at the same path.",
     ),
-    click.option("--out", metavar="DIR", required=True, help="Where tables and the report go."),
+    click.option(
+        "--out", metavar="DIR", required=True, help="Directory for tables and the report."
+    ),
     click.option("--group", "groups", metavar="GROUP", multiple=True, help=GROUP),
     click.option("--groups-regex", metavar="REGEX", help=REGEX),
     click.option(

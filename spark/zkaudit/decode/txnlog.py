@@ -339,7 +339,9 @@ def _judge_file_header(head: bytes, name: str, last: int) -> LogEnd | None:
     if last < len(FILE_HEADER) and FILE_HEADER.startswith(head.rstrip(b"\0")):
         return LogEnd(0, Stop.TORN, "the file's header is not all there")
     if head[:4] != FILE_HEADER[:4]:
-        return LogEnd(0, Stop.CORRUPT, f"{name} is no transaction log: it begins with {head[:4]!r}")
+        return LogEnd(
+            0, Stop.CORRUPT, f"{name} is not a transaction log: it begins with {head[:4]!r}"
+        )
     version = int.from_bytes(head[4:8], "big")
     return LogEnd(0, Stop.CORRUPT, f"version {version} of the log format is not known")
 

@@ -24,11 +24,11 @@ class Limits:
         30.0, "Report a partition that has had no owner for this many seconds."
     )
     storm_rebalances: int = _limit(
-        10, "Report a storm from this many rebalances within --storm-seconds on."
+        10, "Report a storm if there are at least this many rebalances within --storm-seconds."
     )
     storm_seconds: float = _limit(600.0, "Time in which rebalances are counted, in seconds.")
     storm_per_minute: float = _limit(
-        6.0, "Rebalances a minute from which on a storm is `high`, not `medium`."
+        6.0, "A storm with at least this many rebalances a minute is `high`, not `medium`."
     )
     contention: int = _limit(20, "Report a rebalance with this many refused claims.")
     flapping_expiries: int = _limit(
@@ -48,6 +48,7 @@ class Limits:
         30.0, "Report two members that act on different views for longer than this many seconds."
     )
     skew_seconds: float = _limit(
-        1.0, "Clocks of members' machines may differ by this much: shorter overlaps do not count."
+        1.0,
+        "How far the clocks of members' machines may differ; shorter overlaps are not reported.",
     )
     herd_members: int = _limit(50, "Report a change that notified this many members.")

@@ -36,7 +36,7 @@ class Stage:
     ``tree`` is ids, owners, offsets, or migration (the marker of a move); ``key`` is a hash
     for each partition, member and marker of each group, quicker to sort by than their names."""
     events: DataFrame
-    """One row for each create, delete and write of a znode that is no offset: the columns of
+    """One row for each create, delete and write of a znode that is not an offset: the columns of
     ``names``, zxid, idx, time, session, cxid, act, data, ephemeral, segment, sure, listed.
     ``listed``: a delete known only from the list in the closeSession of the znode's own session."""
     writes: DataFrame

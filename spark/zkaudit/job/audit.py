@@ -59,7 +59,7 @@ class Options:
     servers: int | None = None
     """How many servers vote; by default those whose logs are given."""
     growing: bool = False
-    """Whether the logs may still grow: it is no error then that they have no such group yet."""
+    """Whether the logs may still grow: it is not an error then that they have no such group yet."""
 
 
 def run(spark: SparkSession, options: Options) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def prepare(place: str) -> Path:
     """Make the directory of an audit. Raises AuditError when something else is in it."""
     out = Path(place)
     if out.exists() and not out.is_dir():
-        raise AuditError(f"{out}: is no directory: choose another --out")
+        raise AuditError(f"{out}: is not a directory: choose another --out")
     if out.exists() and any(out.iterdir()) and not (out / "summary.json").is_file():
         raise AuditError(f"{out}: is not empty and holds no audit: choose another --out")
     out.mkdir(parents=True, exist_ok=True)

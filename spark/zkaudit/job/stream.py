@@ -83,7 +83,7 @@ def _same_inputs(out: Path, options: Options) -> None:
                 "directories too, or choose another --out"
             )
     elif (out / "tables").exists():
-        raise AuditError(f"{out}: holds an audit that is no stream: choose another --out")
+        raise AuditError(f"{out}: contains an audit that is not a stream: choose another --out")
     part = place.with_name(".stream.json")
     part.write_text(json.dumps({"logs": list(options.logs)}))
     part.replace(place)

@@ -55,7 +55,7 @@ LIMITS_OF_LOGS: Final = (
     "Times are the leader's clock and only for reading; the order is that of the transactions. "
     "What journals show is ordered by the members' own clocks, which may differ by a second.",
     "An offset stored in Kafka has no session: a commit there can be seen to go back, but not "
-    "whose it was. Compaction keeps the last ones only.",
+    "whose it was. Compaction keeps only the last ones.",
     "A refused write leaves its error but no path: refused claims are counted as refused creates "
     "of members' sessions.",
 )

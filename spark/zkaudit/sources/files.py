@@ -63,7 +63,7 @@ def parse_servers(text: str, several: str | None = None) -> dict[str, list[Path]
         try:
             named += [(None, str(item)) for item in json.loads(several)]
         except (ValueError, TypeError):
-            raise ConfigError([f"paths: {several!r} is no list in JSON"]) from None
+            raise ConfigError([f"paths: {several!r} is not a list in JSON"]) from None
     if not named:
         raise ConfigError(["path: name the servers' directories: load('DIR,DIR,...')"])
     servers: dict[str, list[Path]] = {}
@@ -184,4 +184,4 @@ def parse_zxid(name: str, text: str | None) -> int | None:
     try:
         return int(text, 16 if text.lower().startswith("0x") else 10)
     except ValueError:
-        raise ConfigError([f"{name}: {text!r} is no zxid: use 123 or 0x7b"]) from None
+        raise ConfigError([f"{name}: {text!r} is not a zxid: use 123 or 0x7b"]) from None

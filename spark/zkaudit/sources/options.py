@@ -41,44 +41,47 @@ OPTIONS: Final = (
     Option(
         "path",
         "",
-        "What `load` is given: each server's directory, separated by commas, each as `DIR` or "
-        "`NAME=DIR`. A single file, a glob and a `file:` URI work too. Other file systems do not.",
+        "The argument of `load`: the directory of each server, separated by commas, as `DIR` "
+        "or `NAME=DIR`. A single file, a glob and a `file:` URI work too. Other file systems "
+        "do not.",
     ),
-    Option("paths", "", "What Spark makes of `load([DIR, ...])`: a list in JSON."),
+    Option("paths", "", "Set by Spark for `load([DIR, ...])`: a JSON list."),
     Option("table", "the first one below", "Which table to read."),
     Option(
         "columns",
         "all",
-        "Names of columns, separated by commas. Only these are decoded: Spark does not tell a "
-        "Python source which columns a query needs.",
+        "Names of columns, separated by commas. Only these are decoded. Set it, because a "
+        "Python source does not know which columns a query needs.",
     ),
     Option(
         "pathPrefix",
         "",
-        "Leave out operations on paths (in snapshots: znodes) that do not begin with this text. "
-        "Sessions and errors, which have no path, stay.",
+        "Skip operations on paths (in snapshots: znodes) that do not begin with this text. "
+        "Sessions and errors have no path and are kept.",
     ),
     Option(
         "corruption",
         "fail",
-        "`fail`, or `stop`: return the rows before the damage; of a damaged snapshot none.",
+        "`fail`, or `stop`: return the rows before the damage, and no rows of a damaged snapshot.",
     ),
-    Option("bytesPerTask", str(BYTES_PER_TASK), "Bytes that one task reads. Longer logs are cut."),
-    Option("files", "all", "Only files of these names, separated by commas."),
+    Option(
+        "bytesPerTask", str(BYTES_PER_TASK), "Bytes that one task reads. Longer logs are split."
+    ),
+    Option("files", "all", "Only files with these names, separated by commas."),
     Option("startZxid", "", "Lowest zxid, decimal or `0x` hexadecimal; inclusive.", True),
     Option("endZxid", "", "Highest zxid; inclusive.", True),
     Option(
         "groupBegins",
         "",
-        "Table `groups`: leave out the paths of other groups than those whose names begin with one "
-        "of these texts, separated by commas.",
+        "Table `groups`: keep only paths of groups whose names begin with one of these texts, "
+        "separated by commas.",
         True,
     ),
     Option(
         "pushFilters",
         "false",
         "`true`: conditions on `zxid` and `path` in a query narrow what is decoded. Needs "
-        "`spark.sql.python.filterPushdown.enabled=true`; Spark refuses it elsewhere.",
+        "`spark.sql.python.filterPushdown.enabled=true`; Otherwise Spark refuses it.",
         True,
     ),
 )

@@ -12,11 +12,11 @@ _MEANINGS: Final = {
     "transactions": "One row for each operation. A multi of n operations gives n rows; if one of "
     "them failed, none was applied, and all rows are of type `error`. (`server`, `zxid`, `idx`) is "
     "unique in one server's logs; two servers' logs hold the same transactions.",
-    "files": "One row for each log: how far it can be read, and why no further.",
+    "files": "One row for each log: how far it can be read, and why reading stopped.",
     "runs": "One row for each unbroken run of zxids in each log.",
     "groups": "What an audit of groups reads: operations on znodes below `/consumers` and "
     f"`/brokers/topics`, sessions and errors. Rows of type `{schema.RUN}` (one for each unbroken "
-    f"run of zxids) and `{schema.PATH}` (one for each path below `/consumers`) are no operations.",
+    f"run of zxids) and `{schema.PATH}` (one for each path below `/consumers`) are not operations.",
     "nodes": "One row for each znode of each snapshot. Snapshots are fuzzy: a znode may be newer "
     "than `zxid`.",
     "sessions": "One row for each live session of each snapshot.",
@@ -67,14 +67,14 @@ nodes.where("path like '/consumers/%/offsets/%'").selectExpr("path", "string(dat
     ),
     _Source(
         "zkaudit_journal",
-        "Members' journals (`zkconsumer.journal.dir`): one row for each line. What the fields mean "
-        "is in the [journal's reference](journal.md).",
+        "Members' journals (`zkconsumer.journal.dir`): one row for each line. The [journal's "
+        "reference](journal.md) explains the fields.",
         (
             Option(
                 "path",
                 "",
-                "What `load` is given: files, or directories (all `*.jsonl` below), separated by "
-                "commas.",
+                "The argument of `load`: files, or directories (all `*.jsonl` below them), "
+                "separated by commas.",
             ),
         ),
         {"lines": schema.journal_columns()},
@@ -86,8 +86,8 @@ lines.where("fault is not null").select("file", "line", "fault").show()""",
     ),
     _Source(
         "zkaudit_offsets",
-        "`__consumer_offsets` as it is now, read from the brokers; nothing is written and no group "
-        "is joined. What a transaction aborted is left out.",
+        "The current content of `__consumer_offsets`, read from the brokers. The source writes "
+        "nothing and joins no group. It skips records of aborted transactions.",
         (
             Option("bootstrap", "", "Brokers: `HOST:PORT,...`. Required."),
             Option(
@@ -149,7 +149,7 @@ def _page(source: _Source) -> str:
     parts += ["| Option | Default | Meaning |", "|---|---|---|"]
     parts += [f"| `{o.name}` | {o.default} | {o.meaning} |" for o in source.options]
     if source.name.startswith("zookeeper"):
-        parts += ["", "Names of options count without case. An unknown option is an error."]
+        parts += ["", "Names of options are not case-sensitive. An unknown option is an error."]
     for name, columns in source.tables.items():
         meaning = _MEANINGS.get(name)
         parts += ["", f"## Table `{name}`", *(("", meaning) if meaning else ()), ""]

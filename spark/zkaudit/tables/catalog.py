@@ -70,19 +70,20 @@ _PARTITION: Final = (
 _AT: Final = (
     _c("zxid", "bigint", "the transaction"),
     _c("idx", "int", "index in its multi; 0 otherwise"),
-    _c("time", "timestamp", "the leader's clock; never used for order"),
+    _c("time", "timestamp", "time of the transaction, by the leader's clock; never used for order"),
 )
 _LIFE: Final = (
-    _c("start_zxid", "bigint", "transaction that created the znode; null: before what is known"),
-    _c("start_idx", "int", "index in that multi; null when known from a snapshot only"),
-    _c("start_time", "timestamp", "when, by the leader's clock"),
-    _c("end_zxid", "bigint", "first transaction at which it was surely gone; null: none is known"),
+    _c("start_zxid", "bigint", "transaction that created the znode; null: before the logs begin"),
+    _c("start_idx", "int", "index in that multi; null: known only from a snapshot"),
+    _c("start_time", "timestamp", "time of that transaction, by the leader's clock"),
+    _c("end_zxid", "bigint", "first transaction known to be after its end; null: unknown"),
     _c("end_idx", "int", "index in that multi"),
-    _c("end_time", "timestamp", "when, by the leader's clock"),
+    _c("end_time", "timestamp", "time of that transaction, by the leader's clock"),
     _c(
         "end_after_zxid",
         "bigint",
-        "with `ended` = unknown: last transaction at which it surely lived; the end lies behind it",
+        "with `ended` = unknown: last transaction at which it is known to have existed; it "
+        "ended some time later",
     ),
     _c(
         "ended",
@@ -99,13 +100,15 @@ SESSIONS: Final = Table(
     "one row for each session that was created, closed or used in a group",
     (
         _c("session", "bigint", "session id"),
-        _c("created_zxid", "bigint", "its createSession; null: before what is known"),
-        _c("created_time", "timestamp", "when, by the leader's clock"),
-        _c("timeout_ms", "int", "session timeout as granted"),
-        _c("closed_zxid", "bigint", "its closeSession; null: still open, or in a log gap"),
-        _c("closed_time", "timestamp", "when, by the leader's clock"),
+        _c("created_zxid", "bigint", "transaction that created it; null: before the logs begin"),
+        _c("created_time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("timeout_ms", "int", "session timeout that the server granted"),
+        _c(
+            "closed_zxid", "bigint", "transaction that closed it; null: still open, or in a log gap"
+        ),
+        _c("closed_time", "timestamp", "time of that transaction, by the leader's clock"),
         _c("closed_by", "string", "`client` or `server` (expiry: the request has no number)"),
-        _c("address", "string", "address of its client, from `--server-logs`; null: not known"),
+        _c("address", "string", "address of its client, from `--server-logs`; null: unknown"),
     ),
 )
 
@@ -115,7 +118,7 @@ REGISTRATIONS: Final = Table(
     (
         *_GROUP,
         _c("member", "string", "consumer id"),
-        _c("session", "bigint", "session it ends with; null when unknown"),
+        _c("session", "bigint", "session that the znode belongs to; null: unknown"),
         *_LIFE,
         _c("pattern", "string", "`static`, `white_list` or `black_list`; null: unreadable"),
         _c("subscription", "map<string,int>", "topic or regex to number of streams"),
@@ -130,35 +133,36 @@ OWNERSHIP: Final = Table(
         *_PARTITION,
         _c("member", "string", "consumer id in the znode's text; null: unknown"),
         _c("stream", "string", "number of the stream in the znode's text"),
-        _c("session", "bigint", "session it ends with; null when unknown"),
+        _c("session", "bigint", "session that the znode belongs to; null: unknown"),
         *_LIFE,
     ),
 )
 
 COMMITS: Final = Table(
     "commits",
-    "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each record "
-    "of an offset in `__consumer_offsets`; of those, compaction keeps the last ones only",
+    "one row for each write of an offset znode (`/consumers/G/offsets/T/P`), and for each "
+    "record of an offset in `__consumer_offsets`; of these records, compaction keeps only the "
+    "last ones",
     (
         *_PARTITION,
         _c(
             "store",
             "string",
-            "`zookeeper` or `kafka`; what is stored in Kafka has no transaction, session or owner",
+            "`zookeeper` or `kafka`; an offset in Kafka has no transaction, session or owner",
         ),
         *_AT,
         _c("session", "bigint", "session that wrote"),
-        _c("offset", "bigint", "the offset; null: not a number"),
+        _c("offset", "bigint", "the offset; null: the data is not a number"),
         _c(
             "previous",
             "bigint",
-            "offset before this write; null: none known since the last log gap",
+            "offset before this write; null: unknown, for example after a log gap",
         ),
         _c(
             "kind",
             "string",
-            "`commit`; `claim`: in the same multi as the owner znode, unchanged, which fences the "
-            "owner before and is no commit; `same`: unchanged",
+            "`commit`; `claim`: an unchanged write in the same multi as the owner znode, which "
+            "fences the previous owner and is not a commit; `same`: an unchanged write",
         ),
         _c("owner_state", "string", "`owner`, `none` or `unknown`, at this transaction"),
         _c("owner_session", "bigint", "session of the owner znode at this transaction"),
@@ -167,8 +171,8 @@ COMMITS: Final = Table(
         _c(
             "free_since_zxid",
             "bigint",
-            "with `owner_state` = none: transaction at which the last owner znode was gone; null: "
-            "there had been none",
+            "with `owner_state` = none: transaction at which the last owner znode was gone; "
+            "null: there was no earlier one",
         ),
         _c("log_partition", "int", "kafka: partition of `__consumer_offsets`"),
         _c("log_offset", "bigint", "kafka: offset of the record, the order of a group's commits"),
@@ -178,19 +182,19 @@ COMMITS: Final = Table(
 
 PARTITIONS: Final = Table(
     "partitions",
-    "one row for each partition of each topic, as `/brokers/topics/T` lists it; empty where "
-    "neither logs nor snapshots reach back to the topic's creation",
+    "one row for each partition of each topic in `/brokers/topics/T`; no rows if neither logs "
+    "nor snapshots reach back to the topic's creation",
     (
         _c("chroot", "string", "path before `/brokers`, empty without a chroot"),
         _c("topic", "string", "topic"),
         _c("partition", "bigint", "partition"),
-        _c("zxid", "bigint", "transaction that added it, or the one of the oldest known content"),
-        _c("time", "timestamp", "when, by the leader's clock"),
-        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: it exists"),
+        _c("zxid", "bigint", "transaction that added it, or that of the oldest known data"),
+        _c("time", "timestamp", "time of that transaction, by the leader's clock"),
+        _c("gone_zxid", "bigint", "transaction that deleted the topic; null: the topic exists"),
         _c(
             "deleted_zxid",
             "bigint",
-            "last transaction that deleted a topic of this name, also if it exists again",
+            "last transaction that deleted a topic of this name, even if it exists again",
         ),
     ),
 )
@@ -220,28 +224,29 @@ MEMBERSHIP: Final = Table(
         _c(
             "members",
             "bigint",
-            "registrations alive after this change; null: not known, because the logs begin later "
-            "or lack transactions, and no snapshot since shows who was there",
+            "registrations that existed after this change; null: unknown, because the logs "
+            "begin later or lack transactions, and no later snapshot shows the members",
         ),
     ),
 )
 
 FAILED_CLAIMS: Final = Table(
     "failed_claims",
-    "one row for each write that ZooKeeper refused because the znode existed (error -110), of a "
-    "session that was registered in a group; the log keeps no path, so a refused create of a "
+    "one row for each write that ZooKeeper refused because the znode existed (error -110), if "
+    "its session was registered in a group; the log has no path, so a refused create of a "
     "parent znode looks the same",
     (
         *_GROUP,
         *_AT,
         _c("member", "string", "consumer id"),
-        _c("session", "bigint", "session that asked"),
+        _c("session", "bigint", "session that sent the request"),
     ),
 )
 
 REBALANCES: Final = Table(
     "rebalances",
-    "one row for each burst of changes in a group with a claim or release, cut where it was quiet",
+    "one row for each burst of changes in a group that includes a claim or release; a quiet "
+    "time separates two bursts",
     (
         *_GROUP,
         _c("first_zxid", "bigint", "first change of an owner or member"),
@@ -250,9 +255,9 @@ REBALANCES: Final = Table(
         _c("end_time", "timestamp", "when it ended"),
         _c("claims", "bigint", "owner znodes created"),
         _c("ends", "bigint", "owner znodes gone"),
-        _c("partitions", "bigint", "partitions touched"),
+        _c("partitions", "bigint", "number of partitions that were claimed or released"),
         _c("members", "bigint", "members that claimed"),
-        _c("rounds", "bigint", "how many times the partition claimed most often was claimed"),
+        _c("rounds", "bigint", "number of claims of the partition that was claimed most often"),
         _c("refused", "bigint", "refused writes of members"),
         _c("joins", "bigint", "registrations that began"),
         _c("leaves", "bigint", "registrations that ended"),
@@ -261,7 +266,8 @@ REBALANCES: Final = Table(
 
 HERDS: Final = Table(
     "herds",
-    "one row for each change of membership (as in `membership`): whom it woke, and what they did",
+    "one row for each change of membership (as in `membership`), with the members that it "
+    "notified and their operations",
     (
         *_GROUP,
         *_AT,
@@ -270,29 +276,29 @@ HERDS: Final = Table(
         _c(
             "members",
             "bigint",
-            "members alive after it, including one that joined; null: not known",
+            "number of members after the change, including one that joined; null: unknown",
         ),
         _c(
             "basis",
             "string",
-            "`measured`: all members alive kept journals; `measured in part`: some did, so the "
-            "figures are lower bounds; `modelled`: none did, so they are upper bounds",
+            "`measured`: all members wrote journals; `measured in part`: some did, so the "
+            "figures are lower bounds; `modelled`: none did, so the figures are upper bounds",
         ),
         _c(
             "notified",
             "bigint",
-            "members notified by a watch; modelled: all others alive (null: not known)",
+            "members that a watch notified; modelled: all other members (null: unknown)",
         ),
         _c("rebalances", "bigint", "rebalance attempts begun; modelled: one for each member"),
         _c("reads", "bigint", "znodes read; modelled: one for each member by each member"),
-        _c("writes", "bigint", "write transactions asked for, commits aside; null: modelled"),
+        _c("writes", "bigint", "write operations without commits; null: modelled"),
     ),
 )
 
 GENERATIONS: Final = Table(
     "generations",
-    "one row for each record of a group in `__consumer_offsets` (classic groups on the brokers): a "
-    "generation, or the end of the group; compaction keeps the last ones only",
+    "one row for each record of a group in `__consumer_offsets` (classic groups on the "
+    "brokers): a generation, or the end of the group; compaction keeps only the last ones",
     (
         _c("group", "string", "group id"),
         _c("log_partition", "int", "partition of `__consumer_offsets`"),
@@ -300,7 +306,7 @@ GENERATIONS: Final = Table(
         _c("time", "timestamp", "when the coordinator wrote it, by its clock"),
         _c("generation", "int", "generation; null: the group was deleted"),
         _c("protocol", "string", "the assignor"),
-        _c("leader", "string", "member that assigned"),
+        _c("leader", "string", "the leader, which computed the assignment"),
         _c("members", "array<string>", "ids of the members"),
         _c("hosts", "map<string,string>", "id of each member to its host"),
         _c("assignment", "map<string,string>", "`topic-partition` to the id of its member"),
@@ -309,42 +315,46 @@ GENERATIONS: Final = Table(
 
 BROKER_OWNERSHIP: Final = Table(
     "broker_ownership",
-    "one row for each time in which a member of a group on the brokers was assigned a partition, "
-    "through one or more generations; the times are those of `generations`",
+    "one row for each period in which a partition was assigned to a member of a group on the "
+    "brokers, for one or more generations; the times are those of `generations`",
     (
         _c("group", "string", "group id"),
         _c("topic", "string", "topic"),
         _c("partition", "bigint", "partition"),
         _c("member", "string", "id of the member"),
-        _c("host", "string", "its host, as the coordinator saw it"),
+        _c("host", "string", "the member's host, as the coordinator recorded it"),
         _c("first_generation", "int", "first generation with this assignment"),
         _c("last_generation", "int", "last one"),
         _c("start_time", "timestamp", "when the first of them was written"),
-        _c("end_time", "timestamp", "when the next other generation was written; null: it lasts"),
+        _c(
+            "end_time",
+            "timestamp",
+            "when the next generation with another assignment was written; null: it has not ended",
+        ),
     ),
 )
 
 DELIVERIES: Final = Table(
     "deliveries",
-    "one row for each time in which a member delivered messages of a partition, from its journal",
+    "one row for each period in which a member delivered messages of a partition, from its journal",
     (
         *_PARTITION,
         _c("member", "string", "consumer id"),
         _c("session", "bigint", "its session when it began"),
         _c("start_time", "timestamp", "when it began, by the member's clock"),
-        _c("end_time", "timestamp", "when it ended; when the journal ends, for `open` ones"),
+        _c("end_time", "timestamp", "when it ended; for `open`, the end of the journal"),
         _c(
             "ended",
             "string",
-            "`stopped` (given up), `dropped` (lost at once), `open` (the journal ends)",
+            "`stopped` (released), `dropped` (lost at once), `open` (the journal ends)",
         ),
-        _c("start_offset", "bigint", "first offset surely delivered; null: nothing is known"),
-        _c("end_offset", "bigint", "behind the last one known to be consumed; null: none"),
+        _c("start_offset", "bigint", "first offset known to be delivered; null: unknown"),
+        _c("end_offset", "bigint", "offset after the last one known to be consumed; null: none"),
         _c(
             "reset",
             "boolean",
-            "whether the position was reset meanwhile; the offsets are those since then, and the "
-            "first one may be lower",
+            "whether the position was reset in this period; the offsets are those since the "
+            "reset, and the first one may be lower",
         ),
         _c("file", "string", "journal"),
         _c("line", "bigint", "its line where delivery began"),
@@ -357,9 +367,13 @@ VIEWS: Final = Table(
     (
         *_GROUP,
         _c("member", "string", "consumer id"),
-        _c("start_time", "timestamp", "when it had read it, by the member's clock"),
-        _c("end_time", "timestamp", "when it read it again, left, or its journal ends"),
-        _c("members", "array<string>", "consumer ids that it saw, in order"),
+        _c("start_time", "timestamp", "when the member had read the group, by its clock"),
+        _c(
+            "end_time",
+            "timestamp",
+            "when the member read the group again or left, or when its journal ends",
+        ),
+        _c("members", "array<string>", "consumer ids of the members that it read, sorted"),
         _c("file", "string", "journal"),
         _c("line", "bigint", "its line"),
     ),
@@ -385,8 +399,12 @@ FINDINGS: Final = Table(
         *_PARTITION,
         _c("member", "string", "consumer id the finding is about"),
         _c("session", "bigint", "session the finding is about"),
-        _c("zxid", "bigint", "where it begins"),
-        _c("end_zxid", "bigint", "where it ends; null: one transaction, or it has not ended"),
+        _c("zxid", "bigint", "transaction at which it begins"),
+        _c(
+            "end_zxid",
+            "bigint",
+            "transaction at which it ends; null: it is a single transaction, or has not ended",
+        ),
         _c("time", "timestamp", "when it begins, by the leader's clock"),
         _c("end_time", "timestamp", "when it ends"),
         _c(
@@ -397,9 +415,9 @@ FINDINGS: Final = Table(
         _c(
             "effect",
             "string",
-            "what a wrong offset did: `repeated`, `lost`, `skipped` (on purpose), `repaired` "
-            "(before a member started from it), `none` (no member has started from "
-            "it) or `unknown`; null: the finding is not about an offset",
+            "effect of a wrong offset: `repeated`, `lost`, `skipped` (on purpose), `repaired` "
+            "(before a member started from it), `none` (no member has started from it) or "
+            "`unknown`; null: the finding is not about an offset",
         ),
         _c("messages", "bigint", "how many messages were repeated, lost or skipped; null: unknown"),
         _c("server", "string", "server whose log holds transaction `zxid`"),
@@ -407,7 +425,7 @@ FINDINGS: Final = Table(
         _c("position", "bigint", "byte where the transaction's record begins in it"),
         _c("address", "string", "address of the session's client, from `--server-logs`"),
         _c("sentence", "string", "what happened"),
-        _c("evidence", EVIDENCE, "the rows it rests on, each with its place in the logs"),
+        _c("evidence", EVIDENCE, "the rows that it is based on, each with its place in the logs"),
     ),
 )
 

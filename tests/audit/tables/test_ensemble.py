@@ -143,7 +143,7 @@ class Left:
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """Members claim; the leader logs five more claims alone and is killed; others go on."""
+    """Members claim; the leader logs five more claims alone and is killed; others continue."""
     root = tmp_path_factory.mktemp("ensemble")
     supervisor = Supervisor()
     ensemble = Ensemble(root, supervisor)

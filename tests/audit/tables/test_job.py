@@ -99,7 +99,7 @@ def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_audit_of_a_real_log(
     far_west: None, browse: Any, spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
-    """Two servers with the same history count once; the zombie is found, the claim is no commit;
+    """Two servers with the same history count once; the zombie is found, the claim is not a commit;
     tables can be read again, the report holds the finding, and strange names are text in it.
 
     The end of the logs is told in UTC, whatever the machine's zone.
@@ -249,7 +249,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
     that are not all there: one line each. A regex that Java alone knows is right."""
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(AuditError, match="file: is no directory: choose another --out"):
+    with pytest.raises(AuditError, match="file: is not a directory: choose another --out"):
         job.run(spark, job.Options([str(logs)], str(file)))
     with pytest.raises(AuditError, match=r"--groups-regex '\(\?P<n>g\)': not a regex of Java"):
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
@@ -285,7 +285,7 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 
 
 def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
-    """The group may still come, so it is no error there; but every round says so."""
+    """The group may still come, so it is not an error there; but every round says so."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "digests": None, "findings": [], "group": "nosuch", "groups": 0,
                "unconfirmed": []}  # fmt: skip

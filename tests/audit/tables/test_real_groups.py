@@ -187,7 +187,7 @@ def move(scene: Scene, group: str, *options: str) -> None:
 
 @contextmanager
 def closing_client(zookeeper: str) -> Iterator[KazooClient]:
-    """A client that is no member."""
+    """A client that is not a member."""
     client = KazooClient(zookeeper, timeout=20)
     client.start(timeout=30)
     try:

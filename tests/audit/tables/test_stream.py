@@ -219,7 +219,7 @@ def test_a_stream_keeps_to_its_directories(
     out = tmp_path / "run"
     (out / "tables").mkdir(parents=True)
     (out / "summary.json").write_text("{}")
-    with pytest.raises(AuditError, match="is no stream"):
+    with pytest.raises(AuditError, match="is not a stream"):
         job_stream.stream(spark, job.Options([str(logs)], str(out)), 1, ended, print)
 
 

@@ -44,9 +44,9 @@ def clean_regex(raw: str) -> str:
 
 @dataclass(frozen=True)
 class TopicFilter:
-    """A white list or black list: ``regex`` is cleaned, ``pattern`` says which of the two it is.
+    """A white list or black list: ``regex`` is normalised, and ``pattern`` is the kind of list.
 
-    Use `Whitelist` and `Blacklist`. Raises ConfigError when Java would not compile the regex.
+    Use `Whitelist` and `Blacklist`. Raises ConfigError if Java would not compile the regex.
     """
 
     pattern: Pattern
@@ -65,10 +65,10 @@ class TopicFilter:
             ) from None
 
     def allows(self, topic: str, exclude_internal: bool) -> bool:
-        """Tell whether the filter means this topic.
+        """Return whether the filter selects this topic.
 
-        Internal topics are never meant while ``exclude_internal`` is true. Raises ConfigError when
-        the regex takes too long.
+        Internal topics are not selected while ``exclude_internal`` is true. Raises ConfigError if
+        the regex takes too many steps.
         """
         try:
             return bool(_select(self.pattern, self._program, Names([topic]), exclude_internal))
@@ -79,14 +79,15 @@ class TopicFilter:
 
 
 class Whitelist(TopicFilter):
-    """All topics whose whole name matches ``raw``, e.g. ``commands,clicks`` or ``log[.].*``."""
+    """Selects all topics whose whole name matches ``raw``, e.g. ``commands,clicks`` or
+    ``log[.].*``."""
 
     def __init__(self, raw: str) -> None:
         super().__init__(Pattern.WHITE_LIST, clean_regex(raw))
 
 
 class Blacklist(TopicFilter):
-    """All topics whose whole name does not match ``raw``."""
+    """Selects all topics whose whole name does not match ``raw``."""
 
     def __init__(self, raw: str) -> None:
         super().__init__(Pattern.BLACK_LIST, clean_regex(raw))

@@ -35,7 +35,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        "The coordinator still reads the group from `__consumer_offsets`",
+        "The coordinator is still reading the group from `__consumer_offsets`",
         _each(Reaction.RETRY),
     ),
     Row(
@@ -50,7 +50,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.REQUEST_TIMED_OUT,
-        "The coordinator could not store it in time",
+        "The coordinator could not store the request's data in time",
         _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY),
     ),
     Row(
@@ -65,12 +65,12 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        "The epoch is not the coordinator's: the group has continued without this member",
+        "The coordinator has another epoch: the group has continued without this member",
         {_JOIN: Reaction.RETRY, _BEAT: Reaction.LOST},
     ),
     Row(
         ErrorCode.STALE_MEMBER_EPOCH,
-        "The request was sent before the answer that brought a newer epoch",
+        "The request was sent before a newer epoch arrived",
         {
             _BEAT: Reaction.LOST,
             _COMMIT: Reaction.AFTER_HEARTBEAT,
@@ -79,12 +79,12 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.ILLEGAL_GENERATION,
-        "The group is of another protocol, or has continued without this member",
+        "The group uses another protocol, or has continued without this member",
         {_COMMIT: Reaction.LOST, _FETCH: Reaction.LOST},
     ),
     Row(
         ErrorCode.GROUP_ID_NOT_FOUND,
-        "There is no such group; while joining: a group of another protocol has this name",
+        "The group does not exist. While joining: a group of this name uses another protocol",
         {
             _JOIN: Reaction.FATAL,
             _BEAT: Reaction.LOST,
@@ -94,12 +94,12 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.UNRELEASED_INSTANCE_ID,
-        "Another member still has this `group.instance.id`; an error after its session timeout",
+        "Another member still uses this `group.instance.id`. Fatal after its session timeout",
         {_JOIN: Reaction.RETRY},
     ),
     Row(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        "A transaction that commits offsets of the group is open",
+        "An open transaction commits offsets of the group",
         {_FETCH: Reaction.RETRY},
     ),
     Row(
@@ -119,7 +119,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.INVALID_REGULAR_EXPRESSION,
-        "The broker cannot read the pattern of topics, which it takes as RE2",
+        "The topic pattern is not valid in RE2 syntax",
         {_JOIN: Reaction.FATAL, _BEAT: Reaction.FATAL},
     ),
     Row(

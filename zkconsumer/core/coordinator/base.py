@@ -400,7 +400,7 @@ class GroupMachine(Machine[State, Any, Any]):
             self._go(Goal.LOAD)
 
     def _lose(self, expelled: bool) -> None:
-        """The group went on without this member: nothing may be delivered or committed."""
+        """The group continued without this member: nothing may be delivered or committed."""
         self.generation = -1
         self._beat = None
         self._releasing = Release()
@@ -411,7 +411,7 @@ class GroupMachine(Machine[State, Any, Any]):
         if not lost:
             self._after_loss()
             return
-        self._report("lost", f"{len(lost)} partitions were taken away")
+        self._report("lost", f"{len(lost)} partitions were lost")
         self._notify(State.NOTIFYING_LOST, lambda token: commands.NotifyLost(token, lost))
 
     def _drop_all(self) -> frozenset[TopicPartition]:

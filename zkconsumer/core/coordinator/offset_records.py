@@ -106,7 +106,7 @@ class _Reader:
             if byte < 0x80:
                 break
             if shift > 28:
-                raise ValueError(f"the length of {what} has no end")
+                raise ValueError(f"the length of {what} is cut off")
         return None if size == 0 else self.bytes(size - 1, what).decode()
 
 

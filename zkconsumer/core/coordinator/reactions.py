@@ -30,16 +30,16 @@ class Request(Enum):
 class Reaction(Enum):
     """What follows from an answer."""
 
-    PROCEED = "go on"
-    RETRY = "wait `rebalance.backoff.ms`, send it again"
+    PROCEED = "continue"
+    RETRY = "wait `rebalance.backoff.ms`, then send it again"
     AFTER_HEARTBEAT = "send it again with the epoch of the next heartbeat's answer"
     FIND_AGAIN = "look for the coordinator again"
-    REJOIN = "commit and release what is held, join again under the same member id"
-    LOST = "drop what is held without a commit, join again under the same member id"
-    EXPELLED = "drop what is held without a commit, join again as a new member"
+    REJOIN = "commit and release its partitions, then join again with the same member id"
+    LOST = "drop its partitions without a commit, then join again with the same member id"
+    EXPELLED = "drop its partitions without a commit, then join again as a new member"
     TAKE_ID = "join again at once with the member id of the answer"
-    REFUSE = "nothing is stored; the caller is told"
-    FATAL = "drop what is held, end the streams with the error"
+    REFUSE = "store nothing, and report the error to the caller"
+    FATAL = "drop its partitions and end the streams with the error"
 
 
 _WORST_FIRST: Final = (
@@ -78,7 +78,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        "The coordinator still reads the group from `__consumer_offsets`",
+        "The coordinator is still reading the group from `__consumer_offsets`",
         _each(Reaction.RETRY),
     ),
     Row(
@@ -93,13 +93,18 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.ILLEGAL_GENERATION,
-        "The group is in another generation, without this member",
+        "The group has a newer generation, without this member",
         {
             Request.JOIN: Reaction.LOST,
             Request.SYNC: Reaction.LOST,
             Request.HEARTBEAT: Reaction.LOST,
             Request.COMMIT: Reaction.LOST,
         },
+    ),
+    Row(
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        "No strategy is common to all members, or other members are not consumers",
+        {Request.JOIN: Reaction.FATAL, Request.SYNC: Reaction.FATAL},
     ),
     Row(
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -112,8 +117,13 @@ TABLE: Final[tuple[Row, ...]] = (
         },
     ),
     Row(
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        "The broker does not allow this `session.timeout.ms`",
+        {Request.JOIN: Reaction.FATAL},
+    ),
+    Row(
         ErrorCode.REBALANCE_IN_PROGRESS,
-        "Members come or go; this one is still known",
+        "Other members join or leave; this member is still in the group",
         {
             Request.JOIN: Reaction.RETRY,
             Request.SYNC: Reaction.REJOIN,
@@ -128,8 +138,13 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.MEMBER_ID_REQUIRED,
-        "The coordinator hands out an id before it takes a new member in",
+        "The coordinator assigns an id before it accepts a new member",
         {Request.JOIN: Reaction.TAKE_ID},
+    ),
+    Row(
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        "The group has as many members as the broker allows (`group.max.size`)",
+        {Request.JOIN: Reaction.FATAL},
     ),
     Row(
         ErrorCode.FENCED_INSTANCE_ID,
@@ -175,7 +190,7 @@ def worst(codes: Iterable[int], rows: Mapping[int, Row] = _BY_CODE) -> tuple[Rea
 def markdown(table: Iterable[Row] = TABLE, names: Mapping[Request, str] | None = None) -> str:
     """A table for the documentation; ``names`` are those of the requests."""
     called = {one: one.value for one in Request} | dict(names or {})
-    lines = ["| Code | Name | Means | What the member does |", "| --- | --- | --- | --- |"]
+    lines = ["| Code | Name | Meaning | What the member does |", "| --- | --- | --- | --- |"]
     for row in table:
         found: dict[Reaction, list[str]] = {}
         for request, what in row.reactions.items():

@@ -142,7 +142,7 @@ class Committing(Machine[State, Event, Command]):
         if isinstance(event, events.Committed):
             faults = self._note_committed(event)
             if event.unregistered:
-                faults.append("the own registration is missing; it is being made again")
+                faults.append("the member's registration is missing; it is being created again")
         elif isinstance(event, events.ScriptFailed):
             faults = [event.text]
         else:

@@ -249,7 +249,9 @@ class RebalanceMachine(Committing):
             if self.spec.scala:
                 self._attempt_failed()
             else:
-                self._emit(commands.Report("registration-gone", "the own registration is missing"))
+                self._emit(
+                    commands.Report("registration-gone", "the member's registration is missing")
+                )
                 self._register()
             return
         if self._brokers.changed:
@@ -284,7 +286,9 @@ class RebalanceMachine(Committing):
         self.quarantined = view.quarantined
 
     def _owners_checked(self, event: events.OwnersChecked) -> None:
-        self._take_away(event.foreign, "lost-owner", "the owner znode is gone or another member's")
+        self._take_away(
+            event.foreign, "lost-owner", "the owner znode is gone or belongs to another member"
+        )
         self._stop_what_is_lost()
 
     def _stop_what_is_lost(self) -> None:

@@ -235,7 +235,7 @@ def is_ours(data: bytes) -> bool:
 def encode_offset(offset: int) -> bytes:
     """Return the bytes of a committed offset. Raises ValueError outside 0 to 2^63-1."""
     if not 0 <= offset <= _INT64:
-        raise ValueError(f"{offset} is no offset that can be committed")
+        raise ValueError(f"{offset} is not an offset that can be committed")
     return b"%d" % offset
 
 
@@ -272,7 +272,7 @@ def decode_broker(
         endpoints = ["PLAINTEXT://" + str(document.get("host")) + ":" + str(document.get("port"))]
     protocols = document.get("listener_security_protocol_map", {})
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
-        _refuse(path, "has no list of endpoints, or its listener map is no object")
+        _refuse(path, "has no list of endpoints, or its listener map is not an object")
     offered: list[str] = []
     for endpoint in endpoints:
         parts = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
