@@ -273,6 +273,17 @@ class Metrics:
         "taken them away: they pause until their next owner starts.",
         in_zookeeper=True,
     )
+    pause_seconds: Mapping[TopicPartition, float] = _metric(
+        Kind.GAUGE,
+        "seconds",
+        "For each partition that a migratable member owns: from the last commit of its previous "
+        "owner to this member's claim, by ZooKeeper's clock. A member commits before it gives a "
+        "partition up, so this is how long a move paused it; after a crash, the time since the "
+        "last commit is included. In mode `zookeeper` a commit without progress is not stored. A "
+        "partition without a previous commit is missing.",
+        start=dict,
+        in_zookeeper=True,
+    )
 
     def as_dict(self) -> dict[str, int | float | str]:
         """Flat, for JSON and logs: ``lag.TOPIC-PARTITION``; of a histogram ``.count``, ``.sum``."""

@@ -207,8 +207,13 @@ class SimOperator:
 
     def _go(self, target: Mode) -> Steps:
         deadline = self._kernel.now + self._wait
+        sealed: int | None = None
         while True:
             facts = yield from self._look()
+            if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
+                yield from self._keep_out()
+                sealed = facts.version
+                continue
             if facts.mode is target:
                 late = {m for m, number in facts.members.items() if number != facts.version}
                 if not late or facts.version < 0:
