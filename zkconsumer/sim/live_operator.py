@@ -191,6 +191,10 @@ class SimOperator:
         yield _Ask(lock)
         self._say("legacy consumers are kept out")
 
+    def _seal(self) -> Steps:
+        """Lock again: another operator may still be about to unlock, from before this mode."""
+        yield from self._keep_out()
+
     def _unlock(self) -> Steps:
         """Let legacy consumers in, if the group is still in a mode that has them."""
         version = (yield _Ask(lambda: self._lock.version)).value
@@ -211,7 +215,7 @@ class SimOperator:
         while True:
             facts = yield from self._look()
             if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
-                yield from self._keep_out()
+                yield from self._seal()
                 sealed = facts.version
                 continue
             if facts.mode is target:

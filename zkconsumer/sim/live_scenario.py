@@ -252,6 +252,8 @@ class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMem
 
     def _look(self, tp: TopicPartition) -> None:
         """A record of ``tp`` was delivered."""
+        if not self.ids_lock.locked and self.mode in (Mode.KAFKA, Mode.OPEN):
+            self.broken("legacy_kept_out", f"the ids are not locked in mode {self.mode.value}")
         found = self.delivering(tp)
         if len(found) > 1:
             names = ", ".join(f"{one.name} in {self._in(one)}" for one in found)
