@@ -100,7 +100,11 @@ def begins_at_zookeepers_offset(patch: pytest.MonkeyPatch) -> None:
 
 def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
     """Positions are not carried over to Kafka."""
-    patch.setattr(member_scripts, "_commit", ownership.commit)
+
+    def commit(command: Any, ctx: Any, _live: LiveMachine) -> Any:
+        return ownership.commit(command, ctx)
+
+    patch.setattr(member_scripts, "_commit", commit)
 
 
 def commits_changes_alone(patch: pytest.MonkeyPatch) -> None:

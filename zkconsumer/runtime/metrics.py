@@ -280,7 +280,8 @@ class Metrics:
         "owner to this member's claim, by ZooKeeper's clock. A member commits before it gives a "
         "partition up, so this is how long a move paused it; after a crash, the time since the "
         "last commit is included. In mode `zookeeper` a commit without progress is not stored. A "
-        "partition without a previous commit is missing.",
+        "partition is missing if ZooKeeper has no previous commit of it, or a plain consumer has "
+        "committed more in Kafka.",
         start=dict,
         in_zookeeper=True,
     )

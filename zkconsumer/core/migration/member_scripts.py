@@ -196,6 +196,7 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
         offset = stored[tp]
         if offset is not None and (found.committed is None or found.committed < offset):
             claims[tp] = replace(found, committed=offset, invalidated=True)
+            ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
     return replace(claimed, claims=claims)
 
 
