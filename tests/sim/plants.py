@@ -45,7 +45,7 @@ class Found(NamedTuple):
 FOUND: Mapping[str, Found] = {
     "begins_at_zookeepers_offset": Found("live", 6, "offset_carried_over"),
     "commits_changes_alone": Found("live", 27, "move_resumes"),
-    "commits_in_zookeeper_alone": Found("live", 2, "move_resumes"),
+    "commits_in_zookeeper_alone": Found("live", 4, "move_resumes"),
     "delivers_with_one_lock": Found("live", 5, "both_locks"),
     "hears_of_no_mode": Found("live", 0, "move_resumes"),
     "leaves_the_ids_open": Found("live", 0, "legacy_kept_out"),
