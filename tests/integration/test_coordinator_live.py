@@ -39,7 +39,7 @@ def test_java_and_librdkafka_take_over(
             move(zk, group, mode, 2)
         join = Join(cluster.bootstrap, group, topic, "cooperative-sticky", None)
         plain: list[Member] = []
-        for make_of, left in (("java", 5), ("librdkafka", 4)):
+        for make_of, left in (("java", 6), ("librdkafka", 4)):
             plain.append(start(make_of, join))
             wait_until(
                 lambda: len(plain[-1].partitions) >= 2 and sum(map(held, mine)) <= left,  # noqa: B023

@@ -155,7 +155,7 @@ def misses_a_mode_at_its_registration(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LiveMember, "_take", take)
 
 
-def commits_what_it_read_before_an_expulsion(patch: pytest.MonkeyPatch) -> None:
+def commits_after_an_expulsion(patch: pytest.MonkeyPatch) -> None:
     """A commit in Kafka that was begun in one membership is carried out in the next one."""
     right = LiveMachine._left
 
