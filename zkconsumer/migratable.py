@@ -144,6 +144,7 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
             self._host, group, offsets, requests, spec.backoff, self._group_timeout
         )
         commits.session = lambda: self._coordination.session_id
+        commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         self._coordination.observer = observer = self._live_recorder()
         coordination = LiveCoordination(
@@ -179,13 +180,14 @@ class MigratableConsumerConnector(ZookeeperConsumerConnector):
         found, machine = super().metrics(), self._live_machine
         if machine is None:
             return found
-        live = machine.live
+        live, pauses = machine.live, self._coordination.pauses
         return replace(
             found,
             mode="" if live.mode is None else live.mode.value,
             mode_version=live.version,
             mode_acknowledged=int(live.mode is not None and live.acknowledged == live.version),
             moving_partitions=len(live.giving_up),
+            pause_seconds={tp: pauses[tp] for tp in list(machine.held) if tp in pauses},
         )
 
     def _client(self, brokers: KnownBrokers, timeout: float) -> GroupClient:

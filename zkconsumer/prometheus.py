@@ -152,7 +152,7 @@ def _family(metric: Declared) -> Any:
 
     kinds = {Kind.COUNTER: core.CounterMetricFamily, Kind.HISTOGRAM: core.HistogramMetricFamily}
     labels: tuple[str, ...] = LABELS
-    if metric.name == "lag":
+    if metric.name in ("lag", "pause_seconds"):
         labels = (*LABELS, "topic", "partition")
     elif metric.kind is Kind.STATE:
         labels = (*LABELS, metric.name)
@@ -191,8 +191,8 @@ def _add(family: Any, metric: Declared, connector: AnyConnector, value: Any) -> 
         buckets = [(str(bound), count) for bound, count in value.buckets.items()]
         family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum)
     elif isinstance(value, Mapping):
-        for tp, lag in value.items():
-            family.add_metric((*labels, tp.topic, str(tp.partition)), lag)
+        for tp, one in value.items():
+            family.add_metric((*labels, tp.topic, str(tp.partition)), one)
     elif metric.kind is Kind.STATE:
         modes = [mode.value for mode in Mode] if value else []
         names = modes if metric.name == "mode" else [state.name for state in connector.states]

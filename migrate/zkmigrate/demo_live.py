@@ -110,6 +110,17 @@ class _Run:
 
     def run(self) -> dict[str, object]:
         """Run the whole road; return the figures."""
+        try:
+            sent, begun, ended = self._move()
+        finally:
+            for process in self.members.values():
+                process.terminate()
+            for process in self.members.values():
+                process.wait(30)
+        return self.judge(sent, begun, ended)
+
+    def _move(self) -> tuple[set[tuple[int, int]], float, float]:
+        """Run all stages under production; return what was sent, and begin and end."""
         options = self.options
         self.cluster.create_topic(TOPIC, options.partitions)
         partitions = range(options.partitions)
@@ -121,13 +132,9 @@ class _Run:
             for stage in STAGES:
                 self.stage(stage)
             ended = time.monotonic()
-            sent = producer.stop()
-            wait_until(lambda: set(sent) <= self.got(), 90, "all that was sent is delivered")
-        for process in self.members.values():
-            process.terminate()
-        for process in self.members.values():
-            process.wait(30)
-        return self.judge(set(sent), begun, ended)
+            sent = set(producer.stop())
+            wait_until(lambda: sent <= self.got(), 90, "all that was sent is delivered")
+        return sent, begun, ended
 
     def join(self) -> None:
         """Start a member in a process of its own."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 import pytest
 
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.scripts import read_members, read_mode, write_mode
 from zkconsumer.core.migration.znodes import LivePaths
@@ -88,6 +89,21 @@ def wait_acting(members: list[MigratableConsumerConnector], mode: Mode) -> None:
     assert shown == {mode.value}
 
 
+def check_pauses(
+    members: list[MigratableConsumerConnector], before: list[Mapping[TopicPartition, float]]
+) -> None:
+    """Look at the pause of partitions that were moved, also as it is exported."""
+    pauses: dict[TopicPartition, float] = {}
+    for member, had in zip(members, before, strict=True):
+        now = member.metrics().pause_seconds
+        pauses |= {tp: now[tp] for tp in now.keys() - had.keys()}
+    assert len(pauses) >= 2
+    assert all(0 <= seconds < 60 for seconds in pauses.values()), pauses
+    families = {one.name: one for one in ConnectorCollector(members).collect()}
+    samples = families["zkconsumer_pause_seconds"].samples
+    assert {int(s.labels["partition"]) for s in samples} >= {tp.partition for tp in pauses}
+
+
 def longest_pause(readers: list[Reader]) -> float:
     """The longest time in which no member delivered anything, in seconds."""
     at = sorted(one.at for reader in readers for one in reader.deliveries)
@@ -114,6 +130,10 @@ def test_forward_back_and_forward(
             wait_acting(members, there)
         for there in (Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA):
             move(zk, group, there, 3)
+        before = [member.metrics().pause_seconds for member in members[:2]]
+        members.pop().shutdown()
+        wait_until(lambda: sum(map(held, members)) == 6, 20, "the others have its partitions")
+        check_pauses(members, before)
         sent = producer.stop()
         wait_until(
             lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"

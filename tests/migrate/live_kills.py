@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,8 @@ KINDS: Final = ("member", "tool", "zookeeper", "broker")
 """What is killed; a run's seed chooses among these in rotation."""
 _LIMIT_S: Final = 900.0
 """A run that takes longer has failed."""
+_STACKS_S: Final = 5.0
+"""How long a run that hangs may take to print its stacks."""
 _COLUMNS: Final = (
     "lost",
     "repeated",
@@ -40,16 +44,28 @@ def play(seed: int, members: int, partitions: int, rate: int) -> dict[str, Any]:
     words += ["--partitions", str(partitions), "--rate", str(rate)]
     row: dict[str, Any] = {"seed": seed, "kill": kill, "at": int(time.time())}
     begun = time.monotonic()
+    # A group of its own, so that no member outlives the run; an abort prints all stacks.
+    run = subprocess.Popen(
+        [words[0], "-X", "faulthandler", *words[1:]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        out, err = run.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        return {**row, "error": f"not at its end after {_LIMIT_S:.0f} s"}
+        run.send_signal(signal.SIGABRT)
+        time.sleep(_STACKS_S)
+        os.killpg(run.pid, signal.SIGKILL)
+        _, err = run.communicate()
+        return {**row, "error": f"not at its end after {_LIMIT_S:.0f} s", "stacks": err[-10_000:]}
     row["seconds"] = round(time.monotonic() - begun)
     try:
-        return {**row, **json.loads(done.stdout.splitlines()[-1])}
+        return {**row, **json.loads(out.splitlines()[-1])}
     except (ValueError, IndexError):
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        return {**row, "error": f"exit status {done.returncode}: {' '.join(last)[:300]}"}
+        last = (err or out).strip().splitlines()[-1:]
+        return {**row, "error": f"exit status {run.returncode}: {' '.join(last)[:300]}"}
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

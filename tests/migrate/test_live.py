@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.migrate.conftest import Bench, Shell
 from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.errors import ClusterError
 from zkconsumer.migratable import MigratableConsumerConnector
 from zkconsumer.testing import wait_until
@@ -158,3 +160,40 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
     assert shell("live", "lock")[0] == 2
     status, rows = shell.rows("live", "prepare", f"{group}-legacy")
     assert (status, rows[0]["mode"]) == (0, "zookeeper"), "a group without members"
+
+
+def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: str) -> None:
+    """Its offsets are in ZooKeeper alone, and no member carries them over: before ``open`` the
+    operator hears at once what to do. With one member the stage goes on, and nothing is lost; that
+    member leaves, and the group can be opened and taken back without any."""
+    bench.topic(topic, 2, 5)
+    bench.set_zk(group, topic, {0: 2, 1: 3})
+    for stage in ("lock", "to-kafka"):
+        act(shell, stage, group)
+    begun = time.monotonic()
+    why = act(shell, "finalize", group, "refused")
+    assert time.monotonic() < begun + 15, "it does not wait for what cannot happen"
+    assert f"{topic}-0, {topic}-1: no migratable member runs that carries them over" in why
+    config = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "bootstrap.servers": bench.cluster.bootstrap,
+        "group.id": group,
+        **QUICK,
+    }
+    with MigratableConsumerConnector(config) as member:
+        reader = Reader(member.create_message_streams({topic: 1})[topic])
+        reader.wait(5)
+        act(shell, "finalize", group)
+    assert sorted((one.partition, one.offset) for one in reader.deliveries) == [
+        (0, 2),
+        (0, 3),
+        (0, 4),
+        (1, 3),
+        (1, 4),
+    ]
+    for stage in ("to-zookeeper", "unlock"):
+        act(shell, stage, group)
+    in_kafka = bench.committed(group, {topic: 2})
+    for number in range(2):
+        assert in_kafka[TopicPartition(topic, number)].offset == 5
+        assert bench.client.get(f"/consumers/{group}/offsets/{topic}/{number}")[0] == b"5"

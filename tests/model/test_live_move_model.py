@@ -61,15 +61,20 @@ class Member(NamedTuple):
 
 
 class State(NamedTuple):
-    """``checked``: the mode that the operator is about to write, and the version it looked at.
-    ``owner``: of the owner znode; ``assigned``: by the coordinator. ``in_zk``, ``in_kafka``:
-    committed offsets. ``told``: messages below it were delivered. ``legacy``: 0 not registered, 1
-    registered. ``plain``: 0 not started, 1 started, 2 member. ``their``: positions of both.
+    """``acl``: legacy consumers cannot register. ``sealed``: the ids were locked, perhaps again,
+    since the mode was written. ``lifting``: an operator is about to unlock the ids, which nobody
+    has locked since it looked at their lock and then at the mode. ``checked``: the mode that the
+    operator is about to write, and the version it looked at. ``owner``: of the owner znode;
+    ``assigned``: by the coordinator. ``in_zk``, ``in_kafka``: committed offsets. ``told``: messages
+    below it were delivered. ``legacy``: 0 not registered, 1 registered. ``plain``: 0 not started, 1
+    started, 2 member. ``their``: positions of both.
     """
 
     mode: int
     version: int
     acl: bool
+    sealed: bool
+    lifting: bool
     checked: tuple[int, int] | None
     owner: int
     assigned: int
@@ -87,6 +92,8 @@ class Design(NamedTuple):
     """The protocol. The defaults are ours; a weaker variant lacks one part."""
 
     ids_lock: bool = True  # the access list keeps legacy consumers out before it is looked for them
+    lift: bool = True  # ids are unlocked only if nobody has locked them again since the look
+    seal: bool = True  # before ``kafka`` the ids are locked again: an unlocking tool may be late
     barrier: bool = True  # every registered member has acknowledged the present mode
     dual: bool = True  # who follows the coordinator needs the owner znode as well
     door: bool = True  # only members that have seen ``open`` offer strategies of plain consumers
@@ -180,16 +187,20 @@ def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
 
 def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
     """The tool checks a gate, and some time later writes the mode that it has checked for."""
-    if s.mode == ZOOKEEPER and not s.acl and d.ids_lock:
-        yield "lock ids", s._replace(acl=True)
-    if s.mode == ZOOKEEPER and s.acl and s.checked is None:
-        yield "unlock ids", s._replace(acl=False)
+    if s.mode in (ZOOKEEPER, LOCKED) and d.ids_lock:
+        lifting = s.lifting and not d.lift
+        yield "lock ids", s._replace(acl=True, sealed=s.mode == LOCKED, lifting=lifting)
+    if s.mode == ZOOKEEPER and s.acl:
+        yield "look before unlocking", s._replace(lifting=True)
+    if s.lifting:
+        yield "unlock ids", s._replace(acl=False, lifting=False)
     if s.checked is not None:
         mode, version = s.checked
         after = s._replace(checked=None)
         yield "give up", after
         if (s.version == version or not d.cas) and s.version < b.changes:
-            yield f"write {NAMES[mode]}", after._replace(mode=mode, version=s.version + 1)
+            written = after._replace(mode=mode, version=s.version + 1, sealed=False)
+            yield f"write {NAMES[mode]}", written
     everyone = all(m.acked == s.version or not d.barrier for m in s.members if m.session)
     if s.version >= b.changes or not everyone:
         return
@@ -206,13 +217,15 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
         elif mode == KAFKA and s.mode == OPEN:
             passes = s.plain != 2
             look = s._replace(plain=0)
+        elif mode == KAFKA:
+            passes = (s.acl and (s.sealed or not d.seal) and not s.legacy) or not d.ids_lock
         else:
-            passes = mode in (LOCKED, KAFKA)
+            passes = mode == LOCKED
         if passes and 0 <= mode <= OPEN:
             if s.checked is None:
                 yield f"check {NAMES[mode]}", look._replace(checked=(mode, s.version))
             else:  # another operator, while the first has not written yet
-                other = look._replace(mode=mode, version=s.version + 1)
+                other = look._replace(mode=mode, version=s.version + 1, sealed=False)
                 yield f"other writes {NAMES[mode]}", other
 
 
@@ -357,7 +370,8 @@ def start(b: Bounds) -> State:
     place = WIDE if first == OPEN else CLOSED
     members = (Member(seen=first, place=place),) * b.members
     in_kafka = 0 if moved else b.old
-    return State(first, 0, moved, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
+    lock = (moved, False, False)
+    return State(first, 0, *lock, None, NOBODY, NOBODY, 0, in_kafka, 0, 0, 0, 0, (0, 0), members)
 
 
 def explore(d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000) -> Result:
@@ -407,6 +421,8 @@ ALONE_FORTH = Bounds(members=1, changes=3)
 ALONE_BACK = Bounds(members=1, changes=3, first=OPEN)
 NEEDED = [
     ("ids_lock", ONE_FORTH, "repeated without a fault"),
+    ("lift", ONE_FORTH, "two deliver"),
+    ("seal", ONE_FORTH, "two deliver"),
     ("barrier", ONE_FORTH, "repeated without a fault"),
     ("dual", FORTH, "two deliver"),
     ("door", BACK, "two deliver"),
@@ -493,6 +509,7 @@ def test_the_tool_keeps_the_gates_of_the_model() -> None:
             mode=mode,
             version=1,
             acl=acl,
+            sealed=True,
             legacy=legacy,
             plain=plain,
             in_zk=in_zk,

@@ -46,6 +46,27 @@ def leaves_the_ids_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimOperator, "_keep_out", nothing)
 
 
+def locks_the_ids_once(patch: pytest.MonkeyPatch) -> None:
+    """The tool does not lock the ids again before mode ``kafka``."""
+
+    def nothing(self: SimOperator) -> Iterator[Any]:
+        yield from ()
+
+    patch.setattr(SimOperator, "_seal", nothing)
+
+
+def unlocks_what_another_has_locked(patch: pytest.MonkeyPatch) -> None:
+    """A lock of ids that are locked already leaves no trace in their access list's version."""
+    right = SimOperator._keep_out
+
+    def keep_out(self: SimOperator) -> Iterator[Any]:
+        was = self._lock.locked
+        yield from right(self)
+        self._lock.version -= was
+
+    patch.setattr(SimOperator, "_keep_out", keep_out)
+
+
 def opens_below_zookeepers_offsets(patch: pytest.MonkeyPatch) -> None:
     """The tool lets plain consumers in before Kafka has the offsets."""
 
@@ -79,7 +100,11 @@ def begins_at_zookeepers_offset(patch: pytest.MonkeyPatch) -> None:
 
 def commits_in_zookeeper_alone(patch: pytest.MonkeyPatch) -> None:
     """Positions are not carried over to Kafka."""
-    patch.setattr(member_scripts, "_commit", ownership.commit)
+
+    def commit(command: Any, ctx: Any, _live: LiveMachine) -> Any:
+        return ownership.commit(command, ctx)
+
+    patch.setattr(member_scripts, "_commit", commit)
 
 
 def commits_changes_alone(patch: pytest.MonkeyPatch) -> None:
@@ -128,6 +153,17 @@ def misses_a_mode_at_its_registration(patch: pytest.MonkeyPatch) -> None:
         self.__dict__.pop("_read_mode", None)
 
     patch.setattr(LiveMember, "_take", take)
+
+
+def commits_after_an_expulsion(patch: pytest.MonkeyPatch) -> None:
+    """A commit in Kafka that was begun in one membership is carried out in the next one."""
+    right = LiveMachine._left
+
+    def left(self: LiveMachine, event: machine.Left) -> None:
+        right(self, event)
+        self.departures = 0
+
+    patch.setitem(LiveMachine.ANYWHERE, machine.Left, left)  # type: ignore[arg-type]
 
 
 def hears_of_no_mode(patch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,8 @@ def test_no_mode_is_left_out(mode: Mode, target: Mode) -> None:
 @pytest.mark.parametrize(
     ("ways", "changes", "said"),
     [
-        ((0,), {"ids_locked": False}, "lock the group's ids first"),
-        ((0,), {"registered": frozenset({"g_a", "g_b", "g_old"})}, "not migratable: g_old:"),
+        ((0, 1), {"ids_locked": False}, "lock the group's ids first"),
+        ((0, 1), {"registered": frozenset({"g_a", "g_b", "g_old"})}, "not migratable: g_old:"),
         ((2,), {"in_kafka": {P0: 4, P1: 0}}, "lower in Kafka than in ZooKeeper: t-0:"),
         ((2,), {"in_kafka": {P0: 5}}, "lower in Kafka than in ZooKeeper: t-1:"),
         ((0, 5), {"in_zookeeper": {P0: 4, P1: 0}}, "ZooKeeper"),
@@ -89,6 +89,24 @@ def test_each_gate_names_what_is_in_the_way(
             assert said in found[0]
         else:
             assert found == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "target", "changes"),
+    [
+        (Mode.KAFKA, Mode.OPEN, {"in_kafka": {P0: 5}}),
+        (Mode.LOCKED, Mode.ZOOKEEPER, {"in_zookeeper": {P0: 5}}),
+    ],
+)
+def test_without_members_nobody_carries_offsets_over(
+    mode: Mode, target: Mode, changes: dict[str, Any]
+) -> None:
+    """The operator is not told to wait for it, which would be in vain."""
+    facts = replace(READY, mode=mode, **changes)
+    (found,) = obstacles(facts, target)
+    assert found.endswith("t-1: wait")
+    (found,) = obstacles(replace(facts, registered=frozenset(), members={}), target)
+    assert found.endswith("t-1: no migratable member runs that carries them over: start one")
 
 
 def test_offsets_of_an_earlier_use_keep_a_group_from_being_locked() -> None:

@@ -77,7 +77,8 @@ class ToolZk:
         for part in op.ops if isinstance(op, Multi) else (op,):
             if isinstance(part, Create):
                 acl = self._acls.get(part.path.rpartition("/")[0], OPEN)
-                if not any(entry.perms & CREATE for entry in acl.entries):
+                may = {(entry.scheme, entry.who) for entry in acl.entries if entry.perms & CREATE}
+                if may.isdisjoint(self.identities):
                     return Failed(Code.NO_AUTH)
         replies: list[Reply] = []
         self._client.submit(op, replies.append)

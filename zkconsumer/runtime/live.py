@@ -19,6 +19,7 @@ from zkconsumer.core.coordinator.reactions import SENT_AGAIN, Reaction, Request,
 from zkconsumer.core.migration.commands import FromGroup, NeedGroup, ToGroup
 from zkconsumer.core.migration.group import LiveMembership
 from zkconsumer.core.migration.member import LiveMember
+from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED
 from zkconsumer.core.zookeeper.ops import Code, Failed, FetchOffsets, OffsetOp, Ok, Reply
 from zkconsumer.runtime.coordinator import BrokerCoordination, RequestLine
 from zkconsumer.runtime.gate import DeliveryGate
@@ -86,6 +87,7 @@ class _Job:
     on_reply: Callable[[Reply], object]
     until: float
     session: int
+    departures: int
 
 
 class LiveOffsets:
@@ -112,6 +114,9 @@ class LiveOffsets:
         """Offsets stored. Host's thread."""
         self.session: Callable[[], int] = lambda: 0
         """The ZooKeeper session; what a lost one has asked for is not sent again."""
+        self.departures: Callable[[], int] = lambda: 0
+        """How often the member has left the coordinator's group; positions from before are not
+        stored: another member may have had the partitions in between."""
         self._host = host
         self._group = group
         self._line = line
@@ -135,7 +140,8 @@ class LiveOffsets:
 
     def submit(self, op: OffsetOp, on_reply: Callable[[Reply], object]) -> None:
         """Carry out ``op``; call ``on_reply`` once, on the host's thread."""
-        self._send(_Job(op, on_reply, self._host.now() + self._patience, self.session()))
+        until = self._host.now() + self._patience
+        self._send(_Job(op, on_reply, until, self.session(), self.departures()))
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -150,6 +156,9 @@ class LiveOffsets:
         command: Any
         if isinstance(op, FetchOffsets):
             command = commands.FetchOffsets(number, frozenset(op.partitions))
+        elif job.departures != self.departures():
+            job.on_reply(Failed(Code.OTHER, detail=MEMBERSHIP_ENDED))
+            return
         elif group.generation < 0:
             job.on_reply(Failed(Code.OTHER, detail="not a member on the coordinator at the moment"))
             return

@@ -289,6 +289,18 @@ class Metrics:
         "them. They pause until their next owner starts.",
         in_zookeeper=True,
     )
+    pause_seconds: Mapping[TopicPartition, float] = _metric(
+        Kind.GAUGE,
+        "seconds",
+        "Time from the previous owner's last commit of a partition to this member's claim, by "
+        "ZooKeeper's clock, for each partition that a migratable member owns. A member commits "
+        "before it releases a partition, so this is how long a move paused it. After a crash it "
+        "includes the time since the last commit. In mode `zookeeper` a commit without progress is "
+        "not stored. A partition is missing if ZooKeeper has no earlier commit of it, or if a "
+        "plain consumer has committed a higher offset to Kafka.",
+        start=dict,
+        in_zookeeper=True,
+    )
 
     def as_dict(self) -> dict[str, int | float | str]:
         """Return a flat mapping for JSON and logs: ``lag.TOPIC-PARTITION``; for a histogram

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper import commands, events
 from zkconsumer.core.zookeeper.events import Event
 from zkconsumer.core.zookeeper.machine import RebalanceMachine
@@ -108,6 +109,8 @@ class ZooKeeperCoordination:
         self.scripts: Callable[[Any, ScriptContext], MemberScript[Any]] = script_for
         """Which script carries out which command."""
         self.stored = CommitCounts()
+        self.pauses: dict[TopicPartition, float] = {}
+        """See ``ScriptContext``."""
         self._host = host
         self._gate = gate
         self._session_timeout = session_timeout
@@ -181,7 +184,12 @@ class ZooKeeperCoordination:
         if event is SessionEvent.OPENED:
             spec = member.machine.spec
             self._context = ScriptContext(
-                spec, session_id, self._host.wall_ms, stored=self.stored, protocol=self._protocol
+                spec,
+                session_id,
+                self._host.wall_ms,
+                stored=self.stored,
+                pauses=self.pauses,
+                protocol=self._protocol,
             )
             self._ping()
             member.take(events.SessionOpened(session_id))

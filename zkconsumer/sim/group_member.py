@@ -25,6 +25,7 @@ from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.journal.group import GroupObserver
 from zkconsumer.runtime.consumer_group import ConsumerGroupCoordination
 from zkconsumer.runtime.coordinator import BrokerCoordination
+from zkconsumer.runtime.loop import MachineT
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
 from zkconsumer.sim.group_roster import Reply
@@ -221,7 +222,55 @@ class Line:
         self._next()
 
 
-class SimGroupMember(SimProcess[GroupMachine]):
+class LinesProcess(SimProcess[MachineT]):
+    """A member's process with lines to the brokers of its group's coordinator.
+
+    A subclass sets ``group_spec``.
+    """
+
+    group_spec: GroupSpec | ConsumerGroupSpec
+
+    def _connect(self, cluster: Brokers, lines: int) -> None:
+        self.cluster = cluster
+        self.trip_us = 1000
+        self.proved_group = -math.inf
+        """When the last request was sent whose answer proved that the coordinator counts it."""
+        self._lines = tuple(Line(self) for _ in range(lines))
+        self._cut_until = -1.0
+
+    def heard(self, command: Any, event: Any, sent: float) -> None:
+        """See ``Connected``."""
+        member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+        kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
+        beat = isinstance(event, kinds) and event.code in member
+        if beat or isinstance(event, events.Synced):
+            self.proved_group = max(self.proved_group, sent)
+        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
+            self.broken("commit_in_generation", f"{self.name}: {command}")
+
+    def _leave(self) -> None:
+        if self in self.cluster.members:
+            self.cluster.members.remove(self)
+
+    def crash(self) -> None:
+        """The process dies; the coordinator finds out by the session timeout."""
+        super().crash()
+        self._leave()
+
+    def cut(self, seconds: float) -> None:
+        """Its connections to brokers break, with what is under way; none can be made meanwhile."""
+        self.host.say(f"cut {seconds:.3f}")
+        self._cut_until = max(self._cut_until, self._kernel.now + seconds)
+        for line in self._lines:
+            line.interrupt()
+
+    @property
+    def is_cut(self) -> bool:
+        """See ``Connected``."""
+        return self._kernel.now < self._cut_until
+
+
+class SimGroupMember(LinesProcess[GroupMachine]):
     """One member. Call ``start`` once.
 
     ``identify`` gives the number by which the observer knows a member id.
@@ -242,8 +291,7 @@ class SimGroupMember(SimProcess[GroupMachine]):
             cluster.kernel, spec.consumer_id, spec.subscription, data, observer, habits, note
         )
         self.spec = self.group_spec = spec
-        self.cluster = cluster
-        self.trip_us = 1000
+        self._connect(cluster, 2)  # all requests, and heartbeats
         self.identify = identify
         self._last_session = 0
         self._left = ""
@@ -251,20 +299,19 @@ class SimGroupMember(SimProcess[GroupMachine]):
         self._failovers = 0
         self._refused = False
         """Whether LeaveGroup failed: a member tries once, as the Java client."""
-        self._lines = (Line(self), Line(self))  # all requests, and heartbeats
-        self._cut_until = -1.0
-        self._proved = -math.inf
         machine: GroupMachine
         kind = BrokerCoordination
         if isinstance(spec, ConsumerGroupSpec):
             machine, kind = ConsumerGroupMachine(spec), ConsumerGroupCoordination
         else:
             machine = MembershipMachine(spec)
+        requests, heartbeats = self._lines
         self._coordination = kind(
             spec,
             self.host,
             self.gate,
-            *self._lines,
+            requests,
+            heartbeats,
             self.plane.progress,
             self.listener if data is not None else None,
         )
@@ -309,7 +356,7 @@ class SimGroupMember(SimProcess[GroupMachine]):
     @property
     def proved(self) -> float:
         """See ``SimProcess``."""
-        return self._proved
+        return self.proved_group
 
     @property
     def _session_timeout(self) -> float:
@@ -337,34 +384,12 @@ class SimGroupMember(SimProcess[GroupMachine]):
             self.broken("leaves_in_order", f"{self._left} is still in the group")
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
-        """An answer has arrived: it may prove that the coordinator counts the member as live."""
-        member = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-        kinds = (events.HeartbeatAnswered, MemberHeartbeatAnswered)
-        beat = isinstance(event, kinds) and event.code in member
-        if beat or isinstance(event, events.Synced):
-            self._proved = max(self._proved, sent)
+        """See ``Connected``."""
+        super().heard(command, event, sent)
         if isinstance(command, commands.LeaveGroup):
             self._refused = isinstance(event, events.RequestFailed)
-        if isinstance(command, commands.CommitOffsets) and command.generation < 0:
-            self.broken("commit_in_generation", f"{self.name}: {command}")
-
-    def _leave(self) -> None:
-        if self in self.cluster.members:
-            self.cluster.members.remove(self)
 
     # -- what a fault does
-
-    def crash(self) -> None:
-        """The process dies; the coordinator finds out by the session timeout."""
-        super().crash()
-        self._leave()
-
-    def cut(self, seconds: float) -> None:
-        """Its connections break, with what is under way; none can be made for a while."""
-        self.host.say(f"cut {seconds:.3f}")
-        self._cut_until = max(self._cut_until, self._kernel.now + seconds)
-        for line in self._lines:
-            line.interrupt()
 
     def stalls(self, seconds: float) -> None:
         """See ``SimProcess``."""
@@ -389,11 +414,6 @@ class SimGroupMember(SimProcess[GroupMachine]):
             again = partial(self._check_expired, held, pauses, now)
             self._kernel.schedule(_EXPIRES_S, again)
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether no connection can be made now."""
-        return self._kernel.now < self._cut_until
-
     def stall(self, seconds: float) -> None:
         """The application works on one message for so long."""
         if self.alive:
@@ -406,4 +426,4 @@ class SimGroupMember(SimProcess[GroupMachine]):
         return MemberAtRest(self.name, self.session, False, fetching, None, {})
 
 
-__all__ = ["Brokers", "Line", "SimGroupMember"]
+__all__ = ["Brokers", "Line", "LinesProcess", "SimGroupMember"]

@@ -7,7 +7,7 @@ The result is a pure function of the seed. Single-threaded, in virtual time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -31,6 +31,7 @@ from zkconsumer.sim.invariants import Observer, Violation, no_orphan
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
+from zkconsumer.sim.troubles import CoordinatorTroubles
 from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
 
 #: How long a group is troubled at least (seconds).
@@ -52,14 +53,13 @@ STRATEGIES: tuple[Strategy, ...] = (
 )
 
 
-class World:
+class World(CoordinatorTroubles[SimGroupMember]):
     """The brokers with their topics, the messages, the members of one group, and its troubles."""
 
     def __init__(
         self, seed: int, strategies: Sequence[Strategy], record: bool, consumer: bool = False
     ) -> None:
-        self.kernel = Kernel(seed)
-        self.rng = rng = random.Random(seed)
+        super().__init__(Kernel(seed), rng := random.Random(seed))
         self.cluster = SimCluster(self.kernel, rng, 2, old=False)
         self.observer = Observer(records=self.cluster.records)
         self.judge = GroupJudge(self.kernel, self.observer)
@@ -88,9 +88,7 @@ class World:
         self.brokers.delay = rng.choice([0.0, 0.02, 0.05])
         self.members: list[SimGroupMember] = []
         self.states: set[State] = set()
-        self.history: list[str] | None = [] if record else None
-        self.counts: dict[str, int] = {}
-        self.quiet_from = 0.0
+        self.history = [] if record else None
         self.session = rng.choice([6.0, 10.0])
         self.rebalance = rng.choice([8.0, 20.0])
         self.reread = rng.choice([3.0, 8.0])
@@ -109,7 +107,7 @@ class World:
         self.statics = 0
         self.changed_at = self.static_until = -NEVER
         moves = rng.random() < 0.5  # a coordinator that dies forgets who took over an instance id
-        self.kinds: list[tuple[int, str, Callable[[], object]]] = [
+        self.kinds = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
@@ -142,19 +140,6 @@ class World:
             return
         self.changed_at = self.kernel.now
         self.cluster.add_partitions(topic, partitions)
-
-    def strike(self) -> None:
-        """One trouble, drawn at random."""
-        weights = [weight for weight, _, _ in self.kinds]
-        _, name, action = self.rng.choices(self.kinds, weights)[0]
-        self.counts[name] = self.counts.get(name, 0) + 1
-        if self.history is not None:
-            self.history.append(f"{self.kernel.now_us} trouble: {name}")
-        action()
-
-    def lasts(self, seconds: float) -> None:
-        """The trouble of now is over in ``seconds``."""
-        self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
 
     # -- troubles
 
@@ -218,29 +203,6 @@ class World:
         self.members.append(member)
         member.start()
 
-    def _any(self) -> SimGroupMember | None:
-        return self.rng.choice(self.live) if self.live else None
-
-    def leave(self) -> None:
-        """A member leaves in order."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.close()
-
-    def crash(self) -> None:
-        """A member's process dies."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.crash()
-
-    def pause(self) -> None:
-        """A process stands still for a while."""
-        member = self._any()
-        if member is not None:
-            seconds = self.session * self.rng.choice([0.2, 0.9, 1.5, 2.5])
-            member.pause(seconds)
-            self.lasts(seconds)
-
     def cut(self) -> None:
         """Connections break, with requests and answers under way."""
         member = self._any()
@@ -256,18 +218,6 @@ class World:
             seconds = self.rebalance * self.rng.choice([0.5, 1.2, 2.0])
             member.stall(seconds)
             self.lasts(seconds)
-
-    def kill_coordinator(self) -> None:
-        """The coordinator's broker dies; the other one takes over."""
-        seconds = self.rng.choice([0.5, 4.0])
-        self.cluster.stop_broker(self.brokers.home, seconds)
-        self.brokers.fail_over(seconds, self.rng.choice([0.05, 2.0]))
-        self.lasts(seconds + 2.0)
-
-    def move_coordinator(self) -> None:
-        """Another broker becomes coordinator; the former one continues."""
-        self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
-        self.lasts(2.1)
 
     def restart_static(self) -> None:
         """A static member's process dies and is there again within its session timeout."""
@@ -302,18 +252,6 @@ class World:
         if self.kernel.now >= self.static_until:
             self.changed_at = self.kernel.now
             self.cluster.delete_topic(topic)
-
-    def commit(self) -> None:
-        """An application commits what it has consumed."""
-        member = self._any()
-        if member is not None and not member.paused:
-            member.commit()
-
-    def fault(self) -> None:
-        """A fault in a member's own code: it leaves, and its program ends."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.fail()
 
     # -- at rest
 

@@ -30,6 +30,7 @@ RULES: Final[Mapping[str, str]] = {
     "committed_is_processed": "a committed offset is at most what applications have processed",
     # Of a group that moves between ZooKeeper and the coordinator, at every moment.
     "both_locks": "between the modes a member delivers only as a member of both groups",
+    "legacy_kept_out": "while the coordinator assigns, no legacy consumer can register",
     "offset_carried_over": "a claim begins at the higher of the offsets in ZooKeeper and in Kafka",
     # Of one member, at every moment.
     "none_lost": "a claim passes over no record that is in the log",

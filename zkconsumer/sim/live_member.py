@@ -7,14 +7,11 @@ inside kernel events.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.coordinator import events as group_events
 from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.core.coordinator.strategies import Strategy
 from zkconsumer.core.coordinator.wire import decode_assignment
@@ -26,25 +23,21 @@ from zkconsumer.core.migration.modes import Mode
 from zkconsumer.core.migration.rebalance import LiveRebalance
 from zkconsumer.core.migration.znodes import LivePaths
 from zkconsumer.core.zookeeper import events
-from zkconsumer.core.zookeeper.ops import SessionEvent
 from zkconsumer.core.zookeeper.view import MemberSpec
 from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.gate import DeliveryGate
 from zkconsumer.runtime.live import DualGate, LiveCoordination, LiveOffsets
 from zkconsumer.runtime.zookeeper import ZooKeeperCoordination
-from zkconsumer.sim.group_member import Brokers, Line
+from zkconsumer.sim.group_member import Brokers, LinesProcess
 from zkconsumer.sim.host import Habits
 from zkconsumer.sim.invariants import MemberAtRest, Observer
-from zkconsumer.sim.member import SimZk
-from zkconsumer.sim.process import SimProcess, Source
+from zkconsumer.sim.member import SimZk, ZkProcess
+from zkconsumer.sim.process import Source
 from zkconsumer.sim.whole import WholePlane
 from zkconsumer.sim.zk import FakeZk
 
-_COUNTS: Final = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
-"""Answers to a heartbeat by which the coordinator treats the member as live."""
 
-
-class SimLiveMember(SimProcess[LiveMember]):
+class SimLiveMember(ZkProcess[LiveMember], LinesProcess[LiveMember]):
     """One migratable member. Call ``start`` once. ``usual``: see ``LiveMember``."""
 
     def __init__(
@@ -65,18 +58,13 @@ class SimLiveMember(SimProcess[LiveMember]):
         assert isinstance(self.plane, WholePlane)
         self.spec = spec
         self.group_spec = group_spec
-        self.cluster = brokers
-        self.trip_us = 1000
+        self._connect(brokers, 3)  # requests, heartbeats, offsets
         self.told: frozenset[TopicPartition] = frozenset()
         """What the coordinator has assigned to it, as its last answer said."""
         self.lower: set[TopicPartition] = set()
         """Partitions that it claimed in mode ``zookeeper`` below their offset in Kafka."""
         self.in_kafka: Callable[[TopicPartition], int | None] = lambda tp: None
         """The committed offset in Kafka, for those who judge."""
-        self.proved_group = -math.inf
-        """When the last request was sent whose answer proved that the coordinator counts it."""
-        self._cut_until = -1.0
-        self._lines = (Line(self), Line(self), Line(self))  # requests, heartbeats, offsets
         for line in self._lines:
             line.coordinator = brokers.home
         gate = self.gate
@@ -93,6 +81,7 @@ class SimLiveMember(SimProcess[LiveMember]):
             self.host, group, offsets, requests, group_spec.backoff, group_spec.session_timeout
         )
         commits.session = lambda: self.session
+        commits.departures = lambda: live.departures
         self._coordination.scripts = scripts_of(paths, live)
         coordination = LiveCoordination(
             self._coordination,
@@ -131,43 +120,12 @@ class SimLiveMember(SimProcess[LiveMember]):
     def start(self) -> None:
         """Connect; everything else follows from that."""
         self.cluster.members.append(self)
-        self._zk.connect(self._on_session, self._coordination.on_watch)
-        self.loop.begin()
-        self.plane.begin()
-
-    def _on_session(self, event: SessionEvent, session_id: int) -> None:
-        if event is SessionEvent.OPENED and self.observer is not None:
-            self.observer.session_begins(session_id, self.name)
-        self._coordination.on_session(event, session_id)
-
-    @property
-    def client(self) -> Any:
-        """The client of the simulated ZooKeeper, for faults."""
-        return self._zk.client
+        super().start()
 
     @property
     def mode(self) -> Mode | None:
         """The mode that the member acts on."""
         return self.machine.live.mode
-
-    @property
-    def session(self) -> int:
-        """See ``SimProcess``: that in ZooKeeper, which owns the owner znodes."""
-        return self._coordination.session_id
-
-    @property
-    def commits_by_itself(self) -> bool:
-        """See ``SimProcess``."""
-        return self.spec.auto_commit
-
-    @property
-    def proved(self) -> float:
-        """See ``SimProcess``."""
-        return self._zk.proved
-
-    @property
-    def _session_timeout(self) -> float:
-        return self.spec.session_timeout
 
     def _judge(self) -> None:
         super()._judge()
@@ -179,50 +137,9 @@ class SimLiveMember(SimProcess[LiveMember]):
 
     def heard(self, command: Any, event: Any, sent: float) -> None:
         """See ``Connected``."""
+        super().heard(command, event, sent)
         if isinstance(event, group_events.Synced):
             self.told = decode_assignment(event.assignment).partitions
-        beat = isinstance(event, group_events.HeartbeatAnswered) and event.code in _COUNTS
-        if beat or isinstance(event, group_events.Synced):
-            self.proved_group = max(self.proved_group, sent)
-        if isinstance(command, group_commands.CommitOffsets) and command.generation < 0:
-            self.broken("commit_in_generation", f"{self.name}: {command}")
-
-    # -- what a fault does
-
-    def _leave(self) -> None:
-        if self in self.cluster.members:
-            self.cluster.members.remove(self)
-
-    def crash(self) -> None:
-        """The process dies; both servers find out by their timeouts."""
-        if self.alive:
-            super().crash()
-            self._leave()
-            self.client.kill()
-
-    def pause(self, seconds: float) -> None:
-        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
-        stands = self.alive and not self.paused
-        super().pause(seconds)
-        timeout = self.spec.session_timeout
-        if stands and seconds > timeout:
-            self._kernel.schedule(timeout, partial(self._starve, self.session, seconds - timeout))
-
-    def _starve(self, session: int, unnoticed: float) -> None:
-        if self.alive and self.client.session_id == session:
-            self.client.expire(unnoticed)
-
-    def cut(self, seconds: float) -> None:
-        """Its connections to brokers break, with what is under way; none can be made meanwhile."""
-        self.host.say(f"cut {seconds:.3f}")
-        self._cut_until = max(self._cut_until, self._kernel.now + seconds)
-        for line in self._lines:
-            line.interrupt()
-
-    @property
-    def is_cut(self) -> bool:
-        """See ``Connected``."""
-        return self._kernel.now < self._cut_until
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""

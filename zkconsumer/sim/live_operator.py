@@ -191,6 +191,10 @@ class SimOperator:
         yield _Ask(lock)
         self._say("legacy consumers are kept out")
 
+    def _seal(self) -> Steps:
+        """Lock again: another operator may still be about to unlock, from before this mode."""
+        yield from self._keep_out()
+
     def _unlock(self) -> Steps:
         """Let legacy consumers in, if the group is still in a mode that has them."""
         version = (yield _Ask(lambda: self._lock.version)).value
@@ -207,8 +211,13 @@ class SimOperator:
 
     def _go(self, target: Mode) -> Steps:
         deadline = self._kernel.now + self._wait
+        sealed: int | None = None
         while True:
             facts = yield from self._look()
+            if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
+                yield from self._seal()
+                sealed = facts.version
+                continue
             if facts.mode is target:
                 late = {m for m, number in facts.members.items() if number != facts.version}
                 if not late or facts.version < 0:

@@ -36,11 +36,12 @@ from zkconsumer.sim.member import SimMember
 from zkconsumer.sim.process import ANSWER_S, SimProcess
 from zkconsumer.sim.result import EVENTS, Result
 from zkconsumer.sim.scenario import GROUP, World
+from zkconsumer.sim.troubles import CoordinatorTroubles, ZooKeeperTroubles
 from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
-from zkconsumer.sim.zk import FakeSession, SessionState
+from zkconsumer.sim.zk import FakeSession
 
 if TYPE_CHECKING:
-    from zkconsumer.sim.zk import FakeZk
+    pass
 
 #: How long a group is troubled at least (seconds).
 TROUBLED: Final = 25.0
@@ -112,12 +113,11 @@ class _Judge(GroupJudge):
         observer.offset_changed(self._kernel.now, tp, before, after, by)
 
 
-class LiveWorld:
+class LiveWorld(ZooKeeperTroubles[SimLiveMember], CoordinatorTroubles[SimLiveMember]):
     """Both servers, the topics, all members of one group, its operators and its troubles."""
 
     def __init__(self, seed: int, record: bool) -> None:
-        self.kernel = Kernel(seed)
-        self.rng = rng = random.Random(seed)
+        super().__init__(Kernel(seed), rng := random.Random(seed))
         self.cluster = SimCluster(self.kernel, rng, 2, old=False)
         followers = rng.choice([0, 0, 2])
         self.zk_world = World.make(
@@ -128,7 +128,8 @@ class LiveWorld:
             cluster=self.cluster,
             record=record,
         )
-        self.zk: FakeZk = self.zk_world.zk
+        self.history = self.zk_world.history
+        self.zk = self.zk_world.zk
         records = self.cluster.records
         self.observer = _Members(records=records, look=self._look)
         """Of the owner znodes, and of offsets in ZooKeeper."""
@@ -155,8 +156,6 @@ class LiveWorld:
         self.operators: list[SimOperator] = []
         self.modes: set[tuple[Mode | None, bool]] = set()
         """Modes in which a record was delivered; whether members acted on several at that time."""
-        self.counts: dict[str, int] = {}
-        self.quiet_from = 0.0
         self.session = rng.choice([4.0, 6.0])
         self.group_session = rng.choice([6.0, 10.0])
         self.rebalance = rng.choice([8.0, 20.0])
@@ -175,7 +174,7 @@ class LiveWorld:
         self.joined = 0
         self.others = rng.random() < 0.7
         """Whether members come and go that are not migratable."""
-        self.kinds: list[tuple[int, str, Callable[[], object]]] = [
+        self.kinds = [
             (5, "join", self.join),
             (3, "leave", self.leave),
             (3, "crash", self.crash),
@@ -228,11 +227,6 @@ class LiveWorld:
         node = self.zk.get(self.paths.mode)
         return Mode.ZOOKEEPER if node is None else decode_mode(self.paths.mode, node.data)
 
-    def say(self, text: str) -> None:
-        """Note a line for the history."""
-        if self.zk_world.history is not None:
-            self.zk_world.history.append(f"{self.kernel.now_us} {text}")
-
     def _refuses(self, client: FakeSession, op: MultiOp | Multi) -> bool:
         """The access list of ``ids``: only migratable members register while it is locked."""
         if not self.ids_lock.locked:
@@ -258,6 +252,8 @@ class LiveWorld:
 
     def _look(self, tp: TopicPartition) -> None:
         """A record of ``tp`` was delivered."""
+        if not self.ids_lock.locked and self.mode in (Mode.KAFKA, Mode.OPEN):
+            self.broken("legacy_kept_out", f"the ids are not locked in mode {self.mode.value}")
         found = self.delivering(tp)
         if len(found) > 1:
             names = ", ".join(f"{one.name} in {self._in(one)}" for one in found)
@@ -292,18 +288,6 @@ class LiveWorld:
         return any(name.startswith(f"{one.name}-") and tp in one.lower for one in self.members)
 
     # -- troubles
-
-    def strike(self) -> None:
-        """One trouble, drawn at random."""
-        weights = [weight for weight, _, _ in self.kinds]
-        _, name, action = self.rng.choices(self.kinds, weights)[0]
-        self.counts[name] = self.counts.get(name, 0) + 1
-        self.say(f"trouble: {name}")
-        action()
-
-    def lasts(self, seconds: float) -> None:
-        """The trouble of now is over in ``seconds``."""
-        self.quiet_from = max(self.quiet_from, self.kernel.now + seconds)
 
     def subscription(self) -> Subscription:
         """All topics, with one or two streams each."""
@@ -416,43 +400,6 @@ class LiveWorld:
         if plain.alive:
             plain.start()
 
-    def _any(self) -> SimLiveMember | None:
-        return self.rng.choice(self.live) if self.live else None
-
-    def leave(self) -> None:
-        """A member leaves in order."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.close()
-
-    def crash(self) -> None:
-        """A member's process dies."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.crash()
-
-    def expire(self) -> None:
-        """A session ends at the server, which cuts the connection."""
-        member = self._any()
-        if member is not None and member.client.state is SessionState.CONNECTED:
-            member.client.expire()
-
-    def disconnect(self) -> None:
-        """A connection to ZooKeeper breaks, with requests and answers under way."""
-        member = self._any()
-        if member is not None and self.zk.session_alive(member.client.session_id):
-            seconds = self.rng.choice([0.01, 0.3, self.session * 0.8, self.session * 1.5])
-            member.client.disconnect(seconds)
-            self.lasts(seconds)
-
-    def pause(self) -> None:
-        """A process stands still for a while."""
-        member = self.rng.choice(self.everyone) if self.everyone else None
-        if member is not None:
-            seconds = self.session * self.rng.choice([0.2, 0.9, 1.5, 2.5])
-            member.pause(seconds)
-            self.lasts(seconds)
-
     def cut(self) -> None:
         """Connections to brokers break, with requests and answers under way."""
         member = self._any()
@@ -468,18 +415,6 @@ class LiveWorld:
             seconds = self.rng.choice([0.5, 3.0, self.rebalance * 1.2])
             member.plane.stall(seconds)
             self.lasts(seconds)
-
-    def commit(self) -> None:
-        """An application commits what it has consumed."""
-        member = self.rng.choice(self.everyone) if self.everyone else None
-        if member is not None and not member.paused:
-            member.commit()
-
-    def fault(self) -> None:
-        """A fault in a member's own code: it leaves, and its program ends."""
-        member = self._any()
-        if member is not None and len(self.live) > 1:
-            member.fail()
 
     def operate(self) -> None:
         """An operator begins to take the group to some mode, perhaps beside another one."""
@@ -531,18 +466,6 @@ class LiveWorld:
         operator = self._operator()
         if operator is not None:
             operator.cut(self.rng.choice([0.01, 1.0]))
-
-    def kill_coordinator(self) -> None:
-        """The coordinator's broker dies; the other one takes over."""
-        seconds = self.rng.choice([0.5, 4.0])
-        self.cluster.stop_broker(self.brokers.home, seconds)
-        self.brokers.fail_over(seconds, self.rng.choice([0.05, 2.0]))
-        self.lasts(seconds + 2.0)
-
-    def move_coordinator(self) -> None:
-        """Another broker becomes coordinator."""
-        self.brokers.fail_over(0.1, self.rng.choice([0.05, 2.0]), dies=False)
-        self.lasts(2.1)
 
     def add_partitions(self) -> None:
         """A topic gets more partitions."""

@@ -24,6 +24,7 @@ from zkconsumer.journal.recorder import MemberObserver
 from zkconsumer.journal.wire import Cost
 from zkconsumer.runtime.cluster import ClusterDirectory
 from zkconsumer.runtime.gate import DeliveryGate
+from zkconsumer.runtime.loop import MachineT
 from zkconsumer.runtime.zookeeper import Running, ZooKeeperCoordination
 from zkconsumer.sim.bulk import BulkViews, read_now
 from zkconsumer.sim.cluster_port import SimClusterPort
@@ -101,7 +102,72 @@ class SimZk:
         self.client.close()
 
 
-class SimMember(SimProcess[RebalanceMachine]):
+class ZkProcess(SimProcess[MachineT]):
+    """A member's process with a session in ZooKeeper."""
+
+    spec: MemberSpec
+    _zk: SimZk
+    _coordination: ZooKeeperCoordination
+
+    def start(self) -> None:
+        """Connect; everything else follows from that."""
+        self._zk.connect(self._on_session, self._coordination.on_watch)
+        self.loop.begin()
+        self.plane.begin()
+
+    def _on_session(self, event: SessionEvent, session_id: int) -> None:
+        if event is SessionEvent.OPENED and self.observer is not None:
+            self.observer.session_begins(session_id, self.name)
+            if self.spec.scala:
+                self.observer.legacy_sessions.add(session_id)
+        self._coordination.on_session(event, session_id)
+
+    @property
+    def client(self) -> Any:
+        """The client of the simulated ZooKeeper, for faults."""
+        return self._zk.client
+
+    @property
+    def session(self) -> int:
+        """See ``SimProcess``: that in ZooKeeper, which owns the owner znodes."""
+        return self._coordination.session_id
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """See ``SimProcess``."""
+        return self.spec.auto_commit and not self.spec.scala
+
+    @property
+    def proved(self) -> float:
+        """See ``SimProcess``."""
+        return self._zk.proved
+
+    @property
+    def _session_timeout(self) -> float:
+        return self.spec.session_timeout
+
+    # -- what a fault does
+
+    def crash(self) -> None:
+        """The process dies. Its session lives on until its timeout."""
+        if self.alive:
+            super().crash()
+            self.client.kill()
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
+        stands = self.alive and not self.paused
+        super().pause(seconds)
+        timeout = self.spec.session_timeout
+        if stands and seconds > timeout:
+            self._kernel.schedule(timeout, partial(self._starve, self.session, seconds - timeout))
+
+    def _starve(self, session: int, unnoticed: float) -> None:
+        if self.alive and self.client.session_id == session:
+            self.client.expire(unnoticed)
+
+
+class SimMember(ZkProcess[RebalanceMachine]):
     """One member. Call ``start`` once.
 
     ``bulk`` runs the reading of registrations for many members at once; see there.
@@ -155,43 +221,6 @@ class SimMember(SimProcess[RebalanceMachine]):
         """Hand over the answers to pings late at times."""
         self._zk.late_pings = probability
 
-    def start(self) -> None:
-        """Connect; everything else follows from that."""
-        self._zk.connect(self._on_session, self._coordination.on_watch)
-        self.loop.begin()
-        self.plane.begin()
-
-    def _on_session(self, event: SessionEvent, session_id: int) -> None:
-        if event is SessionEvent.OPENED and self.observer is not None:
-            self.observer.session_begins(session_id, self.name)
-            if self.spec.scala:
-                self.observer.legacy_sessions.add(session_id)
-        self._coordination.on_session(event, session_id)
-
-    @property
-    def client(self) -> Any:
-        """The client of the simulated ZooKeeper, for faults."""
-        return self._zk.client
-
-    @property
-    def session(self) -> int:
-        """See ``SimProcess``."""
-        return self._coordination.session_id
-
-    @property
-    def commits_by_itself(self) -> bool:
-        """See ``SimProcess``."""
-        return self.spec.auto_commit and not self.spec.scala
-
-    @property
-    def proved(self) -> float:
-        """See ``SimProcess``."""
-        return self._zk.proved
-
-    @property
-    def _session_timeout(self) -> float:
-        return self.spec.session_timeout
-
     # -- what a fault does
 
     def crash(self) -> None:
@@ -202,19 +231,6 @@ class SimMember(SimProcess[RebalanceMachine]):
                 self._bulk.abandon(self)
             if self._coordination.offsets is not None:
                 self._coordination.offsets.close()
-            self.client.kill()
-
-    def pause(self, seconds: float) -> None:
-        """The process stands still (SIGSTOP); longer than the session timeout ends the session."""
-        stands = self.alive and not self.paused
-        super().pause(seconds)
-        timeout = self.spec.session_timeout
-        if stands and seconds > timeout:
-            self._kernel.schedule(timeout, partial(self._starve, self.session, seconds - timeout))
-
-    def _starve(self, session: int, unnoticed: float) -> None:
-        if self.alive and self.client.session_id == session:
-            self.client.expire(unnoticed)
 
     def at_rest(self) -> MemberAtRest:
         """What the invariants at rest need to know."""
@@ -308,4 +324,4 @@ def run_now(zk: FakeZk, command: ScriptCommand, context: ScriptContext) -> Event
             return result
 
 
-__all__ = ["SimMember", "run_now"]
+__all__ = ["SimMember", "ZkProcess", "run_now"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,8 +42,9 @@ from zkconsumer.sim.member import SimMember, run_now
 from zkconsumer.sim.offset_store import SimOffsets
 from zkconsumer.sim.process import ANSWER_S
 from zkconsumer.sim.result import EVENTS, Result
+from zkconsumer.sim.troubles import ZooKeeperTroubles
 from zkconsumer.sim.whole import deliver_all, hurry, uncommitted
-from zkconsumer.sim.zk import FakeZk, SessionState, Txn
+from zkconsumer.sim.zk import FakeZk, Txn
 
 GROUP = "g"
 #: What the owner of a settled group may need beyond the session timeout (seconds).
@@ -258,18 +258,17 @@ class World:
         return found
 
 
-class Trouble:
-    """The random troubles of one run. ``quiet_from`` is when the last of them is over."""
+class Trouble(ZooKeeperTroubles[SimMember]):
+    """The random troubles of one run."""
 
     def __init__(
         self, world: World, rng: random.Random, legacy: bool, bootstrap: bool = False
     ) -> None:
-        self.kinds: list[tuple[int, str, Callable[[], object]]]
+        super().__init__(world.kernel, rng)
         self.world = world
-        self.rng = rng
-        self.quiet_from = 0.0
-        self.counts: dict[str, int] = {}
-        self.timeout = rng.choice([2.0, 4.0, 6.0])
+        self.zk = world.zk
+        self.history = world.history
+        self.session = rng.choice([2.0, 4.0, 6.0])
         self.reread = rng.choice([4.0, 8.0, NEVER])
         assignor = rng.choice(["range", "roundrobin"])
         forms = (RoundRobinHash.DASH, RoundRobinHash.BRACKETS)
@@ -319,25 +318,16 @@ class Trouble:
             silent = ("drop watch", "registration touched", "owner deleted")
             self.kinds = [kind for kind in self.kinds if kind[1] not in silent]
 
+    @property
+    def live(self) -> list[SimMember]:
+        """See ``Troubles``."""
+        return self.world.live
+
     def lasts(self, seconds: float) -> None:
         """The trouble of now is over in ``seconds``; a watch that it sets off may get lost."""
         if self.dropping:
-            seconds += self.timeout + self.reread * 1.1
-        self.quiet_from = max(self.quiet_from, self.world.kernel.now + seconds)
-
-    def strike(self) -> None:
-        """One trouble, drawn at random."""
-        weights = [weight for weight, _, _ in self.kinds]
-        _, name, action = self.rng.choices(self.kinds, weights)[0]
-        self.counts[name] = self.counts.get(name, 0) + 1
-        self.lasts(0)
-        if self.world.history is not None:
-            self.world.history.append(f"{self.world.kernel.now_us} trouble: {name}")
-        action()
-
-    def _any(self) -> SimMember | None:
-        live = self.world.live
-        return self.rng.choice(live) if live else None
+            seconds += self.session + self.reread * 1.1
+        super().lasts(seconds)
 
     def subscription(self) -> Subscription:
         """Static or a filter, on some of the topics."""
@@ -365,25 +355,13 @@ class Trouble:
             auto_commit=self.rng.random() < 0.85,
             backoff=self.rng.choice([0.5, 2.0]),
             reread=self.reread,
-            session_timeout=self.timeout,
+            session_timeout=self.session,
             kafka_storage=self.world.offsets is not None,
             dual_commit=self.world.dual,
             bootstrap=self.bootstrap,
         )
         self.world.add_member(spec, self.habits).slow_pings(0.05)
         self.lasts(1)
-
-    def leave(self) -> None:
-        """A member leaves in order."""
-        member = self._any()
-        if member is not None and len(self.world.live) > 1:
-            member.close()
-
-    def crash(self) -> None:
-        """A member's process dies."""
-        member = self._any()
-        if member is not None and len(self.world.live) > 1:
-            member.crash()
 
     def restart(self) -> None:
         """A member leaves; at once another one takes its id, with a subscription of its own."""
@@ -400,35 +378,6 @@ class Trouble:
             self.world.kernel.schedule(0.01, partial(self._follow, member, spec))
         else:
             self.world.add_member(spec, self.habits)
-
-    def expire(self) -> None:
-        """A session ends at the server, which cuts the connection.
-
-        Never of a member that is cut off already: the server does that only after the timeout,
-        and the lease relies on it.
-        """
-        member = self._any()
-        if member is not None and member.client.state is SessionState.CONNECTED:
-            member.client.expire()
-
-    def disconnect(self) -> None:
-        """A connection breaks, with requests and answers under way.
-
-        Not while a client has yet to learn that its session was ended before its time (``expire``).
-        """
-        member = self._any()
-        if member is not None and self.world.zk.session_alive(member.client.session_id):
-            seconds = self.rng.choice([0.01, 0.3, self.timeout * 0.8, self.timeout * 1.5])
-            member.client.disconnect(seconds)
-            self.lasts(seconds)
-
-    def pause(self) -> None:
-        """A process stands still for a while."""
-        member = self._any()
-        if member is not None:
-            seconds = self.timeout * self.rng.choice([0.2, 0.9, 1.5, 2.5])
-            member.pause(seconds)
-            self.lasts(seconds)
 
     def drop_watch(self) -> None:
         """A watch event gets lost; the next periodic reading makes up for it."""
@@ -502,12 +451,6 @@ class Trouble:
         self.world.kernel.schedule(seconds, self.world.register_brokers)
         self.lasts(seconds)
 
-    def commit(self) -> None:
-        """An application commits what it has consumed."""
-        member = self._any()
-        if member is not None and not member.paused:
-            member.commit()
-
     def stall(self) -> None:
         """An application works on one message for long."""
         member = self._any()
@@ -515,12 +458,6 @@ class Trouble:
             seconds = self.rng.choice([0.5, 3.0])
             member.plane.stall(seconds)
             self.lasts(seconds)
-
-    def fault(self) -> None:
-        """A fault in a member's own code: it leaves, and its program ends."""
-        member = self._any()
-        if member is not None and len(self.world.live) > 1:
-            member.fail()
 
     def slow_offsets(self) -> None:
         """The offset store is slow, refuses, or does not answer."""
@@ -572,7 +509,7 @@ def run(
     if world.offsets is not None:
         world.offsets.troubled = False
     kernel.run(
-        until=max(troubled, trouble.quiet_from, hurry(world.members)) + trouble.timeout + SETTLE
+        until=max(troubled, trouble.quiet_from, hurry(world.members)) + trouble.session + SETTLE
     )
     violations = world.at_rest()
     violations += deliver_all(kernel, lambda: world.live)

@@ -14,7 +14,7 @@ register, and then changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -116,48 +116,66 @@ def look(group: str) -> Script[Found]:
 def lock(group: str, now_ms: int, allowed: tuple[AclEntry, ...] = ()) -> Script[str | None]:
     """Keep consumers from registering; return why that is not possible, else ``None``.
 
-    When it is not possible, nothing is changed in the end. ``allowed``: who may register still.
+    Data and list are written also if the group is locked already: so an ``unlock`` that looked
+    before fails, however late it is. When a lock is not possible, nothing is changed in the end.
+    ``allowed``: who may register still.
     """
     path = GroupPaths(group).ids
+    first: Found | None = None
+    record: tuple[AclEntry, ...] | None = None
     try:
         while True:
             found = yield from look(group)
-            if found.guard is not Guard.OPEN:
-                break
+            first = first or found
             if found.acl is None:
                 yield from ensure_path(set(), path)
                 continue
-            record = found.record
-            if record is None:
-                record = found.acl.entries
+            if found.guard is Guard.CLOSED and record is None:
+                break  # nothing of ours that could be lifted
+            if found.record is not None:
+                record, data = found.record, _encode(found.at_ms or 0, found.record, found.old_data)
+            else:  # not locked yet, or one who unlocked has just cleared what we noted
+                record = record or found.acl.entries
                 data = _encode(now_ms, record, found.data)
-                if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
-                    continue
+            if isinstance((yield from attempt(SetData(path, data, found.version))), Failed):
+                continue
             entries = (*(_without_create(entry) for entry in record), *allowed)
-            if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Ok):
+            if found.guard is Guard.LOCKED and not set(allowed) - set(found.acl.entries):
+                entries = found.acl.entries  # also whom an earlier lock allowed
+            if isinstance((yield from attempt(SetAcl(path, entries, found.acl.version))), Failed):
+                continue
+            if (yield from look(group)).guard is Guard.LOCKED:
                 break
         if not (yield from _can_register(group)):
             return None
     except Refused as refused:
-        yield from _clear(group)
+        if first is None or first.guard is Guard.OPEN:
+            yield from _clear(group)
         return str(refusal(refused))
     yield from unlock(group)
     return "ZooKeeper does not enforce access lists"
 
 
-def unlock(group: str) -> Script[bool]:
-    """Let consumers register again; return whether they could not. Raises Refused."""
+def unlock(group: str, still: Callable[[], Script[bool]] | None = None) -> Script[bool]:
+    """Let consumers register again; return whether they could not. Raises Refused.
+
+    ``still`` is asked whether that is right still, after the version was read that the list must
+    have when it is changed.
+    """
     path = GroupPaths(group).ids
-    was = False
+    was = lifted = False
     while True:
         found = yield from look(group)
         if found.record is None or found.acl is None:
             return was
-        if found.acl.entries != found.record:
-            was = was or found.guard is Guard.LOCKED
-            yield from attempt(SetAcl(path, found.record, found.acl.version))
-        else:
+        if found.acl.entries == found.record:
             yield from attempt(SetData(path, found.old_data, found.version))
+        elif lifted or (still is not None and not (yield from still())):
+            return was  # another operator has locked it
+        else:
+            was = was or found.guard is Guard.LOCKED
+            reply = yield from attempt(SetAcl(path, found.record, found.acl.version))
+            lifted = isinstance(reply, Ok)
 
 
 def lock_moved(group: str, now_ms: int, execute: bool) -> Script[Result]:

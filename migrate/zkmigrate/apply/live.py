@@ -94,8 +94,7 @@ class LiveMove:
             return Step(facts.mode, False, self._late(facts))
         back = target is Mode.LOCKED and facts.mode is Mode.OPEN
         why = obstacles(facts, Mode.KAFKA if back else target)  # ``back`` goes over it
-        if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
-            why = tuple(text for text in why if "lock the group's ids" not in text)
+        why = tuple(text for text in why if "lock the group's ids" not in text)  # the stage does
         return Step(facts.mode, False, why)
 
     def prepare(self) -> Step:
@@ -113,20 +112,19 @@ class LiveMove:
     def lock(self) -> Step:
         """Keep legacy consumers out, then go to ``locked``; unlock again if that is refused."""
         facts = look(self._stores, self._group)
-        if facts.mode is not Mode.ZOOKEEPER:
+        if facts.mode not in (Mode.ZOOKEEPER, Mode.LOCKED):
             return self.go(Mode.LOCKED)
         first = self.check(Mode.LOCKED)
         if any("not migratable" in text or "higher in Kafka" in text for text in first.why):
             return first
         was = facts.ids_locked
-        now_ms = int(time.time() * 1000)
-        fault = self._stores.zk.run(guard.lock(self._group, now_ms, (guard.LIVE,)))
+        fault = self._keep_out()
         if fault is not None:
-            return Step(facts.mode, False, (f"legacy consumers cannot be kept out: {fault}",))
-        self._say("legacy consumers can no longer register")
+            return Step(facts.mode, False, (fault,))
+        if not was:
+            self._say("legacy consumers can no longer register")
         step = self.go(Mode.LOCKED)
-        if step.mode is Mode.ZOOKEEPER and step.why and not was:
-            self._stores.zk.run(guard.unlock(self._group))
+        if step.mode is Mode.ZOOKEEPER and step.why and not was and self._let_in():
             self._say("legacy consumers can register again")
         return step
 
@@ -135,7 +133,10 @@ class LiveMove:
         step = self.go(Mode.ZOOKEEPER)
         if step.why:
             return step
-        was = self._stores.zk.run(guard.unlock(self._group))
+        was = self._let_in()
+        if self._stores.zk.run(guard.look(self._group)).guard is Guard.LOCKED:
+            why = "another operator has locked the group meanwhile"
+            return Step(self._stores.zk.run(read_mode(self._paths))[0], step.changed, (why,))
         if was:
             self._say("legacy consumers can register again")
         return step._replace(changed=step.changed or was)
@@ -153,8 +154,16 @@ class LiveMove:
         """Write a mode when its gate is open; wait until all members have acknowledged it."""
         deadline = time.monotonic() + self._wait
         changed = False
+        sealed: int | None = None
         while True:
             facts = look(self._stores, self._group)
+            if target is Mode.KAFKA and facts.mode is Mode.LOCKED and sealed != facts.version:
+                # Another operator may still be about to unlock the ids, from before this mode.
+                fault = self._keep_out()
+                if fault is not None:
+                    return Step(facts.mode, changed, (fault,))
+                sealed = facts.version
+                continue
             if facts.mode is target:
                 why = self._late(facts)
                 if not why:
@@ -176,6 +185,20 @@ class LiveMove:
             if time.monotonic() >= deadline:
                 return Step(facts.mode, changed, why)
             time.sleep(_POLL)
+
+    def _keep_out(self) -> str | None:
+        """Lock the group's ids, also if they are locked; return why that is not possible."""
+        now_ms = int(time.time() * 1000)
+        fault = self._stores.zk.run(guard.lock(self._group, now_ms, (guard.LIVE,)))
+        return fault and f"legacy consumers cannot be kept out: {fault}"
+
+    def _let_in(self) -> bool:
+        """Unlock the ids while the mode is ``zookeeper``; return whether they were locked."""
+
+        def still() -> Script[bool]:
+            return (yield from read_mode(self._paths))[0] is Mode.ZOOKEEPER
+
+        return bool(self._stores.zk.run(guard.unlock(self._group, still)))
 
     def _late(self, facts: Facts) -> tuple[str, ...]:
         late = sorted(name for name, number in facts.members.items() if number != facts.version)

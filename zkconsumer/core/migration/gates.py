@@ -45,7 +45,8 @@ class Facts:
 def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
     """Return what is in the way of writing ``target``, a sentence each; empty: it may be written.
 
-    A group without members is no obstacle: there is none that could hold a partition.
+    One that ends with "wait" may go away by itself. A group without members holds no partition, so
+    that alone is not an obstacle; but then no member carries offsets over.
     """
     if target not in neighbours(facts.mode):
         names = " or ".join(mode.value for mode in neighbours(facts.mode))
@@ -58,7 +59,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             f"mode {facts.mode.value} is not acknowledged by {_named(late)}: wait, or look at "
             "the health of these members"
         )
-    if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
+    if facts.mode is Mode.ZOOKEEPER or (facts.mode is Mode.LOCKED and target is Mode.KAFKA):
         legacy = facts.registered - facts.members.keys()
         if not facts.ids_locked:
             found.append("legacy consumers can still register: lock the group's ids first")
@@ -66,6 +67,7 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             found.append(
                 f"members that are not migratable: {_named(legacy)}: restart these as such"
             )
+    if target is Mode.LOCKED and facts.mode is Mode.ZOOKEEPER:
         ahead = _behind(facts.in_zookeeper, facts.in_kafka)
         if ahead:
             found.append(
@@ -80,7 +82,9 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
     elif target is Mode.OPEN:
         behind = _behind(facts.in_kafka, facts.in_zookeeper)
         if behind:
-            found.append(f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: wait")
+            found.append(
+                f"offsets are lower in Kafka than in ZooKeeper: {_named(behind)}: {_until(facts)}"
+            )
     elif target is Mode.ZOOKEEPER:
         if facts.plain:
             found.append(
@@ -88,8 +92,17 @@ def obstacles(facts: Facts, target: Mode) -> tuple[str, ...]:
             )
         behind = _behind(facts.in_zookeeper, facts.in_kafka)
         if behind:
-            found.append(f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: wait")
+            found.append(
+                f"offsets are lower in ZooKeeper than in Kafka: {_named(behind)}: {_until(facts)}"
+            )
     return tuple(found)
+
+
+def _until(facts: Facts) -> str:
+    """What to do about offsets that are not carried over yet. Members do that at each commit."""
+    if facts.members:
+        return "wait"
+    return "no migratable member runs that carries them over: start one"
 
 
 def _behind(

@@ -124,7 +124,8 @@ class LiveMachine:
 
     Readable by the owner thread at any time: ``mode`` (``None``: not read in this session),
     ``version``, ``joined`` (the offer; ``None``: not in the coordinator's group), ``assigned``,
-    ``held``, ``delivered``, ``giving_up``, ``acknowledged``.
+    ``held``, ``delivered``, ``giving_up``, ``acknowledged``, ``departures`` (how often the member
+    has left the coordinator's group).
     """
 
     def __init__(self) -> None:
@@ -136,6 +137,7 @@ class LiveMachine:
         self.delivered = NONE
         self.acknowledged: int | None = None
         self.stale_modes = 0
+        self.departures = 0
         self._followed: Follow | None = None
         self._asked: Offer | None = None
         self._acknowledging: int | None = None
@@ -175,6 +177,7 @@ class LiveMachine:
         self.joined, self.assigned, self._asked = event.offer, event.assigned, None
 
     def _left(self, event: Left) -> None:
+        self.departures += 1
         self.joined, self.assigned, self._asked = None, NONE, None
         if event.expelled and self.mode is not Mode.ZOOKEEPER:
             self._give_up(self.held, commit=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from zkconsumer.core.migration.commands import (
     AckStored,
@@ -46,6 +46,7 @@ from zkconsumer.core.zookeeper.scripts.table import script_for
 from zkconsumer.core.zookeeper.znodes import encode_registration
 from zkconsumer.errors import ZnodeFormatError
 
+MEMBERSHIP_ENDED: Final = "offsets in Kafka: the member has left the coordinator's group meanwhile"
 Scripts = Callable[[Any, ScriptContext], MemberScript[Any]]
 
 
@@ -68,7 +69,7 @@ def scripts_of(paths: LivePaths, live: LiveMachine) -> Scripts:
                 case commands.ClaimPartitions():
                     return (yield from ownership.claim(command, ctx))
                 case commands.Commit() if live.mode is not Mode.ZOOKEEPER:
-                    return (yield from _commit(command, ctx))
+                    return (yield from _commit(command, ctx, live))
                 case commands.Commit():
                     return (yield from ownership.commit(command, ctx))
                 case _:
@@ -195,16 +196,23 @@ def _claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScrip
         offset = stored[tp]
         if offset is not None and (found.committed is None or found.committed < offset):
             claims[tp] = replace(found, committed=offset, invalidated=True)
+            ctx.pauses.pop(tp, None)  # a plain consumer had it, and ZooKeeper does not know when
     return replace(claimed, claims=claims)
 
 
-def _commit(command: commands.Commit, ctx: ScriptContext) -> MemberScript[events.Committed]:
+def _commit(
+    command: commands.Commit, ctx: ScriptContext, live: LiveMachine
+) -> MemberScript[events.Committed]:
     """Store positions in Kafka, then in ZooKeeper: a plain consumer must not find an older one.
 
     Kafka takes them only from a member of the present generation, and ZooKeeper only from the
-    owner. What Kafka refuses is not stored in ZooKeeper either.
+    owner. What Kafka refuses is not stored in ZooKeeper either. Positions from before an expulsion
+    are not stored: others may have had the partitions in between.
     """
+    departures = live.departures
     owned = yield from kafka_storage.confirm_owners(command, ctx)
+    if live.departures != departures:
+        raise Refused(Code.OTHER, "", MEMBERSHIP_ENDED)
     stored = yield from kafka_storage.store(command, ctx, owned)
     positions = {
         tp: at

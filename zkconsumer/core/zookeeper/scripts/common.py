@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from zkconsumer.core.common.topic_filter import Expansions
+from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import (
     Code,
     Create,
@@ -69,7 +70,9 @@ class ScriptContext:
     ``session_id`` is the session the scripts act in. ``known_paths`` remembers parents that were
     seen to exist, to save round trips; a wrong entry costs one more round, never correctness.
     ``expansions`` remembers which topics the members' filters mean, ``decoded`` the partitions that
-    a topic's znode named; ``stored`` counts what commits have stored. ``protocol`` is
+    a topic's znode named; ``stored`` counts what commits have stored; ``pauses`` has for each
+    partition the seconds between the last change of its offset and the last claim, by ZooKeeper's
+    clock. ``protocol`` is
     ``security.protocol``: which listener of a broker counts.
     """
 
@@ -80,6 +83,7 @@ class ScriptContext:
     expansions: Expansions = field(default_factory=Expansions)
     decoded: Mapping[str, tuple[Node, tuple[int, ...]]] = field(default_factory=dict)
     stored: CommitCounts = field(default_factory=CommitCounts)
+    pauses: dict[TopicPartition, float] = field(default_factory=dict)
     protocol: str = "PLAINTEXT"
 
 

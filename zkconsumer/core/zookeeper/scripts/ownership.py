@@ -85,6 +85,8 @@ class _Claiming:
         self.blocked: dict[TopicPartition, str] = {}
         self.broken: dict[TopicPartition, str] = {}
         self.unregistered = False
+        #: When offsets had changed the last time, at the first look.
+        self._changed_ms: dict[TopicPartition, int] = {}
         #: Offsets as they were after the partition was won.
         self.looked: dict[TopicPartition, Node | None] = {}
 
@@ -105,6 +107,7 @@ class _Claiming:
         if owner is None:
             ops.append(Create(path, text, ephemeral=True))
         if offset is not None:
+            self._changed_ms.setdefault(tp, offset.stat.mtime_ms)
             try:
                 stored_offset(self.paths.offset(tp), offset)
             except ZnodeFormatError as fault:
@@ -119,10 +122,12 @@ class _Claiming:
         """Note that the multi with ``tp`` went through."""
         if offset is None:
             self.claims[tp] = Claim(self.wanted[tp], None, None)
+            self.ctx.pauses.pop(tp, None)
         else:
             assert isinstance(last, Stat)
             committed = stored_offset(self.paths.offset(tp), offset)
             self.claims[tp] = Claim(self.wanted[tp], last.version, committed)
+            self.ctx.pauses[tp] = max(0, last.mtime_ms - self._changed_ms[tp]) / 1000
 
 
 def claim(command: commands.ClaimPartitions, ctx: ScriptContext) -> MemberScript[events.Claimed]:

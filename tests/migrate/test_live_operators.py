@@ -1,0 +1,230 @@
+"""Two operators work on one group: ``zkmigrate live`` on a simulated ZooKeeper, Kafka is empty.
+
+While one waits at any of its requests, the other one carries out whole stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from zkmigrate.apply import guard, live
+from zkmigrate.apply.guard import LIVE, Guard
+from zkmigrate.apply.live import LiveMove, Step
+
+from tests.unit.tool_zk import ToolZk
+from zkconsumer.core.migration.modes import Mode
+from zkconsumer.core.migration.scripts import read_mode
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.zookeeper.ops import (
+    AclEntry,
+    Code,
+    Create,
+    Delete,
+    Failed,
+    Ok,
+    Reply,
+    SetAcl,
+    SetData,
+    ZkOp,
+)
+from zkconsumer.core.zookeeper.scripts.common import Script, attempt, ensure_path
+
+PATHS = LivePaths.of("g")
+IDS = PATHS.group.ids
+LEGACY = PATHS.group.member("g_old")
+ANYONE = AclEntry(31, "world", "anyone")
+
+
+class Operators:
+    """A group whose ``ids`` hold data of somebody else's, and the operators at work on it.
+
+    ``meanwhile`` is called once, before the first request for which ``at`` is true.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(live.time, "sleep", lambda _seconds: None)
+        self.zk = ToolZk()
+        self.stores: Any = SimpleNamespace(
+            zk=self.zk,
+            fetch=lambda group, known: {},
+            kafka=SimpleNamespace(members=lambda group: []),
+        )
+        self.zk.run(ensure_path(set(), IDS))
+        self.zk.run(attempt(SetData(IDS, b"theirs", 0)))
+
+    def move(self) -> LiveMove:
+        """What a further operator has at hand."""
+        return LiveMove(self.stores, "g", 0, lambda _text: None)
+
+    def during(
+        self, act: Callable[[], Step], at: Callable[[ZkOp], bool], meanwhile: Callable[[], object]
+    ) -> tuple[Step, bool]:
+        """Carry out a stage; return also whether ``meanwhile`` was called."""
+        came: list[ZkOp] = []
+
+        def before(op: ZkOp) -> None:
+            if not came and at(op):
+                came.append(op)
+                meanwhile()
+
+        self.zk.before = before
+        step = act()
+        self.zk.before = lambda op: None
+        return step, bool(came)
+
+    @property
+    def mode(self) -> Mode:
+        return self.zk.run(read_mode(PATHS))[0]  # type: ignore[no-any-return]
+
+    @property
+    def guard(self) -> guard.Found:
+        return self.zk.run(guard.look("g"))  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        """Legacy consumers are kept out in every mode that relies on it. The ids can be unlocked,
+        and are then as they were."""
+        found = self.guard
+        if self.mode in (Mode.KAFKA, Mode.OPEN):
+            assert found.guard is Guard.LOCKED
+            assert found.acl is not None
+            assert LIVE in found.acl.entries
+        while self.mode is Mode.OPEN or self.mode is Mode.KAFKA:
+            assert not self.move().back().why
+        assert not self.move().unlock().why
+        found = self.guard
+        assert (found.guard, found.data) == (Guard.OPEN, b"theirs")
+        assert found.acl is not None
+        assert found.acl.entries == (ANYONE,)
+
+
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
+    """A group in which nobody works yet."""
+    return Operators(monkeypatch)
+
+
+def lifts(op: ZkOp) -> bool:
+    """Whether a request unlocks the ids."""
+    return isinstance(op, SetAcl) and op.entries == (ANYONE,)
+
+
+def test_a_late_unlock_does_not_undo_the_lock_of_another_operator(operators: Operators) -> None:
+    """The tool stands still just before it unlocks the ids. Meanwhile another operator locks the
+    group. The late request fails, and its operator is told."""
+    assert not operators.move().lock().why
+    step, came = operators.during(
+        operators.move().unlock, lifts, lambda: operators.move().lock().why
+    )
+    assert came
+    assert step.why == ("another operator has locked the group meanwhile",)
+    assert step.mode is operators.mode is Mode.LOCKED
+    assert operators.guard.guard is Guard.LOCKED
+    assert not operators.move().go(Mode.KAFKA).why
+    operators.check()
+
+
+def test_ids_that_were_unlocked_just_before_the_mode_are_locked_again(
+    operators: Operators,
+) -> None:
+    """The tool has looked at the gate and stands still before it writes ``locked``. Meanwhile
+    another operator unlocks the ids. The next stage locks them before it looks for legacy
+    consumers, and is refused while there is one."""
+    step, came = operators.during(
+        operators.move().lock,
+        lambda op: isinstance(op, Create | SetData) and op.path == PATHS.mode,
+        lambda: operators.move().unlock(),
+    )
+    assert came
+    assert step.mode is operators.mode is Mode.LOCKED
+    operators.zk.run(attempt(Create(LEGACY, b"{}", ephemeral=True)))
+    refused = operators.move().go(Mode.KAFKA)
+    assert "members that are not migratable: g_old" in refused.why[0]
+    operators.zk.run(attempt(Delete(LEGACY)))
+    assert not operators.move().go(Mode.KAFKA).why
+    operators.check()
+
+
+STAGES: dict[str, Callable[[LiveMove], Step]] = {
+    "lock": LiveMove.lock,
+    "to-kafka": lambda move: move.go(Mode.KAFKA),
+    "back": LiveMove.back,
+    "unlock": LiveMove.unlock,
+}
+
+
+def forth(move: LiveMove) -> Step:
+    """Lock the group and go to ``kafka``."""
+    move.lock()
+    return move.go(Mode.KAFKA)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("meanwhile", [forth, LiveMove.lock, LiveMove.unlock])
+@pytest.mark.parametrize("stage", STAGES)
+def test_operators_may_come_in_between_at_any_request(
+    operators: Operators,
+    stage: str,
+    meanwhile: Callable[[LiveMove], Step],
+    locked: bool,
+) -> None:
+    """Before whichever request of a stage another operator works: a group whose coordinator
+    assigns stays locked, and the original list and data are never lost."""
+    number, came = 0, True
+    while came:
+        if locked:
+            assert not operators.move().lock().why
+        left = [number]
+
+        def due(op: ZkOp, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        move = operators.move()
+        _, came = operators.during(
+            lambda move=move: STAGES[stage](move), due, lambda: meanwhile(operators.move())
+        )
+        operators.check()
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("act", ["lock", "unlock"])
+def test_a_lost_answer_changes_nothing(operators: Operators, act: str, applied: bool) -> None:
+    """Each answer of ZooKeeper may be lost once, whether the request was carried out or not."""
+    number, lost = 0, True
+    real = operators.zk._send
+
+    def all_of_it() -> Script[Any]:
+        if act == "lock":
+            return (yield from guard.lock("g", 1, (LIVE,)))
+        return (yield from guard.unlock("g"))
+
+    while lost:
+        if act == "unlock":
+            assert operators.zk.run(guard.lock("g", 1, (LIVE,))) is None
+        lost, left = False, number
+
+        def send(op: ZkOp) -> Reply:
+            nonlocal lost, left
+            left -= 1
+            if left != -1:
+                return real(op)
+            lost = True
+            if applied:
+                real(op)
+            return Failed(Code.CONNECTION_LOSS)
+
+        operators.zk._send = send  # type: ignore[method-assign]
+        result = operators.zk.run(all_of_it())
+        operators.zk._send = real  # type: ignore[method-assign]
+        assert result is (None if act == "lock" else True)
+        wanted = Guard.LOCKED if act == "lock" else Guard.OPEN
+        assert operators.guard.guard is wanted
+        operators.check()
+        number += 1
+    assert number > 3
+    assert isinstance(real(Create("/x", b"")), Ok)

@@ -1,0 +1,113 @@
+"""Commits of a migratable member in Kafka: tried again, but never in a later membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.migration.machine import Joined, Left, LiveMachine, ModeRead
+from zkconsumer.core.migration.member_scripts import MEMBERSHIP_ENDED, scripts_of
+from zkconsumer.core.migration.modes import Mode, Offer
+from zkconsumer.core.migration.znodes import LivePaths
+from zkconsumer.core.zookeeper import commands as zk_commands, events as zk_events
+from zkconsumer.core.zookeeper.ops import Code, Failed, Node, Ok, Reply, Stat, StoreOffsets
+from zkconsumer.runtime.live import LiveOffsets
+
+TP = TopicPartition("t", 0)
+
+
+class Line:
+    """A line of requests that are answered by hand."""
+
+    def __init__(self) -> None:
+        self.coordinator = 0
+        self.sent: list[Any] = []
+        self.answer: Callable[..., object] = lambda *_: None
+
+    def start(self, on_answer: Callable[..., object], on_crash: Callable[..., object]) -> None:
+        self.answer = on_answer
+
+    def submit(self, command: Any) -> None:
+        self.sent.append(command)
+
+
+class Commits:
+    """Offsets in Kafka of a member of generation 7, and what became of one commit."""
+
+    def __init__(self) -> None:
+        self.later: list[Callable[[], object]] = []
+        self.replies: list[Reply] = []
+        self.line = Line()
+        self.group: Any = SimpleNamespace(generation=7, member_id="m")
+        host: Any = SimpleNamespace(
+            now=lambda: 0.0,
+            post=lambda action: action(),
+            after=lambda _seconds, action: self.later.append(action),
+        )
+        line: Any = self.line
+        self.offsets = LiveOffsets(host, self.group, line, line, 0.5, 10.0)
+        self.departed = 0
+        self.offsets.departures = lambda: self.departed
+        self.offsets.begin()
+        self.offsets.submit(StoreOffsets(((TP, 14),)), self.replies.append)
+
+    def refuse(self, code: ErrorCode) -> None:
+        """The coordinator refuses the last commit."""
+        command = self.line.sent[-1]
+        assert isinstance(command, commands.CommitOffsets)
+        self.line.answer(command, events.RequestFailed(command.token, code), 0.0, 0)
+
+    def again(self) -> None:
+        """The time comes to try it again."""
+        (action,) = self.later
+        self.later.clear()
+        action()
+
+
+@pytest.fixture
+def tried() -> Commits:
+    """A commit that is under way."""
+    return Commits()
+
+
+def test_a_commit_is_tried_again_in_the_next_generation(tried: Commits) -> None:
+    """As long as the member was never out of the group, nobody else had its partitions."""
+    tried.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
+    tried.group.generation = 8
+    tried.again()
+    assert [command.generation for command in tried.line.sent] == [7, 8]
+    assert not tried.replies
+
+
+def test_a_commit_is_not_carried_out_in_a_later_membership(tried: Commits) -> None:
+    """Another member may have had the partition in between, and have committed more."""
+    tried.refuse(ErrorCode.ILLEGAL_GENERATION)
+    tried.departed, tried.group.generation = 1, 9
+    tried.again()
+    assert len(tried.line.sent) == 1
+    assert tried.replies == [Failed(Code.OTHER, detail=MEMBERSHIP_ENDED)]
+
+
+def test_an_expulsion_while_owners_are_looked_up_ends_the_commit() -> None:
+    """The position is from before, although the member is in the group again by then."""
+    live = LiveMachine()
+    for event in (ModeRead(Mode.OPEN, 3), Joined(Offer.USUAL, frozenset({TP}))):
+        live.on(event)
+    claim = zk_events.Claim(zk_commands.ConsumerThreadId("m", 0), 3, 9)
+    command = zk_commands.Commit(5, 0, {TP: 14}, {TP: claim})
+    paths = LivePaths.of("g")
+    ctx: Any = SimpleNamespace(spec=SimpleNamespace(paths=paths.group), session_id=1)
+    script = scripts_of(paths, live)(command, ctx)
+    next(script)
+    live.on(Left(expelled=True))
+    live.on(Joined(Offer.USUAL, frozenset({TP})))
+    owner = Node(b"m-0", Stat(1, 1, 0, 1))
+    with pytest.raises(StopIteration) as end:
+        script.send(Ok((owner,)))
+    assert end.value.value == zk_events.ScriptFailed(5, Code.OTHER, "", MEMBERSHIP_ENDED)
