@@ -276,8 +276,9 @@ def metrics_page() -> str:
         suffix = "_total" if metric.kind is Kind.COUNTER else ""
         jvm = f"`{metric.jvm}`" if metric.jvm else "ours"
         kind = metric.kind.value + ("; ZooKeeper" if metric.in_zookeeper else "")
-        cells = (f"`{metric.name}`", f"`{PREFIX}{metric.name}{suffix}`", kind)
-        rows.append("| " + " | ".join((*cells, metric.unit, metric.meaning, jvm)) + " |")
+        exported = f"`{PREFIX}{metric.name}{suffix}`"
+        cells = (f"`{metric.name}`", metric.meaning, metric.unit, kind, exported, jvm)
+        rows.append("| " + " | ".join(cells) + " |")
     kinds = [f"- *{kind.value}*: {doc}" for kind, doc in _KINDS.items()]
     return "\n".join(
         [
@@ -295,7 +296,7 @@ def metrics_page() -> str:
             "`connector.metrics()` returns 0 for it, and Prometheus gets no sample.\n",
             *kinds,
             "",
-            "| Name | Prometheus | Kind | Unit | Meaning | JVM |",
+            "| Name | Meaning | Unit | Kind | Prometheus | JVM |",
             "|---|---|---|---|---|---|",
             *rows,
             "",

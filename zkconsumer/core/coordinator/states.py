@@ -23,7 +23,7 @@ class State(Enum):
     STARTING = "starting fetchers"
     STABLE = "a member of the group: fetching and sending heartbeats"
     NOTIFYING_LOST = "calling the listener: partitions were lost"
-    LEAVING = "leaving: waiting for the coordinator's answer"
+    LEAVING = "leaving the group"
     OUTSIDE = "left the group after max.poll.interval.ms; waiting for the application"
     FAILED = "failed for good; the streams raise the error"
     CLOSED = "left the group"
