@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from confluent_kafka import Consumer as LibrdkafkaConsumer, KafkaError
+from confluent_kafka import Consumer as LibrdkafkaConsumer
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -147,7 +147,7 @@ class Polled:
         raise NotImplementedError
 
     def got(self) -> list[tuple[int, int]]:
-        assert not self._faults
+        assert not self._faults, self._faults
         return list(self._got)
 
     def close(self) -> None:
@@ -214,9 +214,9 @@ class Librdkafka(Polled):
     def poll(self) -> None:
         for found in self._consumer.consume(100, 0.1):
             error = found.error()
-            if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                continue  # the topic was created a moment ago
-            assert error is None, error
+            if error is not None:  # it repeats what failed, such as reading a new topic
+                assert not error.fatal(), error
+                continue
             self._got.append((found.partition(), found.offset()))
         self.partitions = {tp.partition for tp in self._consumer.assignment()}
 
@@ -306,7 +306,7 @@ class Java:
             self._faults.append(" ".join(words))
 
     def got(self) -> list[tuple[int, int]]:
-        assert not self._faults
+        assert not self._faults, self._faults
         return list(self._got)
 
     def close(self) -> None:
