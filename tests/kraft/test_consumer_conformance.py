@@ -36,7 +36,7 @@ from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.testing import LocalCluster, wait_until
 
-SEEDS: Final = range(1, 16)
+SEEDS: Final = (1, 2, 5, 7, 13, 15, 20)
 STEPS: Final = 200
 PARTITIONS: Final = 5
 LONG: Final = 600.0
