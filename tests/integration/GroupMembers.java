@@ -31,11 +31,11 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * Runs members of the Java consumer on orders from stdin and reports on stdout; one a line, words
  * separated by blanks; a word that is empty is written "-".
  *
- * Orders: join NAME BOOTSTRAP GROUP TOPIC STRATEGY INSTANCE; leave NAME;
+ * Orders: join NAME BOOTSTRAP GROUP TOPIC STRATEGY INSTANCE PROTOCOL; leave NAME;
  * subscription TAG VERSION TOPICS USER_DATA OWNED GENERATION; assignment TAG VERSION OWNED USER_DATA;
  * assign TAG STRATEGY TOPIC=COUNT,... MEMBER=INSTANCE=SUBSCRIPTION...
  *
- * Reports: ready; message NAME PARTITION OFFSET; holds NAME PARTITIONS; left NAME; answer TAG WORD...;
+ * Reports: ready; message NAME PARTITION OFFSET; holds NAME PARTITIONS GENERATION; left NAME; answer TAG WORD...;
  * failed NAME_OR_TAG REASON. Bytes are in base64, partitions topic:number, lists separated by commas.
  */
 public final class GroupMembers {
@@ -104,12 +104,16 @@ public final class GroupMembers {
         config.put("client.id", words[1]);
         config.put("bootstrap.servers", words[2]);
         config.put("group.id", words[3]);
-        config.put("partition.assignment.strategy", List.of(ASSIGNORS.get(words[5])));
+        if (words[7].equals("classic")) {
+            config.put("partition.assignment.strategy", List.of(ASSIGNORS.get(words[5])));
+            config.put("session.timeout.ms", 10_000);
+            config.put("heartbeat.interval.ms", 200);
+        } else {
+            config.put("group.protocol", words[7]);
+        }
         if (!words[6].isEmpty()) config.put("group.instance.id", words[6]);
         config.put("auto.offset.reset", "earliest");
         config.put("auto.commit.interval.ms", 200);
-        config.put("session.timeout.ms", 10_000);
-        config.put("heartbeat.interval.ms", 200);
         config.put("fetch.max.wait.ms", 100);
         config.put("metadata.max.age.ms", 1000);
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(
@@ -121,8 +125,10 @@ public final class GroupMembers {
                     report("message", words[1], record.partition(), record.offset());
                 TreeSet<Integer> held = new TreeSet<>();
                 for (TopicPartition tp : consumer.assignment()) held.add(tp.partition());
-                String now = held.toString().replaceAll("[\\[\\] ]", "");
-                if (!now.equals(before)) report("holds", words[1], now);
+                String numbers = held.toString().replaceAll("[\\[\\] ]", "");
+                int generation = consumer.groupMetadata().generationId();
+                String now = numbers + " " + generation;
+                if (!now.equals(before)) report("holds", words[1], numbers, generation);
                 before = now;
             }
         } catch (Throwable error) {

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import base64
-import os
 import random
-import subprocess
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer as LibrdkafkaConsumer
-from kafka import KafkaConsumer
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from zkconsumer.coordinator import CoordinatorConsumerConnector
+from tests.integration.group_members import (
+    Java,
+    Join,
+    Jvm,
+    KafkaPython,
+    Librdkafka,
+    Member,
+    Ours,
+)
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.coordinator.events import GroupMember
 from zkconsumer.core.coordinator.sticky import StickyStrategy
@@ -38,276 +36,13 @@ from zkconsumer.core.coordinator.wire import (
     encode_subscription,
 )
 from zkconsumer.errors import ClusterError
-from zkconsumer.testing import LocalCluster, fetch_jars, java, wait_until
-from zkconsumer.testing.groups import Producer, Reader
+from zkconsumer.testing import LocalCluster, wait_until
+from zkconsumer.testing.groups import Producer
 
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 PARTITIONS: Final = 8
 SETTLED: Final = 40
 """Seconds within which a group must have settled; it takes one or two."""
-PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
-    "range": RangePartitionAssignor,
-    "roundrobin": RoundRobinPartitionAssignor,
-    "sticky": StickyPartitionAssignor,
-    "cooperative-sticky": CooperativeStickyAssignor,
-}
-
-
-class Member(Protocol):
-    """What the tests see of a member of any make; it reads from its making to ``close``."""
-
-    partitions: set[int]
-
-    def got(self) -> list[tuple[int, int]]:
-        """Partition and offset of each message."""
-
-    def close(self) -> None:
-        """Leave the group (a static member: end)."""
-
-
-class Join:
-    """What each member is told."""
-
-    def __init__(
-        self, bootstrap: str, group: str, topic: str, strategy: str, instance: str | None
-    ) -> None:
-        self.bootstrap, self.group, self.topic = bootstrap, group, topic
-        self.strategy, self.instance = strategy, instance
-
-
-class Ours:
-    """Our connector."""
-
-    def __init__(self, join: Join, *, wait: bool = True) -> None:
-        self.leader = ""
-        """Member id of the group's leader, as the last JoinGroup was answered."""
-        self.subscriptions: dict[str, bytes] = {}
-        """Of all members by id, when this one was the leader the last time."""
-        self.own_subscription = b""
-        self.assignments: list[bytes] = []
-        config: dict[str, object] = {
-            "bootstrap.servers": join.bootstrap,
-            "group.id": join.group,
-            "client.id": "ours",
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 200,
-            "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": 200,
-            "zkconsumer.reread.interval.ms": 1000,
-            "partition.assignment.strategy": join.strategy,
-            "group.instance.id": join.instance,
-        }
-        self.connector = CoordinatorConsumerConnector(config, on_exchange=self._note)
-        self._reader = Reader(self.connector.create_message_streams({join.topic: 1})[join.topic])
-
-    def _note(self, _broker: object, request: Any, answer: Any) -> None:
-        name = type(answer).__name__
-        if name == "JoinGroupResponse" and not answer.error_code:
-            self.leader = answer.leader
-            self.own_subscription = bytes(request.protocols[0].metadata)
-            if answer.members:
-                self.subscriptions = {m.member_id: bytes(m.metadata) for m in answer.members}
-        elif name == "SyncGroupResponse" and not answer.error_code:
-            self.assignments.append(bytes(answer.assignment))
-
-    @property
-    def partitions(self) -> set[int]:
-        loop = self.connector._loop
-        assert loop is not None
-        return {tp.partition for tp in loop.machine.held}
-
-    def got(self) -> list[tuple[int, int]]:
-        assert not self._reader.errors
-        return [(found.partition, found.offset) for found in self._reader.deliveries]
-
-    def close(self) -> None:
-        self.connector.shutdown()
-
-
-class Polled:
-    """A consumer of a library that is polled, by a thread of its own."""
-
-    def __init__(self) -> None:
-        self.partitions: set[int] = set()
-        self._got: list[tuple[int, int]] = []
-        self._end = threading.Event()
-        self._faults: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._end.is_set():
-                self.poll()
-            self.end()
-        except BaseException as error:  # noqa: BLE001
-            self._faults.append(error)
-        self.partitions = set()
-
-    def poll(self) -> None:
-        """Read for a moment into ``_got`` and renew ``partitions``."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Close the consumer."""
-        raise NotImplementedError
-
-    def got(self) -> list[tuple[int, int]]:
-        assert not self._faults
-        return list(self._got)
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-
-class KafkaPython(Polled):
-    """kafka-python's consumer."""
-
-    def __init__(self, join: Join) -> None:
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=join.bootstrap,
-            group_id=join.group,
-            client_id="kafka-python",
-            group_instance_id=join.instance,
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=200,
-            session_timeout_ms=10_000,
-            heartbeat_interval_ms=200,
-            partition_assignment_strategy=[PYTHON_ASSIGNORS[join.strategy]],
-        )
-        # A static leader that assigns before it knows the topic stays without partitions.
-        assert self._consumer.partitions_for_topic(join.topic)
-        self._consumer.subscribe([join.topic])
-        super().__init__()
-
-    def poll(self) -> None:
-        for found in self._consumer.poll(timeout_ms=100).values():
-            self._got += [(one.partition, one.offset) for one in found]
-        self.partitions = {tp.partition for tp in self._consumer.assignment()}
-
-    def end(self) -> None:
-        self._consumer.close()
-
-
-class Librdkafka(Polled):
-    """librdkafka's consumer."""
-
-    def __init__(self, join: Join) -> None:
-        config: dict[str, Any] = {
-            "bootstrap.servers": join.bootstrap,
-            "group.id": join.group,
-            "client.id": "librdkafka",
-            "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": 200,
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 200,
-            "fetch.wait.max.ms": 100,
-            "topic.metadata.refresh.interval.ms": 1000,
-            "partition.assignment.strategy": join.strategy,
-        }
-        if join.instance is not None:
-            config["group.instance.id"] = join.instance
-        self._consumer = LibrdkafkaConsumer(config)
-        self._consumer.subscribe([join.topic])
-        super().__init__()
-
-    def poll(self) -> None:
-        for found in self._consumer.consume(100, 0.1):
-            assert found.error() is None, found.error()
-            self._got.append((found.partition(), found.offset()))
-        self.partitions = {tp.partition for tp in self._consumer.assignment()}
-
-    def end(self) -> None:
-        self._consumer.close()
-
-
-class Jvm:
-    """One JVM with members of the Java consumer of Kafka 3.9, and its own assignors and codecs."""
-
-    def __init__(self, folder: Path) -> None:
-        words = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        words += ["-cp", os.path.join(fetch_jars("3.9"), "*")]
-        words.append(str(Path(__file__).with_name("GroupMembers.java")))
-        self.members: dict[str, Java] = {}
-        self._answers: dict[str, list[str]] = {}
-        self._tags = 0
-        self._ready = threading.Event()
-        with (folder / "jvm.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(60), "the JVM starts"
-
-    def order(self, *words: object) -> None:
-        """Have it do something."""
-        assert self._process.stdin is not None
-        print(*(str(word) or "-" for word in words), file=self._process.stdin, flush=True)
-
-    def ask(self, what: str, *words: object) -> list[str]:
-        """Have it work something out."""
-        self._tags += 1
-        tag = f"#{self._tags}"
-        self.order(what, tag, *words)
-        wait_until(lambda: tag in self._answers, 30, f"the JVM answers {what}")
-        return self._answers.pop(tag)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            kind, *words = line.split()
-            if kind == "ready":
-                self._ready.set()
-            elif words[0] in self.members:
-                self.members[words[0]].told(kind, words[1:])
-            else:
-                self._answers[words[0]] = words[1:] if kind == "answer" else [line]
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(20)
-        self._thread.join(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-class Java:
-    """The Java consumer."""
-
-    def __init__(self, join: Join, jvm: Jvm) -> None:
-        self.partitions: set[int] = set()
-        self._got: list[tuple[int, int]] = []
-        self._faults: list[str] = []
-        self._left = False
-        self._jvm = jvm
-        self._name = f"java-{join.group}"
-        jvm.members[self._name] = self
-        words = (join.bootstrap, join.group, join.topic, join.strategy, join.instance or "")
-        jvm.order("join", self._name, *words)
-
-    def told(self, kind: str, words: Sequence[str]) -> None:
-        """One report of the JVM."""
-        if kind == "message":
-            self._got.append((int(words[0]), int(words[1])))
-        elif kind == "holds":
-            self.partitions = {int(word) for word in words[0].split(",") if word != "-"}
-        elif kind == "left":
-            self.partitions, self._left = set(), True
-        else:
-            self._faults.append(" ".join(words))
-
-    def got(self) -> list[tuple[int, int]]:
-        assert not self._faults
-        return list(self._got)
-
-    def close(self) -> None:
-        if not self._left:
-            self._jvm.order("leave", self._name)
-            wait_until(lambda: self._left, 30, "the Java consumer has left")
 
 
 @pytest.fixture(scope="module")

@@ -169,6 +169,19 @@ def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
     assert member.closed
 
 
+@pytest.mark.parametrize("broker", ["cluster", "middle"])
+def test_the_consumer_protocol_needs_4_0(
+    request: pytest.FixtureRequest, broker: str, group: str
+) -> None:
+    """A broker of 3.9 or 1.1 is refused by name, and the error says what to set."""
+    config = settings(request.getfixturevalue(broker), group) | {"group.protocol": "consumer"}
+    member = CoordinatorConsumerConnector(config)
+    expected = r"127\.0\.0\.1:\d+ is older than 4\.0.*set group\.protocol=classic"
+    with pytest.raises(UnsupportedBrokerError, match=expected):
+        member.create_message_streams({"t": 1})
+    assert member.closed
+
+
 def test_brokers_of_0_8_2_are_refused(group: str) -> None:
     """Without a group protocol there is no group: the error says what to use instead."""
     with LocalCluster("0.8.2") as old:

@@ -22,8 +22,12 @@ from zkconsumer.broker.consumer_group import (
     heartbeat,
 )
 from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator import commands, events
+from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy
 from zkconsumer.testing import LocalCluster, wait_until
 
 
@@ -216,3 +220,75 @@ def test_the_present_epoch_may_commit_any_partition(
     unknown = {tp: ErrorCode.UNKNOWN_MEMBER_ID}
     assert commit_as_member(broker, unique, "another", first.epoch, one) == unknown
     assert (first.beat(LEAVE).code, second.beat(LEAVE).code) == (0, 0)
+
+
+class ClassicMember:
+    """A member of the protocol of 2015, whose requests are sent by hand."""
+
+    def __init__(self, broker: BrokerConnection, group: str, topic: str) -> None:
+        self.client = GroupClient(
+            group,
+            "tests",
+            None,
+            KnownBrokers((broker.endpoint,), lambda _: 0),
+            session_timeout=30.0,
+            rebalance_timeout=30.0,
+            timeout=10.0,
+        )
+        self.id, self.generation = "", -1
+        state = MemberState("classic", {topic: 1}, frozenset(), -1)
+        strategy = RangeStrategy()
+        self.protocols = ((strategy.name, strategy.subscribe(state)),)
+        self.client.execute(commands.FindCoordinator(0))
+
+    def join(self) -> None:
+        """Join, or join again, and fetch the assignment."""
+        answer = self.client.execute(commands.JoinGroup(0, self.id, self.protocols))
+        if isinstance(answer, events.RequestFailed):
+            assert answer.code == ErrorCode.MEMBER_ID_REQUIRED, answer
+            self.id = answer.member_id
+            answer = self.client.execute(commands.JoinGroup(0, self.id, self.protocols))
+        assert isinstance(answer, events.Joined), answer
+        self.generation = answer.generation
+        command = commands.SyncGroup(0, self.id, self.generation, {})
+        assert isinstance(self.client.execute(command), events.Synced)
+
+    def beat(self) -> int:
+        """The code that a heartbeat is answered with."""
+        answer = self.client.execute(commands.Heartbeat(0, self.id, self.generation))
+        assert isinstance(answer, events.HeartbeatAnswered)
+        return answer.code
+
+    def commit(self, tp: TopicPartition) -> int:
+        """The code that a commit is answered with."""
+        command = commands.CommitOffsets(0, self.id, self.generation, {tp: 1})
+        answer = self.client.execute(command)
+        assert isinstance(answer, events.OffsetsCommitted)
+        return answer.codes[tp]
+
+
+def test_a_classic_member_that_is_behind_is_fenced_when_the_group_turns_classic(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The classic group begins with the group epoch as its generation: a member whose epoch is
+    older cannot commit what it has delivered. One that has caught up can. If this fails, the broker
+    was mended: correct the page on the three coordinations."""
+    kraft.create_topic(unique, partitions=3)
+    tp = TopicPartition(unique, 0)
+    behind, last = (ClassicMember(broker, unique, unique) for _ in range(2))
+    modern = Member(broker, unique)
+    behind.join()
+    assert modern.join(Subscription((unique,), 30.0)).code == 0
+    assert behind.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    behind.join()
+    assert (behind.beat(), behind.commit(tp)) == (0, 0)
+    last.join()
+    assert behind.generation < last.generation
+    assert behind.commit(tp) == 0, "its own epoch counts while the group is of both protocols"
+    assert modern.beat(LEAVE).code == 0
+    illegal = ErrorCode.ILLEGAL_GENERATION
+    assert (behind.beat(), behind.commit(tp)) == (illegal, illegal)
+    assert (last.beat(), last.commit(tp)) == (ErrorCode.REBALANCE_IN_PROGRESS, 0)
+    for one in (behind, last):
+        one.client.execute(commands.LeaveGroup(0, one.id))
+        one.client.close()

@@ -191,6 +191,22 @@ def test_an_instance_id_in_use_is_waited_for() -> None:
     assert "group.instance.id" in failed.text
 
 
+def test_a_coordinator_that_takes_over_is_waited_for_anew() -> None:
+    """It counts the session timeout of the member before from then on (simulated, seed 201)."""
+    story = Story(instance_id="i")
+    story.beat(111)
+    story.fire("backoff")
+    story.fire("instance")
+    story.beat(14)
+    story.fire("backoff")
+    story.beat(111)
+    assert not story.has(commands.Fail)
+    story.fire("instance")
+    story.fire("backoff")
+    story.beat(111)
+    assert story.has(commands.Fail)
+
+
 @pytest.mark.parametrize("code", sorted(HINTS.keys() - {111}))
 def test_what_the_coordinator_refuses_for_good(code: int) -> None:
     """The error has the code's name, the broker's text and what to do."""

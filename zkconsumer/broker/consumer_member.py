@@ -26,7 +26,6 @@ from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.broker.messages import MetadataRequest, MetadataResponse
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.reactions import HINTS
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.reactions import UNREACHABLE
 from zkconsumer.errors import BrokerError, UnsupportedBrokerError
@@ -97,7 +96,10 @@ class ConsumerGroupClient(GroupClient):
         try:
             connection.version(CONSUMER_GROUP_HEARTBEAT, _SUPPORTED)
         except UnsupportedBrokerError:
-            raise UnsupportedBrokerError(f"{where}: {HINTS[35]}") from None
+            raise UnsupportedBrokerError(
+                f"the broker at {where} is older than 4.0 and does not know "
+                "group.protocol=consumer: set group.protocol=classic"
+            ) from None
 
     def _beat(self, command: commands.MemberHeartbeat) -> events.MemberHeartbeatAnswered:
         owned = command.owned

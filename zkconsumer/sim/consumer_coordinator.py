@@ -27,6 +27,10 @@ AWAY: Final = -2
 """Epoch of a static member that will come back."""
 
 
+FIRST: Final = 1
+"""Group epoch of a new group, before anyone joins."""
+
+
 class SeatState(Enum):
     """How far a member is with its target assignment."""
 
@@ -74,7 +78,7 @@ class ConsumerGroupCoordinator:
         brokers: Callable[[], tuple[BrokerEndpoint, ...]] = tuple,
     ) -> None:
         self.kernel = kernel
-        self.generation = 0
+        self.generation = FIRST
         """The group epoch."""
         self.seats: dict[str, MemberSeat] = {}
         self.offsets: dict[TopicPartition, int] = {}
@@ -153,7 +157,9 @@ class ConsumerGroupCoordinator:
             if seat is None:
                 return refusal(command, ErrorCode.UNRELEASED_INSTANCE_ID)
         elif seat is None:
-            return refusal(command, ErrorCode.UNKNOWN_MEMBER_ID)
+            taken = self._holder(spec) is not None
+            fenced, unknown = ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNKNOWN_MEMBER_ID
+            return refusal(command, fenced if taken else unknown)
         elif command.epoch != seat.epoch:
             again = command.epoch == seat.previous and named is not None
             if not again or not named <= seat.assigned:  # type: ignore[operator]
@@ -173,16 +179,15 @@ class ConsumerGroupCoordinator:
         )
 
     def _enter(self, name: str, spec: ConsumerGroupSpec) -> MemberSeat | None:
-        """The seat of a member that joins, or joins again; None: its instance id is taken."""
+        """The seat of a member that joins, or joins again; None: its instance id is taken.
+
+        Also by this member itself, if it is static and has not left: a broker takes no account of
+        the member id then.
+        """
         seat = self.seats.get(name)
-        if seat is not None:
+        if seat is not None and spec.instance_id is None:
             return seat
-        holder = None
-        if spec.instance_id is not None:
-            holder = next(
-                (n for n, one in self.seats.items() if one.spec.instance_id == spec.instance_id),
-                None,
-            )
+        holder = self._holder(spec)
         seat = MemberSeat(spec, self.kernel.now_us)
         if holder is not None:
             before = self.seats[holder]
@@ -190,21 +195,24 @@ class ConsumerGroupCoordinator:
                 return None
             target = self._target.get(holder)
             self._forget(holder, left=False)
-            seat.epoch, seat.assigned = self._target_epoch, before.assigned
-            seat.since = dict.fromkeys(before.assigned, seat.epoch)
+            seat.state, seat.assigned, seat.since = before.state, before.assigned, before.since
             if target is not None:
                 self._target[name] = target
-            same = before.spec.subscription == spec.subscription
-            if same and seat.epoch and self._watch is not None:
-                self._watch.assigned(seat.epoch, {name: seat.assigned})
-            if not same or not seat.epoch:
-                seat.epoch, seat.assigned, seat.since = 0, frozenset(), {}
+            if before.spec.subscription != spec.subscription:
                 self.generation += 1
         else:
             self.generation += 1
         self.seats[name] = seat
+        self._seen = self._see()  # a member that joins changes the group epoch once
         self._expire_later(name, seat)
         return seat
+
+    def _holder(self, spec: ConsumerGroupSpec) -> str | None:
+        """The member that has the instance id of ``spec``."""
+        if spec.instance_id is None:
+            return None
+        found = (n for n, one in self.seats.items() if one.spec.instance_id == spec.instance_id)
+        return next(found, None)
 
     def _leave(self, name: str, spec: ConsumerGroupSpec) -> None:
         seat = self.seats.get(name)
@@ -214,7 +222,7 @@ class ConsumerGroupCoordinator:
             self._forget(name, left=True)
             self.generation += 1
         else:
-            seat.epoch, seat.state, seat.revoking = AWAY, SeatState.STABLE, frozenset()
+            seat.epoch, seat.revoking = AWAY, frozenset()  # the state stays
             seat.phase += 1
             if self._watch is not None:
                 self._watch.removed(name, True)
@@ -229,7 +237,7 @@ class ConsumerGroupCoordinator:
         self._target_at, self._target_epoch = self.kernel.now, self.generation
         topics = self._topics()
         wanting: dict[str, list[str]] = {}
-        for name in sorted(self.seats):
+        for name in sorted(self.seats, key=self._place):
             for topic in self._wanted(self.seats[name].spec):
                 wanting.setdefault(topic, []).append(name)
         given: dict[str, set[TopicPartition]] = {name: set() for name in self.seats}
@@ -241,6 +249,11 @@ class ConsumerGroupCoordinator:
                 given[name] |= {TopicPartition(topic, number) for number in range(start, end)}
                 start = end
         self._target = {name: frozenset(found) for name, found in given.items()}
+
+    def _place(self, name: str) -> tuple[bool, str]:
+        """Static members come first, by instance id. Source: Kafka 4 ``RangeAssignor``."""
+        instance = self.seats[name].spec.instance_id
+        return instance is None, instance or name
 
     def _reconcile(
         self, name: str, seat: MemberSeat, owned: frozenset[TopicPartition] | None
@@ -257,6 +270,7 @@ class ConsumerGroupCoordinator:
             if seat.revoking and self._watch is not None:  # these are released, others follow
                 self._watch.joins(name, kept | revoking)
             seat.state, seat.assigned, seat.revoking = SeatState.UNREVOKED, kept, revoking
+            seat.previous = seat.epoch  # also where the epoch stays: as ``updateMemberEpoch``
             self._fence_later(name, seat)
             return
         taken = {
@@ -267,8 +281,7 @@ class ConsumerGroupCoordinator:
         }
         fresh = target - kept - taken
         waits = bool(target - kept - fresh)
-        if seat.epoch != self._target_epoch:
-            seat.previous, seat.epoch = seat.epoch, self._target_epoch
+        seat.previous, seat.epoch = seat.epoch, self._target_epoch
         seat.state = SeatState.UNRELEASED if waits else SeatState.STABLE
         released = bool(revoking or seat.revoking)
         seat.assigned, seat.revoking = kept | fresh, frozenset()
@@ -290,12 +303,17 @@ class ConsumerGroupCoordinator:
         for topic in sorted(topics.keys() - self._ids.keys()):
             self._made += 1
             self._ids[topic] = f"{topic}#{self._made}"
-        wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat.spec)}
-        seen = {self._ids[topic]: topics[topic] for topic in wanted if topic in topics}
+        seen = self._see()
         if seen != self._seen:
             self._seen = seen
             if self.seats:
                 self.generation += 1
+
+    def _see(self) -> dict[str, int]:
+        """Ids of the topics that members want, and how many partitions each has."""
+        topics = self._topics()
+        wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat.spec)}
+        return {self._ids[topic]: topics[topic] for topic in wanted if topic in self._ids}
 
     def _wanted(self, spec: ConsumerGroupSpec) -> list[str]:
         topics = tuple(sorted(self._topics()))

@@ -142,6 +142,7 @@ class ConsumerGroupMachine(GroupMachine):
 
     def _unanswered(self) -> None:
         """The search has ended the heartbeat under way; the coordinator may have got it."""
+        self._wait_anew()
         if self._beat is not None:
             self._beat = self._said = None
 
@@ -161,6 +162,8 @@ class ConsumerGroupMachine(GroupMachine):
         request = Request.JOIN if joining else Request.HEARTBEAT
         what = self._reaction(request, event.code)
         self._lookup.unproved = self._lookup.unproved and what is Reaction.FIND_AGAIN
+        if event.code != ErrorCode.UNRELEASED_INSTANCE_ID:
+            self._wait_anew()
         if not joining:
             self._timer("heartbeat", self.spec.backoff)
         match what:
@@ -175,8 +178,7 @@ class ConsumerGroupMachine(GroupMachine):
 
     def _accepted(self, event: events.MemberHeartbeatAnswered) -> None:
         self._lookup.unproved = False
-        self._unreleased = None
-        self._timers.pop("instance", None)
+        self._wait_anew()
         self._interval = event.interval or self._interval
         self._timer("heartbeat", self._interval)
         self._commits.paused = False
@@ -202,6 +204,11 @@ class ConsumerGroupMachine(GroupMachine):
                 self._timer("instance", self.spec.session_timeout)
                 self._report("instance-taken", f"waiting: {event.detail}")
         self._back_off(Goal.LOAD)
+
+    def _wait_anew(self) -> None:
+        """A coordinator that takes over counts the session timeout of all members from then on."""
+        self._unreleased = None
+        self._timers.pop("instance", None)
 
     def _refused(self, event: events.MemberHeartbeatAnswered) -> None:
         hint = HINTS.get(event.code)

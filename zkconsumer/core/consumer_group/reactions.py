@@ -141,9 +141,9 @@ TABLE: Final[tuple[Row, ...]] = (
 
 ROWS: Final = by_code(TABLE)
 HINTS: Final[Mapping[int, str]] = {
-    ErrorCode.UNSUPPORTED_VERSION: "the broker does not offer group.protocol=consumer: it needs "
-    "Kafka 4.0, the feature group.version=1 and `consumer` in group.coordinator.rebalance."
-    "protocols; otherwise set group.protocol=classic",
+    ErrorCode.UNSUPPORTED_VERSION: "group.protocol=consumer is disabled on the broker: it needs "
+    "`consumer` in group.coordinator.rebalance.protocols and the feature group.version=1; "
+    "otherwise set group.protocol=classic",
     ErrorCode.UNSUPPORTED_ASSIGNOR: "set group.remote.assignor to one of the broker's "
     "group.consumer.assignors",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "correct the pattern of topics: with "

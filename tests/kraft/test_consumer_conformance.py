@@ -1,0 +1,279 @@
+"""The simulated coordinator of KIP-848 against a real broker: the same requests, the same answers.
+
+What a broker does after a time, without a request, is not compared. Its assignor runs while it
+answers (``group.consumer.assignor.offload.enable=false``): otherwise it depends on the moment which
+target a heartbeat finds.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from base64 import urlsafe_b64decode
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pytest
+
+from zkconsumer.broker.cluster import read_cluster
+from zkconsumer.broker.connection import BrokerConnection
+from zkconsumer.broker.consumer_group import (
+    LEAVE,
+    LEAVE_STATIC,
+    Subscription as Wanted,
+    commit_as_member,
+    fetch_as_member,
+    heartbeat,
+)
+from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
+from zkconsumer.core.consumer_group import commands
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
+from zkconsumer.sim.kernel import Kernel
+from zkconsumer.testing import LocalCluster, wait_until
+
+SEEDS: Final = (1, 2, 5, 7, 13, 15, 20)
+STEPS: Final = 200
+PARTITIONS: Final = 5
+LONG: Final = 600.0
+Owned = Mapping[str, tuple[int, ...]]
+"""Partition numbers by topic name."""
+
+
+@pytest.fixture(scope="module")
+def orderly() -> Iterator[LocalCluster]:
+    """A broker that does nothing by itself."""
+    quiet = {
+        "group.consumer.assignor.offload.enable": "false",
+        "group.consumer.assignment.interval.ms": "0",
+        "group.consumer.max.session.timeout.ms": "600000",
+        "group.consumer.session.timeout.ms": "600000",
+    }
+    with LocalCluster("4", properties=quiet) as running:
+        yield running
+
+
+@dataclass(eq=False)
+class Member:
+    """One process, and what the last accepted answer taught it."""
+
+    spec: ConsumerGroupSpec
+    epoch: int = 0
+    before: int = 0
+    assigned: Owned | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.member_id
+
+
+class Pair:
+    """One group at both coordinators."""
+
+    def __init__(self, cluster: LocalCluster, group: str) -> None:
+        host, _, port = cluster.bootstrap.rpartition(":")
+        self.group, self.topic = group, group
+        self.broker = BrokerConnection(BrokerEndpoint(0, host, int(port)), "tests", 20.0, 0)
+        cluster.create_topic(self.topic, PARTITIONS)
+        wait_until(self._found, 30, "a coordinator")
+        text = read_cluster(self.broker).topics[self.topic].topic_id
+        self.topic_id = uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
+        wait_until(self._assigned, 30, "the topic")
+        self.fake = ConsumerGroupCoordinator(Kernel(1), lambda: {self.topic: PARTITIONS}, 0.0)
+        self.steps: list[str] = []
+        self.codes: Counter[int] = Counter()
+
+    def _found(self) -> bool:
+        try:
+            find_coordinator(self.broker, self.group)
+        except TryAgainError:
+            return False
+        return heartbeat(self.broker, self.group, "x", 1).code == ErrorCode.GROUP_ID_NOT_FOUND
+
+    def _assigned(self) -> bool:
+        """Whether the coordinator knows the topic: a member of another group is assigned it."""
+        wanted = Wanted((self.topic,), LONG)
+        answer = heartbeat(self.broker, "scouts", "x", 0, subscription=wanted, owned={})
+        heartbeat(self.broker, "scouts", "x", LEAVE)
+        return bool(answer.assignment)
+
+    def member(self, chance: random.Random, instance: str | None = None) -> Member:
+        """A new process, which both coordinators will know by the same id."""
+        name = str(uuid.UUID(int=chance.getrandbits(128)))
+        subscription = Subscription(Pattern.STATIC, {self.topic: 1})
+        return Member(
+            ConsumerGroupSpec(
+                self.group,
+                name,
+                name,
+                instance,
+                subscription,
+                True,
+                "range",
+                None,
+                True,
+                LONG,
+                LONG,
+                5.0,
+                1.0,
+                30.0,
+            )
+        )
+
+    def _ask_fake(self, member: Member, command: Any) -> Any:
+        answers: list[Any] = []
+        self.fake.handle(command, member.spec, answers.append)
+        (answer,) = answers
+        return answer
+
+    def _compare(self, what: str, real: object, fake: object) -> None:
+        self.steps.append(f"{what} -> {real}")
+        if real != fake:
+            told = "\n".join(self.steps[-12:])
+            pytest.fail(f"the simulator answers {fake}; the last steps:\n{told}")
+
+    def beat(self, member: Member, epoch: int, owned: Owned | None, full: bool = False) -> int:
+        """One heartbeat to both; an accepted answer is taken in. The code."""
+        full = full or epoch == 0
+        wanted = Wanted((self.topic,), LONG, assignor="range") if full else None
+        found = heartbeat(
+            self.broker,
+            self.group,
+            member.name,
+            epoch,
+            instance_id=member.spec.instance_id,
+            subscription=wanted,
+            owned=self._of(self.topic_id, owned),
+        )
+        assignment = found.assignment
+        given = self._of(self.topic, assignment)
+        real = (found.code, found.epoch, given) if not found.code else (found.code,)
+        name = self.fake._ids.get(self.topic, f"{self.topic}#1")
+        command = commands.MemberHeartbeat(0, member.name, epoch, full, self._of(name, owned))
+        answer = self._ask_fake(member, command)
+        mine = self._of(self.topic, answer.assignment)
+        fake = (answer.code, answer.epoch, mine) if not answer.code else (answer.code,)
+        self._compare(f"{self._who(member)} beats with epoch {epoch}, {owned}, {full}", real, fake)
+        self.codes[found.code] += 1
+        if not found.code:
+            if found.epoch != member.epoch:
+                member.before, member.epoch = member.epoch, found.epoch
+            member.assigned = member.assigned if given is None else given
+        return found.code
+
+    def leave(self, member: Member) -> None:
+        """It leaves both."""
+        static = member.spec.instance_id is not None
+        epoch = LEAVE_STATIC if static else LEAVE
+        found = heartbeat(
+            self.broker, self.group, member.name, epoch, instance_id=member.spec.instance_id
+        )
+        known = member.name in self.fake.seats
+        self._ask_fake(member, commands.LeaveGroup(0, member.name))
+        self._compare(f"{self._who(member)} leaves", found.code == 0, known)
+        member.epoch, member.assigned = 0, None
+
+    def commit(self, member: Member, epoch: int, numbers: tuple[int, ...], offset: int) -> None:
+        """It commits these partitions to both."""
+        positions = {TopicPartition(self.topic, number): offset for number in numbers}
+        real = commit_as_member(
+            self.broker,
+            self.group,
+            member.name,
+            epoch,
+            {tp: StoredOffset(one) for tp, one in positions.items()},
+            member.spec.instance_id,
+        )
+        command = commands.CommitOffsets(0, member.name, epoch, positions)
+        fake = self._ask_fake(member, command).codes
+        self._compare(f"{self._who(member)} commits {numbers} with epoch {epoch}", real, fake)
+        self.codes.update(real.values())
+
+    def fetch(self, member: Member, epoch: int) -> None:
+        """It reads all committed offsets from both."""
+        every = frozenset(TopicPartition(self.topic, number) for number in range(PARTITIONS))
+        code, _, stored = fetch_as_member(self.broker, self.group, member.name, epoch, every)
+        real = (code, {tp: one.offset for tp, one in stored.items()} if not code else {})
+        answer = self._ask_fake(member, commands.FetchMemberOffsets(0, member.name, epoch, every))
+        offsets = getattr(answer, "offsets", {})
+        fake = (getattr(answer, "code", 0), {tp: n for tp, n in offsets.items() if n is not None})
+        self._compare(f"{self._who(member)} fetches with epoch {epoch}", real, fake)
+        self.codes[code] += 1
+
+    @staticmethod
+    def _of(topic: Any, numbers: Mapping[Any, tuple[int, ...]] | None) -> dict[Any, Any] | None:
+        """The same partitions of the one topic under another name of it."""
+        if numbers is None:
+            return None
+        found = sorted(one for part in numbers.values() for one in part)
+        return {topic: tuple(found)} if numbers else {}
+
+    def _who(self, member: Member) -> str:
+        return f"{member.name[:4]}/{member.spec.instance_id or ''}"
+
+
+def owned_of(chance: random.Random, member: Member, before: Owned | None) -> Owned | None:
+    """What a heartbeat names: mostly what was assigned, or still what was before."""
+    return chance.choice([None, member.assigned, member.assigned, before, {}])
+
+
+def play(pair: Pair, chance: random.Random) -> None:
+    """One random run."""
+    members = [pair.member(chance, name) for name in (None, None, "one", "two")]
+    pair.beat(members[0], 0, {}, full=True)  # the group exists from now on
+    had: dict[Member, Owned | None] = {}
+    for step in range(STEPS):
+        place = chance.randrange(len(members))
+        member = members[place]
+        before = had.get(member)
+        epochs = [member.epoch] * 3 + [member.before, max(member.epoch - 1, 0), member.epoch + 1]
+        match chance.randrange(20):
+            case 0 | 1:
+                pair.beat(member, 0, {}, full=True)
+            case 2:
+                pair.leave(member)
+            case 3:
+                members[place] = replace(
+                    pair.member(chance, member.spec.instance_id), epoch=0, assigned=None
+                )
+            case 4:
+                epoch = chance.choice(epochs)
+                pair.beat(member, epoch, {} if epoch == 0 else owned_of(chance, member, before))
+            case 5 | 6 if member.epoch:
+                wanted = tuple(chance.sample(range(PARTITIONS), chance.randint(1, 3)))
+                pair.commit(member, chance.choice(epochs), wanted, step)
+            case 7 if member.epoch:
+                pair.fetch(member, chance.choice(epochs))
+            case _:
+                full = chance.random() < 0.2
+                owned = owned_of(chance, member, before)
+                if member.epoch == 0:
+                    owned, full = {}, True
+                elif full and owned is None:
+                    owned = member.assigned or {}
+                had[member] = member.assigned
+                pair.beat(member, member.epoch, owned, full)
+
+
+def test_random_requests_get_the_same_answers(orderly: LocalCluster, unique: str) -> None:
+    """Members join, stay, acknowledge or not, fall behind, leave, come back under their instance id
+    or a new member id, commit and fetch with present and older epochs."""
+    codes: Counter[int] = Counter()
+    for seed in SEEDS:
+        pair = Pair(orderly, f"{unique}-{seed}")
+        print(f"seed {seed}")  # noqa: T201
+        play(pair, random.Random(seed))
+        pair.broker.close()
+        codes.update(pair.codes)
+    assert codes.keys() == {
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
+    }
