@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from zkaudit.commands.root import cli
+from zkaudit.decode.digest import Verified, verify_digests
 from zkaudit.decode.snapshot import snapshot_zxid
 from zkaudit.decode.txnlog import Operation, read_transactions
 from zkaudit.errors import AuditError
-from zkaudit.job import audit as job
+from zkaudit.job import audit as job, inputs
+from zkaudit.job.verify import sections, verify
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 HEADER = 16
@@ -68,12 +71,22 @@ def test_every_digest_of_every_server_is_compared(
             for op in read_transactions(log)
             if op.digest is not None
         }
-        options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
-        found = job.run(spark, options)["digests"]
-        assert found["equal"] + found["unknown"] == len(carried)
+        logs, snapshots = inputs.find([place])
+        found = verify(spark, logs, snapshots)
+        assert found.equal + found.unknown == len(carried)
         if place is one:
-            assert not found["unknown"]
-        assert found["equal"] > 0
+            assert not found.unknown
+        assert found.equal > 0
+        parts = list(sections(logs, snapshots, size=1))
+        assert len(parts) > 1
+        assert verify(spark, logs, snapshots, size=1) == found
+        # Each section compares something, so two workers share the work.
+        shares = [
+            verify_digests(part.logs, part.snapshots, (), part.begin, part.later) for part in parts
+        ]
+        assert sum(share.equal > 0 for share in shares) > 1
+    options = job.Options([str(other)], str(tmp_path / "out"), verify=True)
+    assert job.run(spark, options)["digests"] == asdict(found)
 
 
 def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:
@@ -83,16 +96,37 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
     log = place / "version-2" / recordings("3.9.3").logs[1].name
     victim = next(op for op in read_transactions(log) if op.type == "setData" and op.data)
     forge(log, victim)
-    options = job.Options([str(place)], str(tmp_path / "out"))
-    assert job.run(spark, options)["digests"] is None
+    assert inputs.transactions(spark, [place]).count() > 100
     options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
     with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
         job.run(spark, options)
+    with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
+        verify(spark, *inputs.find([place]), size=1)
     content = bytearray(log.read_bytes())
     content[victim.position + 50] ^= 1
     log.write_bytes(content)
     with pytest.raises(AuditError, match=rf"{log.name}: byte {victim.position}: checksum"):
         job.run(spark, options)
+
+
+def test_a_snapshot_that_is_not_whole_begins_no_section(recordings: Any, tmp_path: Path) -> None:
+    """The section before it continues through it; every digest is still compared once."""
+    place = home(recordings, "3.9.3", tmp_path / "server")
+    logs, snapshots = inputs.find([place])
+    whole = verify_digests([log.path for log in logs], [s.path for s in snapshots])
+    cuts = {part.begin for part in sections(logs, snapshots, size=1)} - {None}
+    for torn in (piece for piece in snapshots if piece.zxid in cuts):
+        content = Path(torn.path).read_bytes()
+        Path(torn.path).write_bytes(content[:100])
+        total, compared = Verified(), []
+        for part in sections(logs, snapshots, size=1):
+            share = verify_digests(part.logs, part.snapshots, (), part.begin, part.later)
+            total += share
+            compared.append((part.begin, share.equal))
+        assert total == whole
+        assert (torn.zxid, 0) in compared
+        Path(torn.path).write_bytes(content)
+    assert cuts
 
 
 def test_the_command_has_the_option() -> None:

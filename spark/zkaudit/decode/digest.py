@@ -186,29 +186,63 @@ def verify_digests(
     logs: Iterable[str | Path],
     snapshots: Iterable[str | Path] = (),
     without: Sequence[tuple[int, int]] = (),
+    begin: int | None = None,
+    later: Iterable[int] = (),
 ) -> Verified:
     """Replay one server's logs, in order of their zxids, and compare all digests.
 
     The replay begins with the first transaction there ever was, or with a snapshot; behind a log
     gap, with the next snapshot. ``without``: first and last zxid of proposals that never were
     committed. Raises ``DigestMismatchError`` at the first other digest, and what reading raises.
+
+    ``begin`` and ``later`` make it a section, so that several workers share one server: it begins
+    with the snapshot of that zxid, and ends where one that begins with the first of ``later``
+    compares. The sections of a server compare each digest once: where a snapshot cannot be used,
+    the section before it continues, and the one that would begin with it compares nothing.
     """
-    replay = _Replay({snapshot_zxid(path) or 0: path for path in snapshots})
+    by_zxid = {snapshot_zxid(path) or 0: path for path in snapshots}
+    replay = _Replay(by_zxid)
+    if begin is not None and not replay.begin_with(begin):
+        return Verified()
+    ends = ((zxid + 1, _tree(by_zxid[zxid])[1]) for zxid in later)
+    # A snapshot of 3.6+ may say less than its name does: refused writes have no digest.
+    end = next((max(first, sure) for first, sure in ends if sure is not None), None)
     for log in logs:
         for zxid, ops in groupby(read_transactions(log), key=lambda op: op.zxid):
-            if not any(first <= zxid <= last for first, last in without):
+            if end is not None and zxid >= end:
+                return Verified(replay.equal, replay.unknown)
+            before = begin is not None and zxid <= begin
+            if not before and not any(first <= zxid <= last for first, last in without):
                 replay.apply(log, zxid, list(ops))
     return Verified(replay.equal, replay.unknown)
+
+
+def _tree(path: str | Path) -> tuple[Tree | None, int | None]:
+    """``Tree.of_snapshot``, or nothing for a file that is not whole."""
+    try:
+        return Tree.of_snapshot(path)
+    except LogFormatError:  # its server died while it wrote it
+        return None, None
 
 
 class _Replay:
     def __init__(self, snapshots: dict[int, str | Path]) -> None:
         self.snapshots = snapshots
+        self.ready: dict[int, tuple[Tree | None, int | None]] = {}
         self.tree: Tree | None = None
         self.sure = 0
+        self.count_from = 0
         self.last = 0
         self.equal = 0
         self.unknown = 0
+
+    def begin_with(self, at: int) -> bool:
+        """Begin a section with a snapshot; ``False`` when it cannot be used. What comes before it
+        is exact belongs to the section before."""
+        self.last, self.ready[at] = at, _tree(self.snapshots[at])
+        sure = self.ready[at][1]
+        self.count_from = sure or 0
+        return sure is not None
 
     def apply(self, log: str | Path, zxid: int, ops: list[Operation]) -> None:
         """Continue with one transaction."""
@@ -218,6 +252,8 @@ class _Replay:
             self._begin(zxid)
         self.last = zxid
         digest = next((op.digest for op in ops if op.digest is not None), None)
+        if zxid < self.count_from:
+            digest = None
         if self.tree is None:
             self.unknown += digest is not None
             return
@@ -253,13 +289,12 @@ class _Replay:
         at = self._between(zxid)
         if at is None or not (zxid == at + 1 or (_is_first(zxid) and at >> 32 < zxid >> 32)):
             return
-        try:
-            tree, sure = Tree.of_snapshot(self.snapshots[at])
-        except LogFormatError:  # its server died while it wrote it; an earlier one lacks the rest
-            if at == self.last and before is not None:
+        ready = self.ready.pop(at) if at in self.ready else _tree(self.snapshots[at])
+        tree, sure = ready
+        if tree is None:
+            if at == self.last and before is not None:  # an earlier snapshot lacks the rest
                 self.tree, self.sure = before
-            return
-        if sure is not None:
+        elif sure is not None:
             self.tree, self.sure = tree, sure
 
 

@@ -149,7 +149,7 @@ def stage(
         paths = paths.unionByName(snapshots.select("path").where(F.col("path").isNotNull()))
     names = keep("names", _names(paths.distinct(), group))
     offset = F.col("tree") == "offsets"
-    writes = logged.join(names.where(offset).select("path", "key"), "path")
+    writes = _writes(logged, group)
     events = logged.join(names.where(~offset).select("path"), "path").withColumn(
         "sure", segment_of(F.col("zxid"), log_gaps)
     )
@@ -226,12 +226,42 @@ def _names(paths: DataFrame, group: str | None) -> DataFrame:
             member | (F.col("tree") == "migration")
         )
     )
-    # Not ranked in one window, which would be a single task. Of 10 million names two have the same
-    # hash with a probability of 1 in 400,000.
-    alone = [F.when(~of_partition, F.col(name)).otherwise("") for name in ("tree", "name")]
-    place = [F.when(of_partition, F.col(name)).otherwise(none)
-             for name, none in (("topic", ""), ("partition", -1))]  # fmt: skip
-    return named.withColumn("key", F.xxhash64("chroot", "group", *alone, *place))
+    alone = F.xxhash64("chroot", "group", "tree", "name")
+    return named.withColumn("key", F.when(of_partition, _partition_key()).otherwise(alone))
+
+
+def _partition_key() -> Column:
+    """``Stage.names.key`` of a partition, from columns chroot, group, topic and partition.
+
+    Not ranked in one window, which would be a single task. Of 10 million names two have the same
+    hash with a probability of 1 in 400,000.
+    """
+    return F.xxhash64("chroot", "group", "topic", "partition")
+
+
+def _writes(logged: DataFrame, group: str | None) -> DataFrame:
+    """Operations on the offsets of partitions, with their ``key``.
+
+    These are most of a log, and may have as many names: so each row is taken apart by itself, by
+    its last slashes, instead of being shuffled to its name.
+    """
+    last = F.substring_index("path", "/", -5)  # consumers/GROUP/offsets/TOPIC/PARTITION
+    part = F.split(last, "/")
+    parts = {"group": 1, "topic": 3, "number": 4}
+    rows = logged.where(F.col("path").contains("/offsets/")).withColumns(
+        {
+            "chroot": F.left("path", F.length("path") - F.length(last) - 1),
+            "consumers": F.get(part, F.lit(0)) == "consumers",
+            "offsets": F.get(part, F.lit(2)) == "offsets",
+            **{name: F.get(part, F.lit(number)) for name, number in parts.items()},
+        }
+    )
+    rows = rows.where("consumers and offsets and topic != ''")
+    rows = rows.where(F.col("number").rlike(r"\A(0|[1-9][0-9]{0,9})\z"))
+    if group is not None:
+        rows = rows.where(F.col("group").rlike(rf"\A(?:{group})\z"))
+    rows = rows.withColumn("partition", F.col("number").try_cast("bigint"))
+    return rows.withColumn("key", _partition_key())
 
 
 def _with_listed(

@@ -23,7 +23,7 @@ from zkaudit.history.staging import LogGap, stage
 from zkaudit.job import inputs
 from zkaudit.job.output import kept, staged
 from zkaudit.job.place import new_tables, prepare, publish
-from zkaudit.job.spark import check_group, errors_named
+from zkaudit.job.spark import bytes_of, check_group, errors_named, planned_for
 from zkaudit.job.verify import verify
 from zkaudit.schema import PATH, RUN
 from zkaudit.sources import offsets, server_logs
@@ -76,7 +76,8 @@ def run(spark: SparkSession, options: Options) -> dict[str, Any]:
     journals.check(options.journals)
     server_logs.check(options.server_logs)
     check_group(spark, options.group)
-    with errors_named(), staged(out):
+    size = bytes_of(piece.path for piece in (*logs, *snapshots))
+    with errors_named(), staged(out), planned_for(spark, size):
         last = inputs.end_zxid(logs, options.end)
         read = inputs.transactions(spark, options.logs, options.group, last)
         rows = kept(out, "staging/rows", read)

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from zkaudit.errors import InputMissingError
 from zkaudit.job.place import finished
@@ -26,10 +29,21 @@ def staged(out: Path) -> Iterator[None]:
 
 
 def kept(out: Path, name: str, frame: DataFrame) -> DataFrame:
-    """Write a frame below ``out`` and return what was written."""
-    place = str(out / name)
-    frame.write.mode("overwrite").parquet(place)
-    return frame.sparkSession.read.schema(frame.schema).parquet(place)
+    """Write a frame below ``out`` and return what was written.
+
+    Most audits have no journals, no moves, no offsets in Kafka. Spark leaves out of a plan what
+    follows from rows that it knows to be none, and planning is what a small audit waits for.
+    """
+    place = out / name
+    frame.write.mode("overwrite").parquet(str(place))
+    if any(pq.read_metadata(part).num_rows for part in place.glob("*.parquet")):
+        return frame.sparkSession.read.schema(frame.schema).parquet(str(place))
+    return empty(frame.sparkSession, frame.schema)
+
+
+def empty(spark: SparkSession, columns: StructType) -> DataFrame:
+    """Return no rows, in a way that shows it to Spark's optimizer."""
+    return spark.createDataFrame(to_arrow_schema(columns, timezone="UTC").empty_table(), columns)
 
 
 def load(spark: SparkSession, out: str | Path) -> tuple[dict[str, Any], dict[str, DataFrame]]:

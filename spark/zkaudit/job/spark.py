@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,17 @@ from pyspark.sql import SparkSession
 from zkaudit.errors import AuditError, no_file
 from zkaudit.text import group_option
 
+SMALL_BYTES: Final = 16 << 20
+"""Logs of fewer bytes (some 130,000 transactions) take less time to read than to plan for."""
+_SMALL: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""No Java is compiled, no filter is derived from another, and nothing is planned again while it
+runs."""
 _SYSTEM: Final = re.compile(r"\w+Error: \[Errno ([0-9]+)\] ([^:]+)(?:: '(.*)')?")
 """The last line of a traceback for an ``OSError``."""
 
@@ -45,6 +56,38 @@ def session(master: str | None = None) -> SparkSession:
     if quiet and master is None:  # spark-submit's JVM runs already
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def planned_for(spark: SparkSession, size: int) -> Iterator[None]:
+    """Plan for little data where ``size`` (bytes of logs) is small and Spark runs in this process.
+
+    The session's settings are as before when it ends.
+    """
+    if size >= SMALL_BYTES or not spark.sparkContext.master.startswith("local"):
+        yield
+        return
+    before = {name: spark.conf.get(name, None) for name in _SMALL}
+    try:
+        for name, value in _SMALL.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def bytes_of(files: Iterable[str | Path]) -> int:
+    """Return how many bytes were written: a server reserves space ahead, which takes no blocks."""
+    total = 0
+    for file in files:
+        with suppress(OSError):  # purged meanwhile
+            found = Path(file).stat()
+            total += min(found.st_size, found.st_blocks * 512)
+    return total
 
 
 @contextmanager

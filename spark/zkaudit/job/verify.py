@@ -1,13 +1,17 @@
 """``--verify``: replays every server's logs and compares the tree's digest after each transaction.
 
-One task for each server, since its transactions follow one another; the tree is in that worker's
-memory, as it was in ZooKeeper's. Driver's thread and Spark's Python workers.
+A server's transactions follow one another, but a snapshot shows the tree in between: so its logs
+are cut at snapshots, and each section is a task with a tree in its worker's memory, as it was in
+ZooKeeper's. Driver's thread and Spark's Python workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +19,50 @@ from zkaudit.decode.digest import Verified, verify_digests
 from zkaudit.errors import AuditError
 from zkaudit.sources.files import Piece
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _Ranges: TypeAlias = tuple[tuple[int, int], ...]
+SECTION_BYTES: Final = 64 << 20
+"""A section has so many bytes of logs or more: to load its snapshot takes time too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one task replays, as ``verify_digests`` takes it."""
+
+    logs: tuple[str, ...]
+    snapshots: tuple[str, ...]
+    begin: int | None
+    later: tuple[int, ...]
+
+
+def sections(
+    logs: Sequence[Piece],
+    snapshots: Sequence[Piece],
+    dropped: _Ranges = (),
+    size: int = SECTION_BYTES,
+) -> Iterator[Section]:
+    """Cut each server's logs at snapshots, ``size`` bytes or more in each section."""
+    of: dict[str, tuple[list[Piece], list[Piece]]] = defaultdict(lambda: ([], []))
+    for place, pieces in enumerate((logs, snapshots)):
+        for piece in sorted(pieces, key=lambda piece: piece.zxid):
+            of[piece.server][place].append(piece)
+    for mine, taken in of.values():
+        begins = [log.zxid for log in mine]
+        paths = tuple(piece.path for piece in mine)
+        cuts: list[int] = []
+        first = 0
+        for snapshot in taken:
+            at = bisect_right(begins, snapshot.zxid)
+            real = not any(low <= snapshot.zxid <= high for low, high in dropped)
+            if real and at and sum(log.size for log in mine[first:at]) >= size:
+                cuts.append(snapshot.zxid)
+                first = at
+        for number, begin in enumerate([None, *cuts]):
+            # The log that holds the first transaction behind the snapshot, and all later ones.
+            start = 0 if begin is None else max(0, bisect_right(begins, begin + 1) - 1)
+            yield Section(paths[start:], tuple(p.path for p in taken), begin, tuple(cuts[number:]))
 
 
 def verify(
@@ -23,26 +70,39 @@ def verify(
     logs: Sequence[Piece],
     snapshots: Sequence[Piece],
     dropped: _Ranges = (),
+    size: int = SECTION_BYTES,
 ) -> Verified:
     """Compare all digests of all servers; ``dropped``: proposals that never were committed.
 
     Raises AuditError at the first digest that differs, and for damaged logs and snapshots.
     """
-    servers: dict[str, tuple[list[str], list[str]]] = {}
-    for place, pieces in enumerate((logs, snapshots)):
-        for piece in pieces:
-            servers.setdefault(piece.server, ([], []))[place].append(piece.path)
+    every = list(sections(logs, snapshots, dropped, size))
 
-    def check(paths: tuple[list[str], list[str]]) -> Verified | str:
-        try:
-            return verify_digests(*paths, dropped)
-        except AuditError as error:
-            return str(error)
+    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-    tasks = spark.sparkContext.parallelize(list(servers.values()), len(servers))
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                part = every[number]
+                found, error = Verified(), None
+                try:
+                    found = verify_digests(
+                        part.logs, part.snapshots, dropped, part.begin, part.later
+                    )
+                except AuditError as raised:
+                    error = str(raised)
+                row = {"id": number, "equal": found.equal, "unknown": found.unknown}
+                yield pa.RecordBatch.from_pylist(
+                    [row | {"error": error}],
+                    pa.schema([*((name, pa.int64()) for name in row), ("error", pa.string())]),
+                )
+
+    rows = spark.range(0, len(every), 1, max(1, len(every))).mapInArrow(
+        check, "id long, equal long, unknown long, error string"
+    )
     total = Verified()
-    for found in tasks.map(check).collect():
-        if isinstance(found, str):
-            raise AuditError(found)
-        total += found
+    for row in sorted(rows.collect(), key=lambda row: int(row["id"])):
+        if row["error"] is not None:
+            raise AuditError(row["error"])
+        total += Verified(row["equal"], row["unknown"])
     return total

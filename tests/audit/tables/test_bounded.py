@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
+from zkaudit import schema
 from zkaudit.findings import ownership
 from zkaudit.findings.base import Tables
 from zkaudit.findings.limits import Limits
-from zkaudit.history.staging import first_of, known_at, last_of, log_gap_between, segment_of
+from zkaudit.history.staging import (
+    first_of,
+    known_at,
+    last_of,
+    log_gap_between,
+    segment_of,
+    stage,
+)
 from zkaudit.tables import catalog
 
 pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
@@ -50,6 +58,40 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
         )
         since = known[number]
         assert row.known == (since is not None and row.a >= since)
+
+
+@pytest.mark.parametrize("group", [None, "g|offsets"])
+def test_writes_of_offsets_are_neither_shuffled_nor_joined(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], group: str | None
+) -> None:
+    """Most rows of a log are writes of offsets: each gets the key of its partition by itself. It is
+    the key that the partition's name has, whatever groups, topics and chroots are called; what is
+    no offset of a partition has none."""
+    places = ["", "/kafka", "/consumers/x", "/a/offsets/b"]
+    names = ["g", "offsets", "owners", "consumers", "a b", "\u00e4"]
+    tails = ["0", "7", "12", "x", "07", "-1", ""]
+    paths = [f"{c}/consumers/{g}/{tree}/{t}/{tail}" for c in places for g in names for t in names
+             for tree in ("offsets", "owners") for tail in tails]  # fmt: skip
+    paths += ["/consumers/g/offsets/t/1/2"]
+    paths += [f"/consumers/{g}/ids/{member}" for g in names for member in ("5", "m")]
+    columns = [column.name for column in schema.TXNLOG]
+    fixed = {"server": "s", "file": "f", "position": 0, "idx": 0, "size": 0, "session": 1,
+             "cxid": 1, "type": "setData"}  # fmt: skip
+    rows = [fixed | {"zxid": zxid, "path": path} for zxid, path in enumerate(paths, 1)]
+    values = [tuple(row.get(name) for name in columns) for row in rows]
+    made = stage(spark.createDataFrame(values, schema.spark_type(schema.TXNLOG)), group=group)
+    made.writes.explain()
+    plan = capsys.readouterr().out
+    assert "Physical Plan" in plan
+    assert "Join" not in plan
+    assert "Exchange" not in plan
+    known = {row.path: row.key for row in made.names.where("tree = 'offsets'").collect()}
+    assert {paths[row.zxid - 1]: row.key for row in made.writes.collect()} == known
+    groups = 2 if group else len(names)
+    assert len(known) == len(places) * groups * len(names) * 3
+    owners = made.names.where("tree = 'owners'").collect()
+    assert {row.path.replace("/owners/", "/offsets/"): row.key for row in owners
+            if "owners" not in (row.group, row.topic)}.items() <= known.items()  # fmt: skip
 
 
 def frame(spark: SparkSession, table: catalog.Table, rows: list[dict[str, Any]]) -> DataFrame:

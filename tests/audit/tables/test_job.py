@@ -26,9 +26,9 @@ from zkaudit.decode.txnlog import read_transactions
 from zkaudit.errors import AuditError, InputMissingError
 from zkaudit.job import audit as job, inputs
 from zkaudit.job.inputs import find
-from zkaudit.job.output import load
+from zkaudit.job.output import kept, load
 from zkaudit.job.place import finished, new_tables, prepare, publish
-from zkaudit.job.spark import check_group, errors_named
+from zkaudit.job.spark import SMALL_BYTES, bytes_of, check_group, errors_named, planned_for
 from zkaudit.report import page as report
 from zkaudit.schema import RUN
 from zkaudit.tables import journals
@@ -395,12 +395,56 @@ def test_groups_that_are_named_are_all_the_source_reads() -> None:
     assert names_of("\\Qa\\E.*\\Qb\\E") is None
 
 
+def test_a_small_audit_plans_for_little_data(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is compiled for small logs, whatever space their server has reserved; afterwards, and
+    for large ones, the session's settings are the user's."""
+    log = tmp_path / "log.1"
+    log.write_bytes(b"ZKLG")
+    os.truncate(log, 4 * SMALL_BYTES)
+    assert bytes_of([log, tmp_path / "purged"]) < SMALL_BYTES
+    name, other = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
+    before = spark.conf.get(name)
+
+    def fails() -> None:
+        with planned_for(spark, SMALL_BYTES - 1):
+            assert (spark.conf.get(name), spark.conf.get(other)) == ("1", "false")
+            raise ZeroDivisionError
+
+    spark.conf.set(name, "7")
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fails()
+        with planned_for(spark, SMALL_BYTES):
+            assert spark.conf.get(name) == "7"
+        assert spark.conf.get(name) == "7"
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_tables_without_rows_are_left_out_of_plans(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows from an empty table is nothing, and Spark knows it when it plans: it reads
+    neither that table nor those joined with it. Names and types stay."""
+    frame = spark.range(3).selectExpr("id", "array(id) as l", "map('a', id) as m", "now() as t")
+    some, none = kept(tmp_path, "some", frame), kept(tmp_path, "none", frame.where("id > 3"))
+    assert some.count() == 3
+    assert [(f.name, f.dataType) for f in none.schema] == [
+        (f.name, f.dataType) for f in frame.schema
+    ]
+    assert none.count() == 0
+    some.join(none, "id").explain()
+    assert "FileScan" not in capsys.readouterr().out
+    some.explain()
+    assert "FileScan" in capsys.readouterr().out
+
+
 def test_an_audit_that_fails_leaves_no_summary(
     spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers see the audit before it, whole; where there was none, none."""
     out = prepare(str(tmp_path / "out"))
-    monkeypatch.setattr("zkaudit.findings.rules.storms", lambda *_: 1 / 0)
+    monkeypatch.setattr("zkaudit.history.lifetimes.commits", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         job.run(spark, job.Options([str(logs)], str(out)))
     with pytest.raises(AuditError, match="the audit did not finish"):
