@@ -133,17 +133,20 @@ def test_the_whole_road(
     assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
 
 
+def settings(bench: Bench, group: str) -> dict[str, object]:
+    """Of a migratable member."""
+    addresses = {
+        "zookeeper.connect": bench.cluster.zookeeper,
+        "bootstrap.servers": bench.cluster.bootstrap,
+    }
+    return {**addresses, "group.id": group, **QUICK}
+
+
 def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
     """Without --execute nothing changes; --all-ready passes over groups that cannot be moved."""
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
-    config = {
-        "zookeeper.connect": bench.cluster.zookeeper,
-        "bootstrap.servers": bench.cluster.bootstrap,
-        "group.id": group,
-        **QUICK,
-    }
-    with MigratableConsumerConnector(config) as member:
+    with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(10)
         status, rows = shell.rows("live", "lock", group)
@@ -174,13 +177,7 @@ def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: 
     why = act(shell, "finalize", group, "refused")
     assert time.monotonic() < begun + 15, "it does not wait for what cannot happen"
     assert f"{topic}-0, {topic}-1: no migratable member runs that carries them over" in why
-    config = {
-        "zookeeper.connect": bench.cluster.zookeeper,
-        "bootstrap.servers": bench.cluster.bootstrap,
-        "group.id": group,
-        **QUICK,
-    }
-    with MigratableConsumerConnector(config) as member:
+    with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         reader.wait(5)
         act(shell, "finalize", group)

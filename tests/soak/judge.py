@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,8 +90,8 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
 
     ``grown``: what ``tests.soak.resources.grown`` says of a long run.
     """
-    repeats, counted = repeated(history)
     late, in_hand, in_lease = two_deliverers(history)
+    repeats, counted = repeated(history, in_hand)
     found = [
         *lost(history),
         *wrong(history),
@@ -120,7 +120,7 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
             "handed out": sum(map(len, history.delivered.values())),
             "repeated": sum(counted.values()),
             "repeated by the original consumer": counted["jvm"],
-            "late but in hand": in_hand,
+            "late but in hand": len(in_hand),
             "late within the lease": in_lease,
             "stored offsets": history.commits,
             "members": len(history.lives),
@@ -235,9 +235,22 @@ def _unheard(ended: float, outages: list[tuple[float, float]], session: float) -
     return began
 
 
-def repeated(history: History) -> tuple[list[Violation], Counter[str]]:
-    """Rule ``repeated``; and how many repeats each kind of break explains."""
+def repeated(
+    history: History, in_hand: Collection[Message]
+) -> tuple[list[Violation], Counter[str]]:
+    """Rule ``repeated``; and how many repeats each kind of break explains.
+
+    ``in_hand``: from ``two_deliverers``; a pause explains those that come right after it.
+    """
     by_member, theirs = breaks(history), _theirs(history)
+    pauses = [fault for fault in history.faults if fault.kind == "pause"]
+    woken = {
+        message
+        for message in in_hand
+        for pause in pauses
+        if message.member in pause.members
+        and pause.ended - CLOCK <= message.at <= pause.ended + SLACK
+    }
     counted: Counter[str] = Counter()
     found = []
     before = history.commit_interval + SLACK
@@ -267,6 +280,8 @@ def repeated(history: History) -> tuple[list[Violation], Counter[str]]:
                 ),
                 None,
             )
+            if why is None and message in woken:
+                why = "pause"
             counted[why or "none"] += 1
             if why is None:
                 found.append(
@@ -282,9 +297,9 @@ def repeated(history: History) -> tuple[list[Violation], Counter[str]]:
     return found, counted
 
 
-def two_deliverers(history: History) -> tuple[list[Violation], int, int]:
-    """Rule ``two deliverers``; then messages that were in hand before a pause, and those that came
-    late but within the lease."""
+def two_deliverers(history: History) -> tuple[list[Violation], list[Message], int]:
+    """Rule ``two deliverers``; then the messages that were in hand before a pause, and how many
+    came late but within the lease."""
     lease = history.session * LEASE
     claims: dict[int, list[Claim]] = defaultdict(list)
     for claim in history.claims:
@@ -293,7 +308,9 @@ def two_deliverers(history: History) -> tuple[list[Violation], int, int]:
     if KINDS[history.kind].member != "coordinator":
         unknown = set()
     unknown |= _theirs(history)
-    found, in_hand, in_lease = [], 0, 0
+    found: list[Violation] = []
+    in_hand: list[Message] = []
+    in_lease = 0
     for partition, mine in claims.items():
         mine.sort(key=lambda claim: claim.began)
         begins = [claim.began for claim in mine]
@@ -313,7 +330,7 @@ def two_deliverers(history: History) -> tuple[list[Violation], int, int]:
                 continue
             # A stream had one message in hand when its process was stopped.
             if previous is None or previous.at < others[0].began:
-                in_hand += 1
+                in_hand.append(message)
             elif late <= lease:
                 in_lease += 1
             else:

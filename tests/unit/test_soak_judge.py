@@ -340,6 +340,25 @@ def test_a_message_in_hand_and_one_within_the_lease_are_counted() -> None:
     assert "two deliverers" not in found["violations_by_rule"]
 
 
+@pytest.mark.parametrize(("woke", "broken"), [(25.0, set()), (23.0, {"repeated"})])
+def test_the_next_owner_has_the_message_in_hand_too(woke: float, broken: set[str]) -> None:
+    """It comes right after a pause that was longer than session and lease, and at no other time."""
+    history = healthy()
+    history.quiet = []
+    _two(history)
+    history.faults.append(
+        FaultRecord("pause", "", "0", began=14.9, ended=woke, members=("anna",), evidence="x")
+    )
+    history.delivered[0] = [
+        m if m.at < 15 else m._replace(member="bert", at=max(m.at, 20.1))
+        for m in history.delivered[0]
+    ]
+    again(history, 150, 25.001, "anna")
+    found = judge.judge(history)
+    assert set(found["violations_by_rule"]) == broken
+    assert found["counts"]["late but in hand"] == 1
+
+
 @pytest.mark.parametrize(
     ("owner", "deleter", "broken"),
     [("", "john", set()), ("", "bert", {"foreign commit"}), ("bert", "john", {"foreign commit"})],
