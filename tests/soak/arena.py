@@ -25,9 +25,11 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.soak.history import FaultRecord, Life
 from tests.soak.kinds import KINDS
+from zkconsumer.broker.consumer_member import ConsumerGroupClient
 from zkconsumer.broker.group import GroupClient
 from zkconsumer.broker.known_brokers import KnownBrokers
-from zkconsumer.core.common.types import BrokerEndpoint
+from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription
+from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import commands, events
 from zkconsumer.core.zookeeper.znodes import GroupPaths
 from zkconsumer.errors import ClusterError
@@ -47,8 +49,37 @@ GROUP, TOPIC = "soak", "soaked"
 SESSION = 4.0
 """Session timeout of all members, seconds."""
 BROKER_SESSION = 6.0
-"""That of the brokers in ZooKeeper: when it ends, other brokers take over."""
+"""That of the brokers in ZooKeeper, or with the controller: when it ends, others take over."""
 COMMIT_INTERVAL = 0.5
+_WITH_ZOOKEEPER = {
+    "zookeeper.session.timeout.ms": str(int(BROKER_SESSION * 1000)),
+    "group.min.session.timeout.ms": "1000",
+}
+_WITHOUT = {
+    "broker.session.timeout.ms": str(int(BROKER_SESSION * 1000)),
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": str(int(SESSION * 1000)),
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",
+}
+"""On brokers of Kafka 4 the session timeout is theirs to set."""
+_OUTSIDE = ConsumerGroupSpec(
+    group=GROUP,
+    member_id="",
+    consumer_id="soak",
+    instance_id=None,
+    subscription=Subscription(Pattern.STATIC, {TOPIC: 1}),
+    exclude_internal=True,
+    assignor=None,
+    rack=None,
+    auto_commit=False,
+    session_timeout=SESSION,
+    rebalance_timeout=SESSION,
+    heartbeat_interval=1.0,
+    backoff=0.1,
+    reread=1.0,
+)
+"""A client that removes members of a KIP-848 group, and is not a member."""
 LEAVE_SECONDS = SESSION + 5 + 3
 """A member must have left by then (``shutdown``: session timeout + 5 s), with room for the end of
 its process."""
@@ -307,16 +338,16 @@ class Arena:
         self.paths = GroupPaths(GROUP)
         self._producer: subprocess.Popen[bytes] | None = None
         self._client: KazooClient | None = None
+        self.kind = KINDS[settings.kind]
         self.cluster = LocalCluster(
-            "3.9",
-            brokers=settings.brokers,
-            zookeepers=SERVERS,
+            self.kind.kafka,
+            brokers=max(settings.brokers, self.kind.brokers),
+            zookeepers=SERVERS if self.kind.zookeeper else None,
             dir=self.folder / "servers",
             properties={
                 "offsets.topic.num.partitions": "4",
-                "zookeeper.session.timeout.ms": str(int(BROKER_SESSION * 1000)),
                 "replica.lag.time.max.ms": "5000",
-                "group.min.session.timeout.ms": "1000",
+                **(_WITH_ZOOKEEPER if self.kind.zookeeper else _WITHOUT),
             },
         )
 
@@ -324,9 +355,12 @@ class Arena:
         """Start everything, and wait until every member hands out messages."""
         settings = self.settings
         self.cluster.start()
-        self.cluster.create_topic(TOPIC, settings.partitions, min(2, settings.brokers))
-        self._client = WatchClient(self.cluster.zookeeper, QUIET)
-        self._client.start(timeout=15.0)
+        self.cluster.create_topic(
+            TOPIC, settings.partitions, min(2, len(self.cluster.broker_servers))
+        )
+        if self.kind.zookeeper:
+            self._client = WatchClient(self.cluster.zookeeper, QUIET)
+            self._client.start(timeout=15.0)
         task = {
             "bootstrap": self.cluster.bootstrap,
             "topic": TOPIC,
@@ -343,7 +377,7 @@ class Arena:
                 cwd=ROOT,
                 start_new_session=True,
             )
-        jvms = KINDS[settings.kind].jvm_members(settings.members)
+        jvms = self.kind.jvm_members(settings.members)
         for number in range(settings.members):
             self.slots.append(Slot(self, number, number < settings.members - jvms))
             self.slots[-1].start()
@@ -395,15 +429,19 @@ class Arena:
             BrokerEndpoint(number, "127.0.0.1", server.port)
             for number, server in enumerate(self.cluster.broker_servers)
         ]
-        client = GroupClient(
-            GROUP,
-            "soak",
-            None,
-            KnownBrokers(brokers, lambda _: 0),
-            session_timeout=SESSION,
-            rebalance_timeout=SESSION,
-            timeout=5.0,
-        )
+        known = KnownBrokers(brokers, lambda _: 0)
+        if self.settings.kind == "consumer":
+            client: GroupClient = ConsumerGroupClient(_OUTSIDE, "soak", known, timeout=5.0)
+        else:
+            client = GroupClient(
+                GROUP,
+                "soak",
+                None,
+                known,
+                session_timeout=SESSION,
+                rebalance_timeout=SESSION,
+                timeout=5.0,
+            )
         try:
             yield client
         finally:

@@ -65,7 +65,8 @@ def copy_offsets(arena: Arena) -> None:
 
 def read(folder: Path, history: History) -> None:
     """Fill in the history from the logs, the offsets and the journals below ``folder``."""
-    operations = _operations(folder / "zookeeper-logs")
+    there = KINDS[history.kind].zookeeper
+    operations = _operations(folder / "zookeeper-logs") if there else []
     times = {op.zxid: op.time_ms / 1000 for op in operations}
     rows = [
         Row(op.zxid, op.idx, op.session, op.type, op.path, op.data, op.ephemeral, op.cxid)

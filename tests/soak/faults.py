@@ -378,7 +378,6 @@ class Fault:
     variants: tuple[str, ...] = ("",)
     seconds: tuple[float, float] = (0.0, 0.0)
     """How long its cause lasts: at least, at most."""
-    groups: tuple[str, ...] = ("zookeeper", "coordinator", "mixed")
 
 
 RESTARTS = frozenset({"kill", "leave", "rolling restart", "full disk"})
@@ -424,16 +423,21 @@ class Plan:
         self._alone: list[Planned] = []
         self._variants: dict[str, list[str]] = {}
 
+    def faults(self) -> list[str]:
+        """Those that a group of this kind knows."""
+        ensemble = KINDS[self._kind].zookeeper
+        return [name for name, one in FAULTS.items() if ensemble or one.scope != "zookeeper"]
+
     def variants(self, name: str) -> list[str]:
         """Those that a group of this kind knows."""
         found = list(FAULTS[name].variants)
-        if self._kind == "coordinator" and name == "silence":
+        if KINDS[self._kind].member == "coordinator" and name == "silence":
             found = [variant for variant in found if variant.startswith("broker")]
         return found
 
     def _draw(self, at: float) -> Planned:
         if not self._deck:
-            self._deck = [name for name, fault in FAULTS.items() for _ in range(fault.weight)]
+            self._deck = [name for name in self.faults() for _ in range(FAULTS[name].weight)]
             self._rng.shuffle(self._deck)
         name = self._deck.pop()
         variants = self._variants.setdefault(name, [])
@@ -459,7 +463,7 @@ class Plan:
 
     def every(self) -> list[Planned]:
         """One fault of each kind and variant."""
-        return [self._planned(0.0, name, v) for name in FAULTS for v in self.variants(name)]
+        return [self._planned(0.0, name, v) for name in self.faults() for v in self.variants(name)]
 
     def alone(self) -> Planned:
         """A fault on a quiet group: all kinds and variants in rotation."""

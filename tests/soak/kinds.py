@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from zkconsumer.testing.jars import KRAFT_LINES
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -17,6 +19,15 @@ class Kind:
     """The configuration of the member with a name, in an arena."""
     jvm_members: Callable[[int], int] = lambda _: 0
     """How many of so many members are the original consumer."""
+    kafka: str = "3.9"
+    """The brokers' release line; Kafka 4 has no ZooKeeper."""
+    brokers: int = 1
+    """How many brokers there must be: of Kafka 4, three are controllers too, and two must live."""
+
+    @property
+    def zookeeper(self) -> bool:
+        """Whether there is a ZooKeeper ensemble."""
+        return self.kafka not in KRAFT_LINES
 
 
 def _zookeeper(arena: Any, name: str) -> dict[str, object]:
@@ -57,9 +68,17 @@ def _coordinator(arena: Any, name: str) -> dict[str, object]:
     }
 
 
+def _consumer(arena: Any, name: str) -> dict[str, object]:
+    own = {"heartbeat.interval.ms"}  # the broker says how often
+    classic = _coordinator(arena, name)
+    return {key: value for key, value in classic.items() if key not in own} | {
+        "group.protocol": "consumer"
+    }
+
+
 KINDS = {
     "zookeeper": Kind("zookeeper", _zookeeper),
     "coordinator": Kind("coordinator", _coordinator),
     "mixed": Kind("zookeeper", _zookeeper, jvm_members=lambda members: max(1, members // 4)),
-    # A group of KIP-848 ("consumer" protocol) gets a line here when there is such a member.
+    "consumer": Kind("coordinator", _consumer, kafka="4", brokers=3),
 }

@@ -96,7 +96,7 @@ class Run:
             self._leave(arena)
             if KINDS[settings.kind].member == "coordinator":
                 audit.copy_offsets(arena)
-            if settings.audit:
+            if settings.audit and KINDS[settings.kind].zookeeper:
                 self.say("auditing")
                 audit.run(arena, history)
         finally:

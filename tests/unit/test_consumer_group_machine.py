@@ -218,6 +218,31 @@ def test_what_the_coordinator_refuses_for_good(code: int) -> None:
     assert HINTS[code] in failed.text
 
 
+@pytest.mark.parametrize("request_", ["heartbeat", "commit", "search"])
+def test_a_broker_that_starts_does_not_offer_the_protocol_yet(request_: str) -> None:
+    """Once a heartbeat was accepted, no answer that denies the protocol ends the member: it looks
+    for the coordinator again, and keeps its partitions."""
+    story = Story()
+    story.beat(given={T: (0, 1)})
+    story.beat()
+    story.start()
+    if request_ == "commit":
+        story.tell(events.CommitRequested(None, {P0: 9, P1: 9}))
+        token = story.last(commands.CommitOffsets).token
+        story.tell(events.RequestFailed(token, 35, "starting"))
+    else:
+        story.fire("heartbeat")
+        story.beat(35 if request_ == "heartbeat" else UNREACHABLE, detail="starting")
+    if request_ == "search":
+        story.tell(events.RequestFailed(story.last(commands.FindCoordinator).token, 35, "starting"))
+        story.fire("backoff")
+    assert not story.has(commands.Fail)
+    story.tell(events.CoordinatorFound(story.last(commands.FindCoordinator).token))
+    story.beat()
+    assert not story.has(commands.Fail)
+    assert story.machine.held.keys() == {P0, P1}
+
+
 def test_a_topic_without_a_name_is_asked_for_again() -> None:
     """It was created a moment ago: what has a name begins at once."""
     story = Story()

@@ -22,7 +22,7 @@ from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.machine import Handler
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.consumer_group import commands, events
-from zkconsumer.core.consumer_group.reactions import HINTS, ROWS
+from zkconsumer.core.consumer_group.reactions import HINTS, ROWS, ROWS_OF_MEMBERS
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator.base import GroupMachine
 from zkconsumer.core.coordinator.data import Goal, Purpose
@@ -177,6 +177,7 @@ class ConsumerGroupMachine(GroupMachine):
                 self._join_later(event)
 
     def _accepted(self, event: events.MemberHeartbeatAnswered) -> None:
+        self._rows = ROWS_OF_MEMBERS
         self._lookup.unproved = False
         self._wait_anew()
         self._interval = event.interval or self._interval

@@ -109,7 +109,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.UNSUPPORTED_VERSION,
-        "The broker does not offer the protocol",
+        "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted: the "
+        "cluster has the protocol then, and a broker that is starting does not offer it yet",
         _each(Reaction.FATAL),
     ),
     Row(
@@ -140,6 +141,10 @@ TABLE: Final[tuple[Row, ...]] = (
 )
 
 ROWS: Final = by_code(TABLE)
+ROWS_OF_MEMBERS: Final = ROWS | by_code(
+    [Row(ErrorCode.UNSUPPORTED_VERSION, "", _each(Reaction.FIND_AGAIN, FIND=Reaction.RETRY))]
+)
+"""``ROWS`` once the coordinator has accepted a heartbeat."""
 HINTS: Final[Mapping[int, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "group.protocol=consumer is disabled on the broker: it needs "
     "`consumer` in group.coordinator.rebalance.protocols and the feature group.version=1; "

@@ -63,6 +63,7 @@ class GroupMachine(Machine[State, Any, Any]):
         self._starting: dict[TopicPartition, ConsumerThreadId] = {}
         self._offsets: Mapping[TopicPartition, int | None] = {}  # of those
         self._beat: Any = None  # the heartbeat under way
+        self._rows = self.REACTIONS
         self._reread: int | None = None
         self._answered_start = False
         self._rejoin_wanted = False
@@ -108,10 +109,10 @@ class GroupMachine(Machine[State, Any, Any]):
         self._emit(commands.LeaveGroup(self._await(State.LEAVING), member_id))
 
     def _reaction(self, request: Request, code: int) -> Reaction:
-        return reaction(request, code, self.REACTIONS)
+        return reaction(request, code, self._rows)
 
     def _worst(self, codes: Iterable[int]) -> tuple[Reaction, int]:
-        return worst(codes, self.REACTIONS)
+        return worst(codes, self._rows)
 
     # -- see ``Machine``
 
