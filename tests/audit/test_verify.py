@@ -96,7 +96,7 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
     log = place / "version-2" / recordings("3.9.3").logs[1].name
     victim = next(op for op in read_transactions(log) if op.type == "setData" and op.data)
     forge(log, victim)
-    assert inputs.transactions(spark, [place]).count() > 100
+    assert inputs.transactions(spark, [place]).count() > 0
     options = job.Options([str(place)], str(tmp_path / "out"), verify=True)
     with pytest.raises(AuditError, match=rf"{log.name}: zxid {victim.zxid:#x}: the log says"):
         job.run(spark, options)
