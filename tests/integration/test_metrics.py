@@ -358,6 +358,8 @@ def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
                 tell("lag", lag, topic=tp.topic, partition=str(tp.partition))
         elif metric.name == "mode":
             assert value == "", "only of a migratable member"
+        elif metric.name == "pause_seconds":
+            assert value == {}, "only of a migratable member"
         elif metric.kind is Kind.STATE:
             for state in State:
                 tell("state", float(state.name == value), state=state.name)

@@ -151,12 +151,12 @@ FOUND: Mapping[str, Found] = {
     "wakes_nobody": Found("zookeeper", 2, "no_silent_partition"),
     "watches_no_progress": Found("coordinator", 2, "poll_expires"),
     "believes_that_it_is_a_member": Found("consumer", 0, "stable_at_rest"),
-    "counts_a_members_lease_from_the_answer": Found("consumer", 1, "lease"),
+    "counts_a_members_lease_from_the_answer": Found("consumer", 3, "lease"),
     "gives_up_before_it_has_stopped": Found("consumer", 0, "owned_before_fetch"),
-    "looks_only_when_idle": Found("consumer", 23, "no_orphan_at_rest"),
+    "looks_only_when_idle": Found("consumer", 32, "owned_before_fetch"),
     "names_only_what_it_reads": Found("consumer", 39, "owned_before_fetch"),
     "never_leaves": Found("consumer", 4, "leaves_in_order"),
-    "never_tells_what_it_has": Found("consumer", 0, "stable_at_rest"),
+    "never_tells_what_it_has": Found("consumer", 1, "single_delivery"),
     "sends_a_stale_commit_never_again": Found("consumer", 9, "commits_answered"),
 }
 """Each bug, and the first run that finds it."""
