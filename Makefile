@@ -14,7 +14,7 @@ FILES := tests/integration/test_consume_files.py tests/integration/test_arrow_ho
 
 # Real servers and long simulations that `make test` leaves to a target of their own.
 COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
-    tests/integration/test_acceptance.py \
+    tests/integration/test_acceptance.py tests/integration/test_live_move.py \
     tests/sim/test_split_brain.py tests/sim/test_members_consumer.py tests/sim/test_members_live.py
 
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
