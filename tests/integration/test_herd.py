@@ -142,6 +142,6 @@ def test_original_members_beside(port: int, tmp_path: Path) -> None:
     real = run_herd(herd, tmp_path, jvm=JvmHerd(1, PATIENT, 1.0))
     assert real.unowned_at_end == 0
     assert real.partitions < 8
-    assert "1 original members" in real.notes[0]
+    assert "1 JVM members" in real.notes[0]
     theirs = real.server["packets_received"] - real.server["packets_expected"]
     assert theirs >= 5  # one attempt at least: the list, the members, a topic
