@@ -109,8 +109,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         ErrorCode.UNSUPPORTED_VERSION,
-        "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted: the "
-        "cluster has the protocol then, and a broker that is starting does not offer it yet",
+        "The broker does not offer the protocol. Not fatal after a first heartbeat was accepted: "
+        "the cluster has the protocol then, and a broker that is starting does not offer it yet",
         _each(Reaction.FATAL),
     ),
     Row(
