@@ -24,7 +24,7 @@ def test_java_and_librdkafka_take_over(
     group: str,
 ) -> None:
     """In mode ``open`` both join, and the migratable members leave one at a time. Every partition
-    goes on at the exact next message: nothing is lost, and nothing is delivered twice."""
+    continues at the exact next message: nothing is lost, and nothing is delivered twice."""
     cluster.create_topic(topic, PARTITIONS)
     with (
         Producer(cluster.bootstrap, topic, range(PARTITIONS), interval=0.002) as producer,

@@ -113,7 +113,7 @@ class Member:
         self.ledger = arena.ledgers / name
         self.ledger.touch()
         self.errors = arena.folder / "logs" / f"{name}.err"
-        kind = KINDS[arena.settings.kind]
+        kind = arena.kind
         config = kind.config(arena, name) | {
             "zkconsumer.journal.dir": str(arena.folder / "journals")
         }
@@ -218,9 +218,7 @@ class JvmProcess:
         self.ledger.touch()
         self.life = Life(name, slot, time.time(), ours=False)
         self._jvm = JvmMembers("1.1")
-        config = KINDS[arena.settings.kind].config(arena, name) | {
-            "zookeeper.connect": arena.cluster.zookeeper
-        }
+        config = arena.kind.config(arena, name) | {"zookeeper.connect": arena.cluster.zookeeper}
         self._member = JvmMember(self._jvm, config, topics={TOPIC: 1})
         self._offset = time.time() - time.monotonic()
         self._taken = 0
@@ -456,7 +454,7 @@ class Arena:
 
     def expel(self, member: Member) -> str:
         """Another client ends a member's session: in ZooKeeper, or on the coordinator."""
-        if KINDS[self.settings.kind].member == "coordinator":
+        if self.kind.member == "coordinator":
             with self.group_client() as client:
                 self.coordinator(client)
                 member_id = member.ask("member")

@@ -128,7 +128,7 @@ def pause(act: Act) -> str:
 
 def gone_from_group(arena: Arena, member: Member) -> str:
     """How the servers show that a frozen member's session is over; empty: they do not."""
-    if KINDS[arena.settings.kind].member == "zookeeper":
+    if arena.kind.member == "zookeeper":
         path = arena.paths.member(f"{GROUP}_{member.name}")
         found = arena.look(lambda client: client.get_children_async(arena.paths.ids))
         if found is None or path.rpartition("/")[2] in found:
@@ -242,7 +242,7 @@ def ambiguous(act: Act) -> str:
     lost, of whatever request, and the connection stays.
     """
     arena, member = act.arena, act.member
-    coordinated = KINDS[arena.settings.kind].member == "coordinator"
+    coordinated = arena.kind.member == "coordinator"
     proxies = act.slot.proxies.to_brokers if coordinated else used(act.slot.proxies.to_zookeeper)
     if coordinated:
         with arena.group_client() as client:
@@ -296,7 +296,7 @@ def owned_by(arena: Arena, member: Member) -> list[int]:
 def stored(arena: Arena, partitions: list[int]) -> dict[int, object]:
     """What identifies the last write of each partition's offset."""
     tps = {p: TopicPartition(TOPIC, p) for p in partitions}
-    if KINDS[arena.settings.kind].member == "coordinator":
+    if arena.kind.member == "coordinator":
         with arena.group_client() as client:
             arena.coordinator(client)
             found = client.execute(commands.FetchOffsets(1, tuple(tps.values())))

@@ -180,11 +180,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         connection = self.connection
         waker = None if connection is None else connection.waker
         if connection is None or waker not in reading:  # connecting, or in the middle of a message
-            return self._select(reading, writing, failing, timeout)
+            return self._select(reading, writing, timeout)
         left = 0.0 if connection.waiting else max(0.0, connection.patience())
         if timeout is None or left < timeout:
             timeout = None if left == math.inf else left
-        ready = self._select(reading, writing, failing, timeout)
+        ready = self._select(reading, writing, timeout)
         if connection.patience() <= 0 and not any(one is not waker for one in ready[0]):
             raise ConnectionDropped(
                 f"no answer for {connection.silence:g} s, a third of the session timeout"
@@ -197,13 +197,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self,
         reading: Sequence[Any],
         writing: Sequence[Any],
-        failing: Sequence[Any],
         timeout: float | None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         # What TLS has decrypted is no longer in the socket, and kazoo's loop waits for the socket.
         decrypted = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
-        seconds = 0 if decrypted else timeout
-        found = _poll(reading, writing, seconds)
+        found = _poll(reading, writing, 0 if decrypted else timeout)
         found[0].extend(one for one in decrypted if one not in found[0])
         return found
 
