@@ -1,7 +1,6 @@
-"""Prints who gets which partition.
+"""Print which consumer thread gets which partition.
 
-Arguments: a strategy, members, and topics as ``TOPIC=PARTITIONS``.
-
+The arguments are a strategy, members, and topics as ``TOPIC=PARTITIONS``. A member written as
 ``MEMBER:TOPIC,TOPIC`` subscribes to these topics only.
 """
 

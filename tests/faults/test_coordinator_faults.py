@@ -1,4 +1,5 @@
-"""Members on the coordinator under fire: processes killed and paused, and the coordinator's end."""
+"""Members on the coordinator under faults: processes are killed and paused, and the coordinator
+fails."""
 
 from __future__ import annotations
 
@@ -59,9 +60,9 @@ class Outside:
 def test_a_member_ends_or_pauses(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, fault: str, strategy: str
 ) -> None:
-    """The others deliver the partitions of a member that is killed, paused beyond the session
-    timeout or leaves, within session timeout + 5 s. A member that was paused delivers at most the
-    message in hand when it wakes, and comes back. Nothing is lost, no stored offset goes down."""
+    """One member is killed, paused beyond the session timeout, or leaves. The other members deliver
+    its partitions within session timeout + 5 s. A paused member delivers at most its unacknowledged
+    message when it continues, and rejoins. Nothing is lost, and no stored offset goes down."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = tmp_path / "other.log.slow"
@@ -75,7 +76,7 @@ def test_a_member_ends_or_pauses(
         try:
             wait_until(lambda: held(member) == 2, 20, "half is the other's")
             wait_until(lambda: len(other.lines()) > 20, 20, "the other one reads")
-            if fault == "SIGSTOP":  # struck with a message in hand and more behind it
+            if fault == "SIGSTOP":  # killed with an unacknowledged message and more in its queue
                 slow.touch()
                 count = len(other.lines())
                 wait_until(lambda: len(other.lines()) > count + 3, 20, "it is slow")
@@ -132,7 +133,7 @@ def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
 
 
 class Stored:
-    """Looks at a group's stored offsets and notes each that went down."""
+    """Reads a group's stored offsets and records each one that went down."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
         self.lowered: list[str] = []
@@ -142,7 +143,7 @@ class Stored:
         self._last: dict[TopicPartition, int] = {}
 
     def look(self) -> bool:
-        """Look; true, so that it can stand in a condition that is waited for."""
+        """Read the offsets. Returns true, so that a condition to wait for can call it."""
         for tp, found in self._coordinators.fetch(self._group, self._wanted).items():
             if found.offset < self._last.get(tp, 0):
                 self.lowered.append(f"{tp}: {self._last[tp]} -> {found.offset}")
@@ -151,13 +152,13 @@ class Stored:
 
 
 class Slow:
-    """A member in this process that can be made to take its time."""
+    """A member in this process that can be made to process slowly."""
 
     def __init__(self, settings: dict[str, object], topic: str) -> None:
         self.armed = False
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.stale: list[str] = []
-        """What was said to commits of one who had lost its partitions."""
+        """The results of commits by a member that had lost its partitions."""
         self.in_hand: Delivery | None = None
         self.topic = topic
         self.connector = CoordinatorConsumerConnector(settings)
@@ -168,13 +169,13 @@ class Slow:
         return Reader(streams[self.topic], self.handle)
 
     def handle(self, found: Delivery) -> None:
-        """Process a message: when armed, until ``go_on``, and then commit it by hand."""
+        """Process a message. If armed, wait for ``go_on`` and then commit the message by hand."""
         if self.armed and not self.reached.is_set():
             self.in_hand = found
             self.linger()
 
     def linger(self) -> None:
-        """Wait until ``go_on``, then commit where it stood long ago."""
+        """Wait for ``go_on``, then commit the position from long ago."""
         since = time.monotonic()
         self.reached.set()
         assert self.go_on.wait(60)
@@ -187,7 +188,7 @@ class Slow:
 
 
 class SlowToLetGo(Slow):
-    """A member whose listener takes its time when partitions are revoked."""
+    """A member whose listener is slow when partitions are revoked."""
 
     def __init__(self, settings: dict[str, object], topic: str) -> None:
         super().__init__(settings, topic)
@@ -203,7 +204,7 @@ class SlowToLetGo(Slow):
 
 
 def delivered(reader: Reader, since: float) -> set[int]:
-    """Partitions of which a message was handed out since then."""
+    """Partitions from which a message was delivered since then."""
     return {found.partition for found in reader.deliveries if found.at > since}
 
 
@@ -211,10 +212,10 @@ def delivered(reader: Reader, since: float) -> set[int]:
 def test_processing_takes_too_long(
     pair: LocalCluster, group: str, topic: str, strategy: str
 ) -> None:
-    """Who works on one message for longer than max.poll.interval.ms leaves by itself: the other one
-    delivers everything within session timeout + 5 s of that. Afterwards its commit is refused, it
-    delivers nothing that the other one has had, and comes back. Nothing is lost, and nothing twice
-    but the message in hand."""
+    """A member that processes one message for longer than max.poll.interval.ms leaves the group.
+    Within session timeout + 5 s the other member delivers everything. After that the first member's
+    commit is refused. It rejoins, and delivers nothing that the other member has delivered. Nothing
+    is lost, and only the unacknowledged message may be delivered twice."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = Slow(settings | {"max.poll.interval.ms": 2000}, topic)
@@ -253,11 +254,11 @@ def test_processing_takes_too_long(
 def test_slow_rejoin(
     pair: LocalCluster, group: str, topic: str, strategy: str, patience: int
 ) -> None:
-    """A member whose listener takes its time is waited for as long as its max.poll.interval.ms
-    lasts: meanwhile nobody delivers what it is to let go. After that it is no member, the other one
-    delivers all within session timeout + 5 s; its commit is refused, it delivers nothing that the
-    other one has had, and comes back. Nothing is lost, and nothing twice but what it has read since
-    its last commit when it leaves."""
+    """The group waits for a member with a slow listener for up to max.poll.interval.ms. Until then
+    no member delivers the partitions that the slow one should release. Afterwards it is removed
+    from the group, and the other member delivers everything within session timeout + 5 s. The slow
+    member's commit is refused. It rejoins, and delivers nothing that the other has delivered.
+    Nothing is lost, and only messages after its last commit may be repeated."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = SlowToLetGo(settings | {"max.poll.interval.ms": patience}, topic)
@@ -270,7 +271,7 @@ def test_slow_rejoin(
         late.wait(20)
         slow.armed = True
         joined: list[Reader] = []
-        joining = threading.Thread(  # its first rebalance waits for the slow one
+        joining = threading.Thread(  # its first rebalance waits for the slow member
             target=lambda: joined.append(Reader(other.create_message_streams({topic: 1})[topic]))
         )
         joining.start()
@@ -296,7 +297,7 @@ def test_slow_rejoin(
         after = {(d.partition, d.offset) for d in late.deliveries[count:]}
         assert not after & {(d.partition, d.offset) for d in had}
         check_all(producer, late, joined[0])
-        if patience > 2000 or strategy == "range":  # else it leaves with partitions that it reads
+        if patience > 2000 or strategy == "range":  # else it leaves while it owns partitions
             assert not twice(late, joined[0])
 
 
@@ -305,11 +306,12 @@ def test_slow_rejoin(
 def test_rolling_restart(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str, static: bool
 ) -> None:
-    """Two of three members are restarted, one after the other. The partitions of one who leaves are
-    the others' at once; a static one finds its own again and nobody else rebalances. One that stays
-    away is replaced within session timeout + 5 s. Nothing is lost, and nothing twice."""
+    """Two of three members are restarted, one at a time. When a member leaves, the others own its
+    partitions at once. A static member gets its own partitions back, and no other member
+    rebalances. A member that does not return is replaced within session timeout + 5 s. Nothing is
+    lost or repeated."""
     pair.create_topic(topic, 6, replication=2)
-    session = 2 * SESSION  # a restart takes its time on a busy machine
+    session = 2 * SESSION  # a restart is slow on a busy machine
     settings = config(pair, group, partition_assignment_strategy=strategy)
     settings["session.timeout.ms"] = int(session * 1000)
 
@@ -386,8 +388,8 @@ def test_rolling_restart(
 def test_leaving_while_others_are_waited_for(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str
 ) -> None:
-    """A member that leaves in the middle of a rebalance waits for nobody, and what it has delivered
-    is committed: the next one begins behind it."""
+    """A member that leaves in the middle of a rebalance does not wait for other members. Its
+    delivered messages are committed, so the next owner starts after them."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     settings |= {"session.timeout.ms": 30_000, "auto.commit.interval.ms": 60_000}
@@ -417,8 +419,9 @@ def test_leaving_while_others_are_waited_for(
 
 
 def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> None:
-    """A coordinator that answers nothing any more is left for the next one: there the members go on
-    within session timeout + 5 s. When the first one wakes nothing changes and nothing is lost."""
+    """If the coordinator no longer answers, the members switch to the next one and continue there
+    within session timeout + 5 s. When the first coordinator continues, nothing changes and nothing
+    is lost."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     members = [CoordinatorConsumerConnector(config(pair, group)) for _ in range(2)]
     loops = []
