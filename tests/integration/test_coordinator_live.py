@@ -1,4 +1,4 @@
-"""After a live move: consumers of Java and librdkafka take over from migratable members."""
+"""After a live move, consumers of Java and librdkafka take over from migratable members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_java_and_librdkafka_take_over(
     group: str,
 ) -> None:
     """In mode ``open`` both join, and the migratable members leave one at a time. Every partition
-    continues at the exact next message: nothing is lost, and nothing is delivered twice."""
+    continues at the exact next message. Nothing is lost or repeated."""
     cluster.create_topic(topic, PARTITIONS)
     with (
         Producer(cluster.bootstrap, topic, range(PARTITIONS), interval=0.002) as producer,
