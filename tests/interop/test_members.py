@@ -1,4 +1,4 @@
-"""Mixed groups in trouble: killed members, traffic that never stops, uneven subscriptions."""
+"""Mixed groups under stress: killed members, constant traffic, uneven subscriptions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_uneven_subscriptions(
     }.items():
         group.join(name, topics=topics)
         group.settled()
-        if len(group.members) >= 3:  # from here on somebody reads each topic
+        if len(group.members) >= 3:  # from here on some member reads each topic
             group.handed_over()
         group.send()
         if len(group.members) >= 3:
@@ -173,7 +173,7 @@ def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm:
     """With roundrobin, members of both sides agree even if partitions of two topics have equal
     hashes, so that their order is that of the JVM's hash map of topics."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
-    # Created in this order, so that the tie is not broken by name.
+    # Created in this order, so that the names do not decide the tie.
     ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
     first, second = (group.create(end, 4) for end in ends)
     assert java_hash(first) == java_hash(second)
