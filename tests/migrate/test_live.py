@@ -1,4 +1,5 @@
-"""``zkmigrate live``: a running group moves to the coordinator and back, beside the JVM."""
+"""``zkmigrate live``: a running group moves to the coordinator and back, together with JVM
+members."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def jvm() -> Iterator[JvmMembers]:
 
 
 def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
-    """A member of the original consumer."""
+    """A JVM member."""
     config = {
         "zookeeper.connect": zookeeper,
         "group.id": group,
@@ -47,7 +48,7 @@ def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str)
 
 
 def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
-    """Run a stage; return why it was refused."""
+    """Run a stage, and return the reason if it was refused."""
     status, rows = shell.rows("live", stage, group, "--execute", "--wait", "20")
     assert [row["outcome"] for row in rows] == [outcome], rows
     assert status == (outcome == "refused")
@@ -57,9 +58,10 @@ def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
 def test_the_whole_road(
     bench: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str
 ) -> None:
-    """JVM members, then mixed, locked, to Kafka, plain consumers beside, and all the way back.
+    """The group has JVM members, then both kinds, then it is locked, in Kafka, and shared with
+    plain consumers. Then it goes all the way back.
 
-    Each gate names who is in the way. Nothing is lost; nothing is delivered twice.
+    Each gate names the members in the way. Nothing is lost or repeated.
     """
     zookeeper = bench.cluster.zookeeper
     bench.topic(topic, PARTITIONS, 0)
@@ -127,14 +129,14 @@ def test_the_whole_road(
         for member in mine:
             member.shutdown()
     twice = len(got()) - len(set(got()))
-    # The JVM delivers what it has fetched while it gives up its partitions.
+    # The JVM delivers the fetched messages while it releases its partitions.
     assert twice <= 60, "the original consumer alone repeats messages, at a rebalance"
     by_ours = [(one.partition, one.offset) for some in readers for one in some.deliveries]
     assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
 
 
 def settings(bench: Bench, group: str) -> dict[str, object]:
-    """Of a migratable member."""
+    """Settings of a migratable member."""
     addresses = {
         "zookeeper.connect": bench.cluster.zookeeper,
         "bootstrap.servers": bench.cluster.bootstrap,
@@ -143,7 +145,7 @@ def settings(bench: Bench, group: str) -> dict[str, object]:
 
 
 def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Without --execute nothing changes; --all-ready passes over groups that cannot be moved."""
+    """Without ``--execute`` nothing changes. ``--all-ready`` skips groups that cannot be moved."""
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
     with MigratableConsumerConnector(settings(bench, group)) as member:
@@ -166,9 +168,10 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
 
 
 def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Its offsets are in ZooKeeper alone, and no member carries them over: before ``open`` the
-    operator hears at once what to do. With one member the stage goes on, and nothing is lost; that
-    member leaves, and the group can be opened and taken back without any."""
+    """The group's offsets are only in ZooKeeper, and no member can carry them over. Before ``open``
+    the operator gets an error at once that says what to do. With one member the stage continues,
+    and nothing is lost. After that member has left, the group can be opened and moved back without
+    any."""
     bench.topic(topic, 2, 5)
     bench.set_zk(group, topic, {0: 2, 1: 3})
     for stage in ("lock", "to-kafka"):
