@@ -18,7 +18,7 @@ from zkconsumer.core.common.types import ConsumerThreadId
 
 
 def main(strategy: str, *words: str) -> None:
-    """Print a line for each member."""
+    """Print one line for each member."""
     counts = {name: int(count) for name, eq, count in (w.partition("=") for w in words) if eq}
     members = {
         name: chosen for name, _, chosen in (w.partition(":") for w in words if "=" not in w)

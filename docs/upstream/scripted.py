@@ -94,7 +94,7 @@ class Server:
 
 
 def verdict(shown: bool, what: str) -> None:
-    """Exit with status 0 if kazoo shows the fault, else with 1."""
+    """Exit with status 0 if kazoo shows the fault, otherwise with 1."""
     print(("shown: " if shown else "NOT SHOWN: ") + what, flush=True)
     os._exit(0 if shown else 1)
 

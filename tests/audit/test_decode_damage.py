@@ -95,8 +95,8 @@ def test_flipped_at_every_byte(content: bytes, tmp_path: Path) -> None:
         if end.stop is Stop.CORRUPT:
             with pytest.raises(LogFormatError, match=f"log.1: byte {own}: "):
                 list(LogReader(log).batches())
-    # A wrong length that reaches beyond the end of the file looks like a record that is being
-    # written, because the rest of the file may be its fields. Any other wrong length is recognised.
+    # A wrong length that reaches beyond the end of the file looks like an unfinished record. The
+    # rest of the file may be its fields. Any other wrong length is recognised.
     assert torn < 16
 
 

@@ -108,7 +108,7 @@ def test_a_server_whose_next_epoch_begins_late_is_no_witness() -> None:
 
 
 def test_what_a_majority_logged_is_not_dropped() -> None:
-    """There may be logs of observers, and so more logs than servers that vote."""
+    """The logs may include those of observers, so there may be more logs than voting servers."""
     made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 1, 6)]), ensemble=1)
     assert made.dropped == ()
 
@@ -139,8 +139,8 @@ def test_random_ensembles() -> None:
     confirmed.
 
     Each epoch has a leader and a majority that follows it. The epoch's commits reach a majority,
-    and its last proposals reach fewer servers. A server that was away is brought up to date without
-    log entries when it joins a later epoch, and keeps proposals that were never committed.
+    and its last proposals reach fewer servers. A server that was away joins a later epoch without
+    log entries, and keeps proposals that were never committed.
     """
     found = 0
     for attempt in range(500):

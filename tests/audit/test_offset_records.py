@@ -31,7 +31,7 @@ def test_an_offset_of_each_version(version: int) -> None:
 
 
 def test_a_deleted_offset() -> None:
-    """A record without a value."""
+    """A record without a value means that the offset was deleted."""
     found = decode(KEY, None)
     assert (found["kind"], found["deleted"]) == ("offset", True)
 

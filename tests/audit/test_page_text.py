@@ -1,4 +1,4 @@
-"""The report page's text, without Spark."""
+"""The text of the report page, tested without Spark."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_the_verdict_names_what_was_lost_before_all_else() -> None:
 
 
 def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> None:
-    """The page also says when there are no findings. Log gaps and uncertain transactions limit that
-    sentence."""
+    """The page also says so if there are no findings. If there are log gaps or uncertain
+    transactions, it adds that."""
     assert [line["text"] for line in verdict([], LOGS)] == [
         "No rule found anything wrong in these logs."
     ]

@@ -76,7 +76,7 @@ def test_the_source_gives_every_row_of_every_server(
 
 
 def test_a_log_is_cut_only_where_records_begin(recording: Any) -> None:
-    """This holds for any size. Data of a znode that looks like records is not split."""
+    """The split works for any size. Data of a znode that looks like records is not split."""
     for log in recording.logs:
         begins = sorted({row["position"] for b in read_log(log) for row in b.to_pylist()})
         assert cuts(log, 1) == begins
@@ -295,8 +295,8 @@ def test_a_place_that_is_not_there_is_named(path: str) -> None:
 def test_a_file_a_glob_and_a_uri_are_places(
     spark: SparkSession, newest: Any, directory: Path, tmp_path: Path
 ) -> None:
-    """One log, a glob for all logs of a directory, a glob of directories, and URIs each give the
-    rows of those files, under the server's name."""
+    """One log, a glob of logs, a glob of directories, and URIs each give the rows of those files,
+    under the server's name."""
     load = spark.read.format("zookeeper_txnlog").option("columns", "server,file")
 
     def read(path: str) -> dict[tuple[str, str], int]:

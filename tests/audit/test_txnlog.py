@@ -30,12 +30,13 @@ def text(value: bytes) -> bytes:
 
 
 def transaction(code: int, body: bytes) -> bytes:
-    """Session 7, cxid 1, zxid 9, 1.5 s after 1970."""
+    """A transaction of session 7, cxid 1, zxid 9, 1.5 s after 1970."""
     return TXN_HEADER.pack(7, 1, 9, 1500, code) + body
 
 
 def test_a_transaction_is_read_with_its_digest() -> None:
-    """With and without the digest that ZooKeeper 3.6 and later append."""
+    """The digest that ZooKeeper 3.6 and later append is read. A transaction without one is read
+    too."""
     plain = transaction(DELETE, text(b"/a"))
     for payload, digest in ((plain, None), (plain + struct.pack(">iq", 1, 77), 77)):
         (found,) = decode_payload(payload)

@@ -63,7 +63,7 @@ def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]
     for _ in range(rounds):
         table, seconds = timed(command("groups", "describe", "--all", "--zookeeper", zookeeper))
         assert table.count(b"\n") == GROUPS * PARTITIONS + 1
-        assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # each lag is known
+        assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # all lags are known
         described.append(seconds)
         exported, seconds = timed(
             command("offsets", "export", "--zookeeper", f"{zookeeper}/export")

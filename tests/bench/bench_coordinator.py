@@ -37,7 +37,7 @@ class Theirs:
 
     def __init__(self, cluster: LocalCluster, group: str) -> None:
         self.ready = 0
-        """Its assigned partitions whose end offset it knows."""
+        """Number of its partitions whose end offset it knows."""
         self._ended = threading.Event()
         self._consumer = KafkaConsumer(
             WIDE,

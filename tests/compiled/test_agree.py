@@ -137,7 +137,7 @@ def test_both_make_the_same_messages() -> None:
 
 
 def test_both_decode_mutated_responses_alike() -> None:
-    """Neither crashes, and both find the same records and the same fault."""
+    """Neither decoder crashes, and both find the same records and the same fault."""
     replay = f"ZKC_SEED={SEED} ZKC_RESPONSES={RESPONSES} make test-compiled"
     rng = random.Random(SEED)
     responses = _responses()

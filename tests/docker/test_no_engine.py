@@ -34,7 +34,7 @@ def test_a_base_image_that_cannot_be_fetched_is_named(
     arguments: tuple[str, ...], base: str, tmp_path: Path
 ) -> None:
     """``build.sh`` names the missing image and how to build one, before it collects anything."""
-    engine = tmp_path / "docker"  # an engine without images and without a registry
+    engine = tmp_path / "docker"  # an engine without images or a registry
     engine.write_text('#!/bin/sh\necho "$@" >>"$0.log"\n[ "$1" = version ]\n')
     engine.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"

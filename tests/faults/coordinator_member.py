@@ -24,7 +24,7 @@ def main() -> None:
     """Read until SIGTERM."""
     config, topic, path = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sigwait needs this
     member = CoordinatorConsumerConnector(config)
 
     def read() -> None:

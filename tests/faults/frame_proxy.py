@@ -58,7 +58,7 @@ class Link:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.ends = (client, server)
         self.muted: set[bool] = set()
-        """Directions that forward nothing. ``True`` stands for requests."""
+        """Directions that forward nothing. ``True`` is the direction of requests."""
         self.close_at_answer = False
         self.held: bytes | None = None
 

@@ -62,7 +62,7 @@ class Call(NamedTuple):
     make: Callable[[Running], object]
     limit: float
     alone: bool = False
-    """Whether the call ends the member. Then the call gets its own member."""
+    """Whether the call ends the member. Such a call gets its own member."""
 
 
 class Running:
@@ -95,7 +95,7 @@ def commit_async(member: Running) -> None:
 
 
 def leave(member: Running) -> None:
-    """Leave a ``with`` statement."""
+    """Leave a ``with`` block."""
     with member.connector:
         pass
 

@@ -198,7 +198,7 @@ class SlowToLetGo(Slow):
         """Process a message at once."""
 
     def on_partitions_revoked(self, _partitions: object) -> None:
-        """A call of the listener."""
+        """The listener's callback."""
         if self.armed and not self.reached.is_set():
             self.linger()
 

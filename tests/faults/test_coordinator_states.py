@@ -314,8 +314,8 @@ def check_stale_commit(bench: Bench, story: Story) -> None:
     codes: list[int] = []
 
     def refused() -> bool:
-        """Return whether a coordinator has judged the commit. The group moves once more when the
-        broker returns."""
+        """Return whether a coordinator has judged the commit. The group moves again when the broker
+        returns."""
         if isinstance(client.execute(commands.FindCoordinator(1)), events.CoordinatorFound):
             answer = client.execute(commands.CommitOffsets(2, member_id, generation, {tp: 1}))
             if isinstance(answer, events.OffsetsCommitted):

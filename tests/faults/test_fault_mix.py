@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 HEAL = 7.0
-#: Messages a second, and seconds a member may deliver without its commit reaching ZooKeeper:
-#: commit interval, and the delivery that goes on for 2/3 of a session timeout while it is cut off.
+#: Messages per second, and seconds for which a member may deliver without a commit in ZooKeeper.
+#: The second figure is the commit interval plus 2/3 of a session timeout, in which a disconnected
+#: member still delivers.
 RATE = 1 / 0.005
 UNCOMMITTED = 0.2 + 2.0
 

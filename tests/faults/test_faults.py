@@ -188,7 +188,7 @@ def test_blip_shorter_than_the_session(arena) -> None:
 
 
 def test_connection_cut(arena) -> None:
-    """Connections that break and reconnect at once disturb no member, however often."""
+    """Connections that break and reconnect at once disturb no member, even if they do so often."""
     one, two = arena.inside("a", **PATIENT), arena.inside("b", **PATIENT)
     owners = arena.settle()
     for _ in range(10):

@@ -25,7 +25,7 @@ BOUND = 2 * PERIOD + 3.0
 """Seconds until a member must deliver again or have failed. 3 of them are for a busy machine."""
 SESSION = 6.0
 COMMON = ("loop", "watchdog", "journal", "blocking", "finder", "fetcher")
-"""The threads of any member."""
+"""The thread names of any member."""
 
 Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 

@@ -131,7 +131,7 @@ def test_a_member_delivers_again(
                 fail_once(member)
             wait_until(lambda p=proxy: not p.dropping, SESSION, f"{trouble}: a frame is lost")
             until = time.monotonic() + 2 * SESSION
-            deliver(producer, reader, until, trouble)  # so that there is something to store
+            deliver(producer, reader, until, trouble)  # there must be something to store
             wait_until(lambda: stored(member), until - time.monotonic(), f"{trouble}: stored")
             deliver(producer, reader, until, trouble)
             for each in proxies:

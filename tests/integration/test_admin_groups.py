@@ -555,7 +555,7 @@ def test_the_wrong_server_is_named(chroot: str, capsys: pytest.CaptureFixture[st
 
 
 def test_scripts_run_at_once_and_in_order(zk: KazooClient, chroot: str) -> None:
-    """The results of many scripts are in the given order, however long each takes."""
+    """The results of many scripts are in the given order, even if some take longer."""
     for number in range(30):
         fill(zk, f"g{number:02}", partitions=number % 7)
 

@@ -199,9 +199,9 @@ def test_the_jvm_tools_accept_a_group_of_ours(
 def test_our_tools_read_a_group_of_the_jvm(
     cluster: LocalCluster, messages: str, group: str
 ) -> None:
-    """Two console consumers of Kafka 1.1 use roundrobin. Our verify finds nothing wrong when it
-    recomputes the assignment. Describe shows host, owner and lag. After SIGKILL and the end of the
-    session there are no owners, and our delete removes the group."""
+    """Two console consumers of Kafka 1.1 use roundrobin. Our verify recomputes the assignment and
+    finds nothing wrong. Describe shows host, owner and lag. After SIGKILL and the end of the
+    session no partition has an owner, and our delete removes the group."""
     topic = messages
     consumers = [
         start(

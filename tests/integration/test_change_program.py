@@ -1,4 +1,4 @@
-"""The program in docs/how-to/change-a-program.md, before and after its group is moved."""
+"""The program in docs/how-to/change-a-program.md, before and after its group is moved to Kafka."""
 
 from __future__ import annotations
 

@@ -114,7 +114,8 @@ class Client(GroupClient):
 
 @dataclass(eq=False)
 class Member:
-    """One process: its settings, and what it learned from responses. Ids are the simulator's."""
+    """One process: its settings, and the values it learned from responses. Ids are the
+    simulator's."""
 
     spec: GroupSpec
     name: str = ""
@@ -475,7 +476,7 @@ def test_random_requests_get_the_same_answers(orderly: LocalCluster) -> None:
 
 
 def code(asked: Asked) -> int:
-    """The error code of the response. 0 means that there is none."""
+    """The error code of the response, or 0 if there is none."""
     return int(getattr(asked.answer, "code", 0))
 
 
@@ -529,7 +530,7 @@ def test_most_votes_choose_the_strategy(pair: Pair) -> None:
 
 
 def test_a_lone_member_cannot_change_its_strategy_at_once(pair: Pair) -> None:
-    """Its own earlier strategies count, even if it is the only member."""
+    """The strategies of its previous JoinGroup also count, even if it is the only member."""
     a = pair.member("a")
     pair.settle(a)
     assert code(pair.ask(a, commands.JoinGroup(0, a.name, (STICKY,)))) == 23
@@ -538,8 +539,8 @@ def test_a_lone_member_cannot_change_its_strategy_at_once(pair: Pair) -> None:
 
 
 def test_an_instance_id_belongs_to_the_process_that_came_last(pair: Pair) -> None:
-    """A static member that returns keeps its assignment, whatever its metadata. The previous
-    process is fenced."""
+    """A static member that returns keeps its assignment, with any metadata. The previous process is
+    fenced."""
     old, new, other = pair.member("s1", "x"), pair.member("s2", "x"), pair.member("a")
     pair.settle(old, other)
     generation = pair.fake.generation

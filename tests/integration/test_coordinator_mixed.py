@@ -105,7 +105,7 @@ def share_a_group(
     first: str,
     static: bool,
 ) -> None:
-    """See ``test_one_group``."""
+    """The steps of ``test_one_group`` and ``test_one_group_on_1_1``."""
     cluster.create_topic(topic, PARTITIONS)
     makes = makes_of(strategy)
     other = makes[(makes.index(first) + 1) % len(makes)]
@@ -163,7 +163,7 @@ def check_subscriptions(ours: Ours, strategy: str, topic: str) -> None:
                 kafka_pythons if member.startswith("kafka-python") else written
             )
         written = encode_subscription(replace(told, version=min(told.version, 2)))
-        if not told.user_data:  # null or empty: the libraries differ
+        if not told.user_data:  # null or empty, depending on the library
             at = len(encode_subscription(SubscriptionData(told.topics)))
             empty = written[: at - 4] + b"\0\0\0\0" + written[at:]
             written = empty if raw[at - 4 : at] == b"\0\0\0\0" else written

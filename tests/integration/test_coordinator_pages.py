@@ -22,7 +22,7 @@ Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """(mark, text) of each marked block."""
+    """The (mark, text) pairs of the page's marked blocks."""
     text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert len(found) == text.count("<!-- test: ")

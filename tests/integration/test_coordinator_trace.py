@@ -28,9 +28,9 @@ FAST = [
 
 
 def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: str) -> None:
-    """There are two traces of one group. The first shows find, join (without and then with an id),
-    sync, heartbeats, a heartbeat with REBALANCE_IN_PROGRESS, join and sync again, and leave at
-    SIGTERM, each with fields. The diagram of the second trace has the same steps."""
+    """Two traces of one group run. The first shows find, join (without and then with an id), sync
+    and heartbeats. After a heartbeat with REBALANCE_IN_PROGRESS it shows join and sync again, and
+    leave at SIGTERM. Each step has fields. The diagram of the second trace has the same steps."""
     cluster.create_topic(topic, 2)
     arguments = ["--bootstrap-server", cluster.bootstrap, "--group", group, "--topic", topic]
     first = subprocess.Popen(
@@ -93,8 +93,8 @@ def unheard(folder: Path, address: str, *more: str) -> Iterator[tuple[subprocess
 def test_a_trace_that_waits_for_a_broker_ends_at_a_signal(
     silent: str, number: int, tmp_path: Path
 ) -> None:
-    """Ctrl-C and SIGTERM end the trace while the brokers do not answer. Before that it prints what
-    it waits for."""
+    """Ctrl-C and SIGTERM end the trace while the brokers do not answer. Before that it prints the
+    reason for waiting."""
     with unheard(tmp_path, silent) as (process, said):
         waits = f"it waits for the coordinator, found through {silent}"
         wait_until(lambda: waits in said.read_text(), 20, "it says what it waits for")

@@ -102,7 +102,8 @@ def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
 def test_auto_offset_reset(
     cluster: LocalCluster, manager: Make, topic: str, reset: str, start: int, received: int
 ) -> None:
-    """AutoOffsetResetTest: an offset outside the log is replaced by the log's start or end."""
+    """AutoOffsetResetTest: the fetcher replaces an offset outside the log with the log's start or
+    end."""
     cluster.create_topic(topic)
     send(cluster, topic, [b"%d" % i for i in range(10)])
     events: list[FetchEvent] = []
@@ -214,7 +215,7 @@ def test_stop_is_quick_and_final(
 
 
 def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """Shutdown does not wait for a request, and leaves no thread."""
+    """Shutdown does not wait for a pending request, and leaves no thread."""
     cluster.create_topic(topic)
     before = set(threading.enumerate())
     tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)

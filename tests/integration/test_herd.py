@@ -14,7 +14,7 @@ from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.herd import RealHerd, run_herd
 from zkconsumer.testing.herd_jvm import JvmHerd
 
-#: So long that no stall of a busy machine ends a session.
+#: So long that no pause of a busy machine ends a session.
 PATIENT = 30.0
 
 

@@ -87,8 +87,8 @@ def _in_browser(page: Path, tmp_path: Path) -> tuple[_Page, str]:
 
 
 def test_the_report_in_a_browser_shows_the_figures_of_the_json(tmp_path: Path) -> None:
-    """There is no script error. Each number on the page equals the JSON's. Only one size is shown
-    in detail."""
+    """The page has no script error. Each number on the page equals the JSON's. Only one size is
+    shown in detail."""
     page = tmp_path / "report.html"
     done = _run(
         "simulate", "--members", "5,10", "--partitions", "20", "--json", "--html", str(page)

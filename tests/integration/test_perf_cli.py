@@ -59,7 +59,7 @@ def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -
 
 
 def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
-    """It prints the header and one line. The generated group is deleted."""
+    """The command prints the header and one line. The generated group is deleted."""
     ran = perf("--zookeeper", cluster.zookeeper, "--messages=10", "--threads=2")
     header, line = ran.stdout.splitlines()
     assert header == (

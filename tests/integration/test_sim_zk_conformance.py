@@ -278,7 +278,7 @@ def _operation(rng: random.Random) -> ZkOp:
         check = rng.random() < 0.2
         ops.append(Check(path, rng.choice((-1, 0, 1))) if check else _single(rng))
         if rng.random() < 0.3:
-            # Later operations of one multi that build on the earlier ones.
+            # Later operations of one multi that depend on the earlier ones.
             made = ops[-1].path
             ops.append(rng.choice((SetData(made, b"m", 0), Create(made + "/n"), Delete(made))))
     return Multi(tuple(ops))
@@ -301,9 +301,10 @@ def ensemble(zookeeper: str, request: pytest.FixtureRequest) -> Iterator[str]:
 def test_the_simulated_server_answers_as_a_real_one(ensemble: str, seed: int) -> None:
     """Random operations of three sessions get the same replies, versions and watch events.
 
-    After every step the test compares the reply (with its stat, and with matched transaction and
-    session ids) and the watch events of every session in order. At the end it checks that both
-    servers numbered the transactions in one order. Sessions are closed and opened again on the way.
+    After every step the test compares the reply with its stat, after matching transaction and
+    session ids. It also compares the watch events of every session in order. At the end it checks
+    that both servers numbered the transactions in one order. Sessions are closed and opened again
+    on the way.
     """
     rng = random.Random(seed)
     kernel = Kernel(seed)

@@ -330,7 +330,7 @@ def test_the_session_timeout_is_the_one_the_server_grants(chroot: str) -> None:
 
 
 def test_close_ends_the_session_at_once(chroot: str) -> None:
-    """Ephemeral znodes vanish with ``close``, long before the session timeout."""
+    """Ephemeral znodes disappear with ``close``, long before the session timeout."""
     driven, other = Driven(chroot, 8.0), Driven(chroot, 8.0)
     driven.value(Create("/mine", b"", ephemeral=True))
     other.value(Exists("/mine", watch=True))

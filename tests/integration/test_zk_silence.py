@@ -269,7 +269,7 @@ def test_close_ends_while_zookeeper_is_silent(
 
 
 def test_start_ends_in_its_time(chroot: str) -> None:
-    """``start`` raises or connects within the connection timeout, whatever responses are lost, late
+    """``start`` raises or connects within the connection timeout, even if responses are lost, late
     or missing. The driver then closes within its time. The test is seeded."""
     seed = int(os.environ.get("SILENCE_SEED", str(random.randrange(10**6))))
     print(f"SILENCE_SEED={seed}")  # noqa: T201

@@ -85,7 +85,7 @@ class Collector:
 
 
 def tests() -> Collector:
-    """Every test of this folder."""
+    """All tests of this folder."""
     os.environ["INTEROP"] = "all"
     collector = Collector()
     output = io.StringIO()

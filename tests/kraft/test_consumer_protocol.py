@@ -157,8 +157,8 @@ def test_a_member_joins_hands_over_and_leaves(
 def test_a_static_member_comes_back_to_its_partitions(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """It keeps them when it leaves with epoch -2. While it is in the group, another member with its
-    instance id is refused."""
+    """A static member that leaves with epoch -2 keeps its partitions. While it is in the group,
+    another member with its instance id is refused."""
     kraft.create_topic(unique, partitions=2)
     wanted = Subscription((unique,), 30.0)
     before, after = Member(broker, unique, "one"), Member(broker, unique, "one")

@@ -1,10 +1,10 @@
 """Measure the migrator on real servers: ``python -m tests.migrate.bench_migrate [GROUPS...]``.
 
-First it compares the JVM's ExportZkOffsets and ImportZkOffsets with our commands on 20,000 offsets
-in three rounds, and prints how many times faster our commands are. Then, for each number of groups
-of 100 partitions, it runs assess, plan, apply, verify and rollback. The default number is 1,000,
-and 0 skips this part. Each command is its own process, and its times and memory are printed. Every
-JVM has its normal JIT settings, in spite of the environment and the test servers' options.
+First it runs the JVM's ExportZkOffsets and ImportZkOffsets and our commands on 20,000 offsets, in
+three rounds. It prints how many times faster ours are. Then, for each number of groups of 100
+partitions, it runs assess, plan, apply, verify and rollback. The default number is 1,000, and 0
+skips this part. Each command is its own process, and its times and memory are printed. Every JVM
+has its normal JIT settings, in spite of the environment and the test servers' options.
 """
 
 from __future__ import annotations

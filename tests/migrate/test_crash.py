@@ -37,7 +37,7 @@ GROUPS = {"forth": 10, "back": 10, "forth and back": 10, "rollback": 10, "rollba
 
 
 class KilledError(BaseException):
-    """Stands for a kill: our code does not catch it, and the session ends as after a kill."""
+    """Simulates a kill: our code does not catch it, and the session ends as after a kill."""
 
 
 class Killer:

@@ -33,9 +33,10 @@ def estate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClus
 def test_a_broken_group_is_named_with_its_fix_and_the_others_are_moved(
     estate: tuple[LocalCluster, Estate], tmp_path: Path, shell_on: Callable[[LocalCluster], Shell]
 ) -> None:
-    """There are ten faults, each with its fix. All offsets of the other groups are moved, and no
-    claim remains. A second run from another folder can resume plan and journal, as another operator
-    would from a copy. The journal names the user and host of each run."""
+    """Ten groups are broken in different ways, and each is named with its fix. All offsets of the
+    other groups are moved, and no claim remains. A second run from another folder can resume plan
+    and journal, as another operator would from a copy. The journal names the user and host of each
+    run."""
     cluster, made = estate
     print(f"seed {SEED}")  # noqa: T201
     shell: Shell = shell_on(cluster)

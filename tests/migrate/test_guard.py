@@ -30,7 +30,7 @@ LOCKED = [ACL(27, Id("world", "anyone"))]
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def access(bench: Bench, group: str) -> tuple[list[ACL], bytes]:

@@ -55,7 +55,7 @@ def made(found: GroupState, direction: Direction = FORTH, **options: object) -> 
 
 
 def kinds(plan: GroupPlan) -> list[Kind]:
-    """The kinds of a plan's problems."""
+    """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
 
@@ -157,8 +157,8 @@ def test_newest_counts_again_after_a_rollback_once_a_consumer_commits() -> None:
 
 @pytest.mark.parametrize(("value", "bound"), [(1, 2), (11, 10), (2**63 - 1, 10)])
 def test_offsets_outside_the_log(value: int, bound: int) -> None:
-    """They are refused, or clamped to the nearest end if the operator asks for it. A note reports
-    the clamp."""
+    """Offsets outside the log are refused, or clamped to the nearest end if the operator asks for
+    it. A note reports the clamp."""
     found = state(value, log=(2, 10))
     plan = made(found)
     assert kinds(plan) == [Kind.OUT_OF_RANGE]
@@ -347,7 +347,8 @@ def test_offsets_that_the_broker_hides() -> None:
 
 
 def test_a_file_takes_the_place_of_the_source() -> None:
-    """Offsets from a file are checked like others and written whatever both stores have."""
+    """Offsets from a file are checked like others, and written even if the stores have different
+    ones."""
     found = replace(state(3, 7), from_file={TP: 6})
     assert made(found).entries[0].to == 6
     assert kinds(made(replace(found, from_file={TP: 60}))) == [Kind.OUT_OF_RANGE]
@@ -410,8 +411,8 @@ def test_offsets_of_many_deleted_topics_are_left_out_at_once() -> None:
 
 
 def test_lists_are_complete() -> None:
-    """Each partition with a problem is named, however many there are, and the fix names all that
-    can be skipped. So one run shows every decision."""
+    """Each partition with a problem is named, and the fix names all that can be skipped. So one run
+    shows every decision."""
     gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
     members = tuple(f"g_host-{number}" for number in range(9))
     strange = tuple(f"/consumers/g/x{number}" for number in range(9))

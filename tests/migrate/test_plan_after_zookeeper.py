@@ -48,7 +48,7 @@ def made(found: GroupState, rule: Unproven = Unproven.REFUSE) -> GroupPlan:
 
 
 def kinds(plan: GroupPlan) -> list[Kind]:
-    """The kinds of a plan's problems."""
+    """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
 

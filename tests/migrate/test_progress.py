@@ -69,8 +69,8 @@ def test_each_command_shows_how_far_it_is(
 def test_lines_are_some_seconds_apart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many groups are processed, a log file gets a line every five seconds. It gets a line
-    at once when the run waits for something. Names of groups are made safe to print."""
+    """With any number of groups, a log file gets a line every five seconds. It gets a line at once
+    when the run waits for something. Names of groups are made safe to print."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     with progress.Progress("moving", 1000) as shown:

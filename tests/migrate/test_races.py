@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def at(word: str, act: Callable[[], object]) -> Callable[[str], None]:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """A running group, a conflict with a decision, a renamed group and a locked group are moved in
-    the copy and moved back, with the offsets and logs of the real servers. A group in which no
-    client may register is refused, as it would be on the real servers. The real servers do not
+    """A running group, a conflict with a decision, a renamed group and a locked group are moved and
+    moved back in the copy. The copy has the offsets and logs of the real servers. A group in which
+    no client may register is refused, as it would be on the real servers. The real servers do not
     change."""
     from kazoo.security import ACL, Id
 

@@ -1,4 +1,4 @@
-"""Servers that require an identity, while none is configured: the message says so."""
+"""Error messages if servers require an identity and none is configured."""
 
 from __future__ import annotations
 

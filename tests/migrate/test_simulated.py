@@ -183,7 +183,7 @@ def marks(op: ZkOp) -> bool:
 
 
 def test_a_move_is_named_in_the_journal_before_each_step(stores: Stores) -> None:
-    """Afterwards nothing of the claim remains."""
+    """After the move nothing of the claim remains."""
     assert stores.apply(stores.plan()).outcome is Outcome.DONE
     assert stores.done == ["claim", "write", "commit", "mark", "done"]
     assert stores.committed == {T0: StoredOffset(7), T1: StoredOffset(9)}
@@ -199,7 +199,7 @@ def test_a_consumer_at_the_coordinator_stops_a_move(stores: Stores) -> None:
 
 
 def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) -> None:
-    """This also holds for the same offset again, because a consumer is at work."""
+    """The move also stops if the new offset equals the old one, because a consumer is at work."""
     plan = stores.plan()
     stores.write(b"8")
     stores.write(b"7")
@@ -217,14 +217,14 @@ def test_what_was_written_is_read_back(stores: Stores) -> None:
 
 
 def test_a_refused_commit_is_a_failure(stores: Stores) -> None:
-    """It names a partition and the reason."""
+    """The error names a partition and the reason."""
     stores.refuses = {T1: BrokerError("not allowed")}
     assert "the coordinator refused 1 of 2 offsets" in stores.apply(stores.plan()).why
     assert stores.zk.text(MARKER) is None
 
 
 def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
-    """It is noticed while the claims are released, and by each later run."""
+    """The migrator notices it while it releases the claims, and in each later run."""
     plan = stores.plan()
     path = GroupPaths("g").ids
 
@@ -239,7 +239,7 @@ def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
 def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: str) -> None:
-    """Its offsets now stand for other messages, or for none."""
+    """The offsets of a recreated topic belong to other messages, or to none."""
     plan = stores.plan()
     if how == "recreated":
         stores.topics = {"t": TopicState(6, (0, 1))}
@@ -253,7 +253,7 @@ def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: s
 def test_an_offset_committed_after_the_move_is_rolled_back_with_force_only(
     stores: Stores,
 ) -> None:
-    """A consumer has continued from it."""
+    """A consumer has continued from this offset, so a rollback undoes it only by force."""
     plan = stores.plan()
     stores.apply(plan)
     stores.committed[T0] = StoredOffset(50)
@@ -295,7 +295,8 @@ def test_a_member_that_registers_before_the_claim_stops_a_move(stores: Stores) -
 
 
 def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
-    """Its registration is gone, and with it the protection against members."""
+    """Without the session, the migrator's registration and its protection against members are
+    gone."""
 
     def end() -> None:
         for name in stores.zk.zk.children(PATHS.ids):
@@ -315,7 +316,7 @@ def test_a_commit_before_the_marker_keeps_it_from_being_written(stores: Stores) 
 
 
 def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores) -> None:
-    """This is checked on the way back to ZooKeeper."""
+    """This test moves a group back to ZooKeeper."""
     stores.committed = {T0: StoredOffset(70), T1: StoredOffset(90)}
     plan = stores.plan(Direction.KAFKA_TO_ZK)
     at(stores, writes, lambda: stores.write(b"8"))
@@ -324,7 +325,8 @@ def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores)
 
 
 def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
-    """Its response was lost, and a change stops the move before the claim is checked again."""
+    """The response to the claim was lost, and a change stops the move before the claim is checked
+    again."""
 
     def lose(op: ZkOp, reply: Reply) -> Reply:
         if not claims(op):
@@ -340,7 +342,7 @@ def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
 def test_a_run_waits_for_the_session_of_a_killed_one(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its claims still exist, under the name in the journal."""
+    """The claims of the killed run still exist, under the name in the journal."""
     stores.zk.zk.do(Create(PATHS.ids))
     stores.zk.zk.do(Create(PATHS.member("g_zkmigrate-1")))
     stores.journal.records = [{"group": "g", "step": "claim", "name": "g_zkmigrate-1"}]

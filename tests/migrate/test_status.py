@@ -1,4 +1,4 @@
-"""The current store of each group, what needs attention, and how to watch a run."""
+"""``zkmigrate status``: the current store of each group, its next step, and how to watch a run."""
 
 from __future__ import annotations
 

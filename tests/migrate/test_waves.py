@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 @pytest.fixture

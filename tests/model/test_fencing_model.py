@@ -11,8 +11,9 @@ ideal ZooKeeper. These events can happen at any moment and in any order:
 
 The search is breadth first, so the trace of a violation is a shortest one.
 
-The model does not include writers that do not follow the protocol (a JVM member), lost responses to
-claims and releases, more than one partition, or more than one zombie request of a member at a time.
+The model does not include writers that do not follow the protocol, such as a JVM member. It also
+omits lost responses to claims and releases, and more than one partition. A member has at most one
+zombie request at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bounded model of a live move of one running group from ZooKeeper to the coordinator, and back.
 
-There is one partition, a log of a few messages, and all who may read it: migratable members, a
-legacy consumer that may start at any time, a plain Kafka consumer that starts while it is allowed
-and may join much later, and an operator. The group's mode znode defines the rules:
+The model has one partition and a log of a few messages. There are migratable members, a legacy
+consumer that may start at any time, and an operator. A plain Kafka consumer starts while it is
+allowed, and may join much later. The group's mode znode defines the rules:
 
     mode       who decides    legacy consumers    plain consumers      a migratable member delivers
     zookeeper  ZooKeeper      may register        are refused (*)      with the owner znode
@@ -19,8 +19,8 @@ after the check. A ZooKeeper session may expire, and the coordinator may remove 
 noticed later. The operator's tool may stop after any step, because no step is mandatory. Leases are
 assumed: a member without a session, or a removed member, delivers nothing.
 
-The model does not include a legacy or plain consumer that delivers without a session, more than one
-partition, or lost responses to claims and commits (``test_fencing_model`` has those).
+The model does not include a legacy or plain consumer that delivers without a session, or more than
+one partition. ``test_fencing_model`` covers lost responses to claims and commits.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "secure.md"
 
 
 def blocks() -> dict[str, str]:
-    """Each block of commands by its mark."""
+    """Each block of commands, by its mark."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert len(found) == text.count("<!-- test: ")

@@ -59,7 +59,7 @@ def tls(stage: Stage) -> dict[str, str]:
 
 
 def way_of(stage: Stage, name: str) -> Way:
-    """The way of this name."""
+    """The way with this name."""
     password = stage.cluster.password
     open_ = f"{stage.cluster.zookeeper}/PLAINTEXT"
     secure = f"127.0.0.1:{stage.cluster.secure_port}/PLAINTEXT"

@@ -20,7 +20,7 @@ class Kind:
     jvm_members: Callable[[int], int] = lambda _: 0
     """The number of original consumers among this number of members."""
     kafka: str = "3.9"
-    """The brokers' release line; Kafka 4 has no ZooKeeper."""
+    """The brokers' release line. Kafka 4 has no ZooKeeper."""
     brokers: int = 1
     """The smallest number of brokers. In Kafka 4, three are also controllers, and two must be
     alive."""

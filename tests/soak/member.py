@@ -102,7 +102,7 @@ def main() -> None:
 
         BUILDS[os.environ["SOAK_BROKEN"]]()
     ledger = os.open(task["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sigwait needs this
     kinds = {"zookeeper": ZookeeperConsumerConnector, "coordinator": CoordinatorConsumerConnector}
     while True:
         try:

@@ -19,7 +19,7 @@ EVERY = 5.0
 WARM_UP = 120.0
 """The first seconds of a member, which do not count because its buffers and caches fill."""
 LIMIT = 0.05
-"""The share by which memory may grow."""
+"""The largest share by which memory may grow."""
 SPARE = {"descriptors": 1.5, "threads": 1.5, "watches": 1.5}
 """Allowed differences of each measure. A member has a thread for each broker that leads its
 partitions."""

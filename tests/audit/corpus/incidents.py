@@ -52,7 +52,7 @@ INCIDENTS: dict[str, Incident] = {}
 def incident(
     *must: str, late: tuple[str, ...] | None = None, may: tuple[str, ...] = ()
 ) -> Callable[[Play], Play]:
-    """Register an incident; ``late`` is ``must`` unless it says otherwise."""
+    """Register an incident. ``late`` equals ``must`` unless it is given."""
 
     def add(play: Play) -> Play:
         name = play.__name__

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
 @pytest.mark.parametrize("count", [1, 2, 17, 10_000])
 def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> None:
-    """With as many log gaps as a history may have, segments, their borders and everything between
-    two zxids equal the result of a search in the list."""
+    """The history has as many log gaps as it may have. Segments, their borders and everything
+    between two zxids equal the result of a search in the list."""
     chance = random.Random(count)
     edges = sorted(chance.sample(range(1, 60 * count), 2 * count))
     gaps = list(zip(edges[::2], [b + 1 for b in edges[1::2]], strict=True))

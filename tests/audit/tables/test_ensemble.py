@@ -170,7 +170,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
             "the leader has logged five proposals",
         )
         ensemble.kill(first)
-        for number in others:  # what waits in their sockets is lost with them
+        for number in others:  # data in their sockets is lost with them
             ensemble.kill(number)
         client.stop()
         client.close()

@@ -135,7 +135,7 @@ def journals_of_members(folder: Path) -> None:
         # Both members deliver offsets 30 to 49.
         Journal("double", "double_a").starts(10, 0).asks(20, 50).asks(70, 50),
         Journal("double", "double_b").starts(30, 30).stops(60, 80),
-        # The members deliver 40 to 49 one after the other. The session was lost in between.
+        # The members deliver 40 to 49 in turn. The session was lost in between.
         Journal("again", "again_a").starts(10, 0).drops(20, 50),
         Journal("again", "again_b").starts(30, 40).stops(60, 80),
         # A member is frozen until 50, but its gate closed before the other member began.
@@ -544,8 +544,8 @@ WRONG = ("again", "lost", "reset", "undone", "adopted", "repaired", "unread", "p
 def test_the_middle_of_a_rebalance_is_not_a_missing_share(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """The logs end just after a member has released its partitions, or one round of a stream does.
-    The group is not done, so the audit does not report that the member lacks its share."""
+    """The logs, or one round of a stream, end just after a member has released its partitions. The
+    rebalance is not finished, so the audit does not report that the member lacks its share."""
     assert {kind for group, kind in incidents if group == "busy"} == set()
 
 

@@ -61,7 +61,7 @@ class InSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Lifetime:
-    """One lifetime of a registration or owner znode. ``start`` is None if it is unknown."""
+    """One lifetime of a registration or owner znode. ``start`` is None if unknown."""
 
     path: str
     session: int | None

@@ -200,7 +200,8 @@ def test_a_place_with_something_else_is_left_alone(
 
 
 def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints one line and exits with status 2 before Spark starts."""
+    """If an input does not exist, the command prints one line and exits with status 2 before Spark
+    starts."""
     for place in (tmp_path / "none", tmp_path):
         assert run(["run", "--zookeeper-logs", str(place), "--out", str(tmp_path / "o")]) == 2
         error = capsys.readouterr().err
@@ -306,8 +307,8 @@ def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str
 
 
 def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the log of one server of an ensemble no transaction is certain. The command says which
-    logs to add."""
+    """With the log of one server of an ensemble no transaction is certain. The command names the
+    missing logs."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "digests": None, "findings": [], "group": None, "groups": 1,
                "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip

@@ -116,7 +116,7 @@ def frames(spark: SparkSession, rows: dict[str, list[dict[str, Any]]]) -> dict[s
 
 
 def second(number: int) -> datetime:
-    """A time in 1970."""
+    """A time in 1970, this number of seconds after its start."""
     return datetime.fromtimestamp(number, UTC)
 
 

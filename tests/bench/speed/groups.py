@@ -92,7 +92,7 @@ class Pack:
             text=True,
             env={**os.environ, "PYTHONPATH": str(BUILD / "compiled")},
         )
-        self.ask(nothing=1)  # so that starting Python is not measured
+        self.ask(nothing=1)  # the start of Python is not measured
 
     def tell(self, **order: int) -> None:
         """Send a command."""
