@@ -65,7 +65,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             argv += ["--cores", "1", "--memory", "1g", "--work-dir", str(homes[-1])]
             argv += [f"spark://127.0.0.1:{port}"]
             supervisor.start(name, argv, tmp_path / f"{name}.log")
-        wait_until(lambda: workers(page) == 2, 120, "both workers are there")
+        wait_until(lambda: workers(page) == 2, 120, "both workers are registered")
         yield Cluster(f"spark://127.0.0.1:{port}", tuple(homes))
     finally:
         supervisor.close()

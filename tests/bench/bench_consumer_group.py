@@ -98,7 +98,7 @@ def wide_java(cluster: LocalCluster, jvm: Jvm) -> tuple[float, float]:
     half = PARTITIONS // 2
     began = time.perf_counter()
     one = Java(join, jvm)
-    wait_until(lambda: len(one.got()) >= PARTITIONS, LIMIT, "all is delivered")
+    wait_until(lambda: len(one.got()) >= PARTITIONS, LIMIT, "everything is delivered")
     all_delivered = time.perf_counter() - began
     began = time.perf_counter()
     two = Java(join, jvm)
@@ -154,7 +154,7 @@ def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, se
         return member
 
     members = [start() for _ in range(6)]
-    wait_until(lambda: sum(map(held, members)) == 24, LIMIT, "all is shared")
+    wait_until(lambda: sum(map(held, members)) == 24, LIMIT, "all partitions are shared")
     thread = threading.Thread(target=produce)
     thread.start()
     began, count = time.monotonic(), 0

@@ -67,7 +67,9 @@ def test_a_mixed_group_outlives_its_servers(
                 watch.wait_owners(topic, shared, 60.0, f"{phase}: the members share the topic")
                 sent.update(producer.send(400))
                 try:
-                    wait_until(lambda: sent <= lines(*members), 60.0, f"{phase}: all is delivered")
+                    wait_until(
+                        lambda: sent <= lines(*members), 60.0, f"{phase}: everything is delivered"
+                    )
                 except ClusterError as error:
                     for member in members:
                         error.add_note(f"{member.name}: {member.log_text()[-2000:]}")

@@ -193,7 +193,9 @@ class Arena:
     def wait_progress(self, member: Inside | Outside, count: int = 20) -> None:
         """Wait until ``member`` has received ``count`` more messages."""
         start = len(member.deliveries())
-        wait_until(lambda: len(member.deliveries()) >= start + count, 30, f"{member.name} gets on")
+        wait_until(
+            lambda: len(member.deliveries()) >= start + count, 30, f"{member.name} makes progress"
+        )
 
     def finish(self) -> int:
         """Stop the producer. Check that nothing is lost and no offset went down. Return the number

@@ -74,19 +74,23 @@ def test_a_member_ends_or_pauses(
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         other = Outside(settings, topic, tmp_path / "other.log")
         try:
-            wait_until(lambda: held(member) == 2, 20, "half is the other's")
-            wait_until(lambda: len(other.lines()) > 20, 20, "the other one reads")
+            wait_until(lambda: held(member) == 2, 20, "the other member owns half")
+            wait_until(lambda: len(other.lines()) > 20, 20, "the other member reads")
             if fault == "SIGSTOP":  # killed with an unacknowledged message and more in its queue
                 slow.touch()
                 count = len(other.lines())
-                wait_until(lambda: len(other.lines()) > count + 3, 20, "it is slow")
+                wait_until(lambda: len(other.lines()) > count + 3, 20, "the member is slow")
             struck = time.monotonic()
             other.process.send_signal(getattr(signal, fault))
-            wait_until(lambda: stored.look() and held(member) == PARTITIONS, HEAL, "all is ours")
+            wait_until(
+                lambda: stored.look() and held(member) == PARTITIONS,
+                HEAL,
+                "this member owns everything",
+            )
             wait_until(
                 lambda: len({d.partition for d in reader.deliveries if d.at > struck}) == 4,
                 HEAL - (time.monotonic() - struck),
-                "all is delivered here within session timeout + 5 s",
+                "this member delivers everything within session timeout + 5 s",
             )
             took = time.monotonic() - struck
             if fault == "SIGSTOP":
@@ -94,22 +98,24 @@ def test_a_member_ends_or_pauses(
                 woken = time.monotonic()
                 other.process.send_signal(signal.SIGCONT)
                 wait_until(
-                    lambda: stored.look() and held(member) == 2, HEAL, "the other one is back"
+                    lambda: stored.look() and held(member) == 2, HEAL, "the other member is back"
                 )
                 slow.unlink()
                 wait_until(
                     lambda: stored.look() and len(other.lines()) > before + 20,
                     HEAL,
-                    "it reads again",
+                    "the member reads again",
                 )
                 taken_over = {
                     (d.partition, d.offset) for d in reader.deliveries if struck < d.at < woken
                 }
                 stale = [line for line in other.lines()[before:] if line[1:] in taken_over]
-                assert not stale, "the message in hand is in the log already, this is more"
+                assert not stale, (
+                    "the unacknowledged message is already in the log, and this is another one"
+                )
             elif fault == "SIGTERM":
                 assert other.process.wait(10) == 0
-                assert took < SESSION, "who leaves is not waited for"
+                assert took < SESSION, "the group does not wait for a member that leaves"
             sent = set(producer.stop())
 
             def got() -> set[tuple[int, int]]:
@@ -231,17 +237,19 @@ def test_processing_takes_too_long(
         slow.armed = True
         assert slow.reached.wait(20)
         struck = time.monotonic()
-        wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+        wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything")
         wait_until(
             lambda: len(delivered(reader, struck)) == PARTITIONS,
             2 + HEAL - (time.monotonic() - struck),
-            "the other one delivers all",
+            "the other member delivers everything",
         )
         assert slow.connector.metrics().state == "OUTSIDE"
         had, count = {(d.partition, d.offset) for d in reader.deliveries}, len(late.deliveries)
         slow.go_on.set()
-        wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "it is back")
-        wait_until(lambda: len(late.deliveries) > count + 20, 20, "it reads again")
+        wait_until(
+            lambda: held(slow.connector) == held(other) == 2, HEAL, "the member has rejoined"
+        )
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the member reads again")
         assert slow.stale, "its commit is refused"
         assert not had & {(d.partition, d.offset) for d in late.deliveries[count:]}
         check_all(producer, late, reader)
@@ -282,17 +290,19 @@ def test_slow_rejoin(
             wait_until(lambda: producer.settle() or len(producer.acked) > ahead, 20, "2 seconds")
             assert held(other) == 0
         else:
-            wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+            wait_until(
+                lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything"
+            )
             wait_until(
                 lambda: joined and len(delivered(joined[0], struck)) == PARTITIONS,
                 2 + HEAL - (time.monotonic() - struck),
-                "the other one delivers all",
+                "the other member delivers everything",
             )
         count, had = len(late.deliveries), [d for reader in joined for d in reader.deliveries]
         slow.go_on.set()
         wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "shared")
         assert bool(slow.stale) is (patience == 2000)
-        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the slow one reads")
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the slow member reads")
         joining.join(20)
         after = {(d.partition, d.offset) for d in late.deliveries[count:]}
         assert not after & {(d.partition, d.offset) for d in had}
@@ -339,7 +349,7 @@ def test_rolling_restart(
             wait_until(
                 lambda: held(member) == 2 and all(share(m, 0) for m in running.values()),
                 30,
-                "all have a share",
+                "all members have a share",
             )
             assert member._loop is not None
             machine = member._loop.machine
@@ -348,27 +358,33 @@ def test_rolling_restart(
                 wait_until(
                     lambda s=settled: all(len(share(m, s)) == 2 for m in running.values()),
                     30,
-                    "all read their share",
+                    "all members read their share",
                 )
                 rejoins, mine = machine.rejoins, set(machine.held)
                 before = share(running[name], settled)
                 running[name].process.send_signal(signal.SIGTERM)
                 if not static:
-                    wait_until(lambda: held(member) == 3, SESSION, "who leaves is not waited for")
+                    wait_until(
+                        lambda: held(member) == 3,
+                        SESSION,
+                        "the group does not wait for a member that leaves",
+                    )
                 assert running[name].process.wait(20) == 0
                 running[name] = start(name)
-                wait_until(lambda n=name: len(share(running[n], 0)) == 2, 30, "it reads again")
+                wait_until(
+                    lambda n=name: len(share(running[n], 0)) == 2, 30, "the member reads again"
+                )
                 wait_until(lambda: held(member) == 2, 20, "shared")
                 if static:
                     assert share(running[name], 0) == before
                     assert (machine.rejoins, set(machine.held)) == (rejoins, mine)
             running["b"].process.send_signal(signal.SIGTERM)
             struck = time.monotonic()
-            wait_until(lambda: held(member) == 3, session + 5, "its share is dealt out")
+            wait_until(lambda: held(member) == 3, session + 5, "its share is assigned to others")
             wait_until(
                 lambda: delivered(reader, struck) | share(running["c"], struck) == set(range(6)),
                 session + 5 - (time.monotonic() - struck),
-                "all is delivered",
+                "everything is delivered",
             )
             sent = set(producer.stop())
 
@@ -402,13 +418,13 @@ def test_leaving_while_others_are_waited_for(
             reader.wait(20)
             others[0].process.send_signal(signal.SIGSTOP)
             others.append(Outside(settings, topic, tmp_path / "second.log"))
-            wait_until(lambda: member.metrics().state == "JOINING", 20, "it joins again")
+            wait_until(lambda: member.metrics().state == "JOINING", 20, "the member rejoins")
             if strategy == "cooperative-sticky":
                 count = len(reader.deliveries)
                 reader.wait(count + 20)
             begun = time.monotonic()
             member.shutdown()
-            assert time.monotonic() - begun < 10, "the paused one has 30 s"
+            assert time.monotonic() - begun < 10, "the paused member has 30 s"
             producer.stop()
         wanted = {TopicPartition(topic, d.partition): d.offset + 1 for d in reader.deliveries}
         stored = GroupCoordinators("tests", lambda: endpoints(pair)).fetch(group, wanted)
@@ -455,7 +471,7 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
                     and set().union(*(delivered(r, again) for r in readers)) == set(range(4))
                 ),
                 HEAL,
-                "all is delivered",
+                "everything is delivered",
             )
         finally:
             server.resume()

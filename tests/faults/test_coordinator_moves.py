@@ -81,7 +81,7 @@ def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> No
         wait_until(
             lambda: all(loop.coordination.coordinator not in (None, former) for loop in loops),
             30,
-            "the members know",
+            "the members know the new coordinator",
         )
         wait_until(lambda: all(o.machine.state is State.STABLE for o in loops), HEAL, "stable")
         counts = [one.metrics().kafka_commits for one in members]
@@ -159,7 +159,11 @@ def test_a_release_waits_for_the_coordinator_that_moves(
 
         joining = threading.Thread(target=join, daemon=True)
         joining.start()
-        wait_until(lambda: first.metrics().state == State.STOPPING.name, 20, "it is to release")
+        wait_until(
+            lambda: first.metrics().state == State.STOPPING.name,
+            20,
+            "the first member must release",
+        )
         armed.clear()
         lead_by(pair, home_of(group), 1 - former.broker_id)
         go_on.set()

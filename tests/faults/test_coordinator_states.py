@@ -135,7 +135,7 @@ class Story:
     def prepare(self) -> None:
         """Bring the group into its state."""
         first = self.member()
-        wait_until(lambda: len(first.deliveries()) > 20, 30, "the first one reads")
+        wait_until(lambda: len(first.deliveries()) > 20, 30, "the first member reads")
         self.former = (first.machine.member_id, first.machine.generation)
         if self.state in ("Empty", "Dead"):
             first.close()
@@ -144,7 +144,7 @@ class Story:
                 first.armed = "joined" if self.state == "CompletingRebalance" else "releasing"
             self.member()
             if self.state == "Stable":
-                wait_until(self.shared, 30, "it is shared")
+                wait_until(self.shared, 30, "the partitions are shared")
                 self.rejoins = [member.machine.rejoins for member in self.members]
                 self.former = (first.machine.member_id, first.machine.generation)
             else:
@@ -290,7 +290,7 @@ def test_the_coordinator_is_killed(struck: Bench, state: str) -> None:
     if state != "Dead":
         assert not [found for found, count in story.got().items() if count > 1]
     if state == "PreparingRebalance":
-        assert story.members[0].committed, "its listener commits, though the coordinator is gone"
+        assert story.members[0].committed, "its listener commits, although the coordinator is gone"
     if state == "Stable":
         assert [member.machine.rejoins for member in story.members] == story.rejoins
     check_stale_commit(struck, story)

@@ -92,7 +92,9 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
                     f"each partition is delivered; ZKC_SEED={SEED}",
                 )
                 slowest = max(slowest, time.monotonic() - begun)
-        wait_until(lambda: len(agreed(connectors)) == 1, 30, "all members leave out the same")
+        wait_until(
+            lambda: len(agreed(connectors)) == 1, 30, "all members ignore the same registrations"
+        )
         (left_out,) = agreed(connectors)
         sys.stdout.write(
             f"ZKC_SEED={SEED}: {WRITES} hostile registrations, {len(left_out)} of {len(names)} "
@@ -101,7 +103,7 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
         assert len(left_out) >= len(names) / 4
         for path in names:
             watch.client.delete(path)
-        wait_until(lambda: agreed(connectors) == {frozenset()}, 30, "none is left out")
+        wait_until(lambda: agreed(connectors) == {frozenset()}, 30, "no registration is ignored")
         acked = set(producer.stop())
         wait_until(
             lambda: acked <= {(d.partition, d.offset) for r in readers for d in list(r.deliveries)},

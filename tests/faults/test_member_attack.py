@@ -184,7 +184,7 @@ def wait_whole(watch: GroupWatch, topic: str, members: list[Member], timeout: fl
         return not faults
 
     try:
-        wait_until(whole, timeout, "the group is whole")
+        wait_until(whole, timeout, "the group is healthy")
     except Exception as error:
         states = {m.id: (m.connector.metrics().state, m.connector._zk.connected) for m in members}
         error.add_note(f"ZKC_SEED={SEED}: {faults}; members: {states}")

@@ -122,7 +122,9 @@ def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: s
             wait_until(lambda m=member: m.metrics().owned_partitions == 2, 15, "equal shares")
         readers[1].wait(50)
         second.shutdown()
-        wait_until(lambda: first.metrics().owned_partitions == 4, 15, "the first has all")
+        wait_until(
+            lambda: first.metrics().owned_partitions == 4, 15, "the first member owns everything"
+        )
         sent = set(producer.stop())
         wait_until(
             lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
@@ -177,7 +179,7 @@ def test_the_iterator_times_out_and_goes_on(cluster: LocalCluster, make: Make, t
         except ConsumerTimeoutError:
             return False
 
-    wait_until(got, 10, "the message comes")
+    wait_until(got, 10, "the message arrives")
 
 
 def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:

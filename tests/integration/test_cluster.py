@@ -254,7 +254,7 @@ def test_the_proxy_loses_answers_refuses_and_recovers(
         assert client.exists(f"/{unique}") is not None
         assert proxy.connections == 1
         client.stop()
-        wait_until(lambda: proxy.connections == 0, 10, "the proxy let go of the connection")
+        wait_until(lambda: proxy.connections == 0, 10, "the proxy closed the connection")
 
 
 CRASHING_PARENT = """

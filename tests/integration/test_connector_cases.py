@@ -273,4 +273,4 @@ def test_auto_offset_reset(
             assert len(until_timeout(stream)) == received, case
             producer.send(1)
             assert next(iter(stream)).offset == 10
-        assert watch.offsets(topic) == {0: 10}, "the message in hand is not committed"
+        assert watch.offsets(topic) == {0: 10}, "the unacknowledged message is not committed"

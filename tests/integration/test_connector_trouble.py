@@ -78,7 +78,7 @@ def test_duplicate_consumer_id(
             producer.send(3)
         reader.wait(3)
         assert watch.owners(topic) == {0: f"{first.consumer_id}-0"}
-        assert watch.client.get(path)[1].czxid == registered, "nobody deleted it meanwhile"
+        assert watch.client.get(path)[1].czxid == registered, "no member deleted it meanwhile"
         first.commit_offsets()
     with ZookeeperConsumerConnector(settings) as third:
         third.create_message_streams({topic: 1})
@@ -303,7 +303,7 @@ def test_shutdown_while_iterating(
         wait_until(lambda: min(len(reader.offsets(n)) for n in (0, 1)) >= 30, 15, "deliveries")
         began = time.monotonic()
         member.shutdown()
-        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
+        assert time.monotonic() - began < 6, "otherwise it would stop the remaining work after 7 s"
         reader.join(5)
         member.shutdown()
         producer.stop()
@@ -337,7 +337,7 @@ def test_shutdown_in_the_reading_thread(
                 member.shutdown()
         assert got == [first, first + 1, first + 2]
         assert began is not None
-        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
+        assert time.monotonic() - began < 6, "otherwise it would stop the remaining work after 7 s"
         assert watch.offsets(topic) == {0: stored}
 
 

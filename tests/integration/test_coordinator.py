@@ -97,13 +97,13 @@ def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strate
         second = make(**settings)
         readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
         wait_until(lambda: share([first, second], 6), 10, "both have their share")
-        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second member reads")
         if not strategy.startswith("legacy"):
             assert len(held(second)) == 3
         else:
-            assert len(held(first)) == 4, "two streams of three are the first one's"
+            assert len(held(first)) == 4, "the first member has two of three streams"
         second.shutdown()
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         sent = producer.stop()
         expected = {(partition, offset) for partition, offset in sent}
         wait_until(
@@ -206,8 +206,8 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
     iterator.next()
     other = make()
     other.create_message_streams({topic: 1})
-    wait_until(lambda: len(held(other)) == 2, 15, "the other one gets all")
-    wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow one has left")
+    wait_until(lambda: len(held(other)) == 2, 15, "the other member gets everything")
+    wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow member has left")
     iterator.mark_consumed()
     wait_until(lambda: share([slow, other], 2), 10, "both have a share")
 
@@ -226,7 +226,9 @@ def test_partitions_are_added(cluster: LocalCluster, make: Make, topic: str, sta
         first = make(**settings[0])
         readers[0] = Reader(first.create_message_streams({topic: 1})[topic])
     cluster.add_partitions(topic, 4)
-    wait_until(lambda: share([first, second], 4), 20, "the new ones are dealt out")
+    wait_until(lambda: share([first, second], 4), 20, "the new partitions are assigned")
     with Producer(cluster.bootstrap, topic, (2, 3)) as producer:
         producer.send(10)
-    wait_until(lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "all is read")
+    wait_until(
+        lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "everything is read"
+    )

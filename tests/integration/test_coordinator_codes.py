@@ -137,7 +137,7 @@ def test_27_others_come(guarded: LocalCluster, make: Make, topic: str) -> None:
     member.create_message_streams({topic: 1})
     before = member.machine.member_id
     make().create_message_streams({topic: 1})
-    wait_until(lambda: len(member.machine.held) == 1, 20, "it is shared")
+    wait_until(lambda: len(member.machine.held) == 1, 20, "the partitions are shared")
     assert ("Heartbeat", 27) in member.seen
     assert member.machine.member_id == before
 
@@ -221,4 +221,4 @@ def test_82_the_same_instance_id_twice(guarded: LocalCluster, make: Make, topic:
     assert elder.machine.held == {}
     with pytest.raises(CommitFailedError):
         elder.commit_offsets({TopicPartition(topic, 0): 1})
-    wait_until(lambda: len(younger.machine.held) == 1, 20, "the younger one has it")
+    wait_until(lambda: len(younger.machine.held) == 1, 20, "the newer process owns it")

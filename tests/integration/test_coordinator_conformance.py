@@ -209,7 +209,7 @@ class Pair:
         until = self.kernel.now + seconds
         while sum(len(asked.fake) for asked in self.under_way) == before:
             due = self.kernel.next_due()
-            assert due is not None, "nothing would ever happen"
+            assert due is not None, "no response would ever arrive"
             assert due <= until, f"nothing is answered within {seconds} s"
             self.kernel.run(until=due)
         self.compare(f"{seconds} s pass")

@@ -132,8 +132,8 @@ def share_a_group(
         if static:
             members[other] = start(other, join(other))
             wait_until(lambda: members[other].partitions == before, SETTLED, "it has its share")
-            assert other == "ours" or len(ours.assignments) == joined, "nobody else joins again"
-        wait_until(lambda: shared(members), SETTLED, "all is shared")
+            assert other == "ours" or len(ours.assignments) == joined, "no other member rejoins"
+        wait_until(lambda: shared(members), SETTLED, "all partitions are shared")
         check_subscriptions(ours, strategy, topic)
         sent = set(producer.stop())
 

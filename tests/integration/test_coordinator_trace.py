@@ -97,7 +97,7 @@ def test_a_trace_that_waits_for_a_broker_ends_at_a_signal(
     reason for waiting."""
     with unheard(tmp_path, silent) as (process, said):
         waits = f"it waits for the coordinator, found through {silent}"
-        wait_until(lambda: waits in said.read_text(), 20, "it says what it waits for")
+        wait_until(lambda: waits in said.read_text(), 20, "it prints what it waits for")
         assert "no partitions assigned to this member of group g after 5 s" in said.read_text()
         process.send_signal(number)
         status = process.wait(timeout=15)

@@ -137,7 +137,9 @@ def test_forward_back_and_forward(
         check_pauses(members, before)
         sent = producer.stop()
         wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
+            20,
+            "everything is read",
         )
         got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
         assert len(got) == len(set(got)), "delivered twice"
@@ -158,7 +160,7 @@ def test_plain_consumers_join_in_open_only(
     ):
         mine = make()
         readers = [Reader(mine.create_message_streams({topic: 1})[topic])]
-        wait_until(lambda: held(mine) == 4, 20, "the member has all")
+        wait_until(lambda: held(mine) == 4, 20, "the member owns everything")
         for version, there in enumerate((Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA)):
             if version:
                 move(zk, group, there, 1)
@@ -175,11 +177,13 @@ def test_plain_consumers_join_in_open_only(
             wait_until(
                 lambda: (held(mine), joined.metrics().owned_partitions) == (2, 2), 20, "they share"
             )
-            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain one reads")
-        wait_until(lambda: held(mine) == 4, 20, "the member has all again")
+            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain consumer reads")
+        wait_until(lambda: held(mine) == 4, 20, "the member owns everything again")
         sent = producer.stop()
         wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
+            20,
+            "everything is read",
         )
         got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
         assert len(got) == len(set(got)), "delivered twice"

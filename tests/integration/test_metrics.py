@@ -144,7 +144,7 @@ def test_values_equal_what_was_consumed(
         member.create_message_streams({topic: 1})
         rewritten = [watch.client.exists(path).version + 1 for path in paths]
         assert rewritten == [version + 1 for version in written], "claims rewrite offsets"
-        assert member.metrics().zookeeper_commits == 0, "which is no commit"
+        assert member.metrics().zookeeper_commits == 0, "a claim is not a commit"
     assert member.metrics().fenced_commits == member.metrics().failed_attempts == 0
 
 
@@ -199,16 +199,22 @@ def test_rebalances(
         wait_until(lambda: one.metrics().blocked_partitions == 1, 5, "one is blocked")
         assert one._loop is not None
         looks = one._loop.machine.attempts
-        wait_until(lambda: one._loop.machine.attempts > looks + 3, 10, "the group is looked at")
+        wait_until(
+            lambda: one._loop.machine.attempts > looks + 3, 10, "the member reads the group again"
+        )
         assert one.metrics().rebalances == 1
         watch.client.delete(watch.paths.owner(TopicPartition(topic, 3)))
-        wait_until(lambda: one.metrics().owned_partitions == 4, 5, "it is taken")
-        wait_until(lambda: one.metrics().rebalances == 2, 5, "which is a rebalance")
+        wait_until(lambda: one.metrics().owned_partitions == 4, 5, "the partition is claimed")
+        wait_until(lambda: one.metrics().rebalances == 2, 5, "the claim counts as a rebalance")
         assert one.metrics().blocked_partitions == 0
         with ZookeeperConsumerConnector(settings | {"consumer.id": "b"}) as two:
             two.create_message_streams({topic: 1})
-            wait_until(lambda: one.metrics().rebalances == 3, 5, "it gives two up")
-            wait_until(lambda: two.metrics().owned_partitions == 2, 5, "which the other takes")
+            wait_until(
+                lambda: one.metrics().rebalances == 3, 5, "the member releases two partitions"
+            )
+            wait_until(
+                lambda: two.metrics().owned_partitions == 2, 5, "the other member claims them"
+            )
             assert one.metrics().owned_partitions == 2
         wait_until(lambda: one.metrics().rebalances == 4, 5, "it takes them back")
         last = one.metrics()
@@ -251,8 +257,10 @@ def test_faults_are_counted(
         assert faults() == (0, 1, 0, 0)
 
         client.delete(paths.owner(tps[1]))
-        wait_until(lambda: faults() == (0, 1, 0, 1), 5, "the owner is missed")
-        wait_until(lambda: member.metrics().owned_partitions == 2, 5, "and made again")
+        wait_until(lambda: faults() == (0, 1, 0, 1), 5, "the lost owner znode is noticed")
+        wait_until(
+            lambda: member.metrics().owned_partitions == 2, 5, "the owner znode is recreated"
+        )
 
         assert member.metrics().suspended_seconds < 1
         before = member.metrics()
@@ -421,7 +429,7 @@ def test_scrape_of_several_connectors(
                     wanted = expected(one, one.metrics()) | expected(two, two.metrics())
                     return told.keys() == wanted.keys() and still(told) == still(wanted)
 
-                wait_until(agreed, 10, "the endpoint tells what the members do")
+                wait_until(agreed, 10, "the endpoint shows the members' values")
                 assert {v for (name, _), v in told.items() if name == "zkconsumer_healthy"} == {1}
                 assert sum(v for (name, _), v in told.items() if name.endswith("messages_total"))
                 with pytest.raises(UsageError, match=f"port {server.port}: .*choose another"):

@@ -155,7 +155,7 @@ def test_partitions_that_stay_never_pause(
     with Producer(kraft.bootstrap, topic, range(6), interval=0.002) as producer:
         first = make(group_remote_assignor=assignor)
         readers = [Reader(first.create_message_streams({topic: 2})[topic])]
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything")
         assert first._plane is not None
         before = {tp: first._plane._held[tp][0] for tp in held(first)}
         second = make(group_remote_assignor=assignor)
@@ -163,9 +163,9 @@ def test_partitions_that_stay_never_pause(
         wait_until(lambda: share([first, second], 6), 10, "both have their share")
         assert len(held(second)) == 3
         kept = held(first)
-        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second member reads")
         second.shutdown()
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         for tp in kept:
             assert first._plane._held[tp][0] is before[tp], f"{tp} was stopped"
         sent = set(producer.stop())
@@ -184,7 +184,7 @@ def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str
         killed = time.monotonic()
         assert members[1]._loop is not None
         members[1]._loop.give_up("killed", 1.0)
-        wait_until(lambda: len(held(members[0])) == 4, 15, "the first has all")
+        wait_until(lambda: len(held(members[0])) == 4, 15, "the first member owns everything")
         assert time.monotonic() - killed < 6 + 5
         sent = set(producer.stop())
         wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
@@ -270,7 +270,7 @@ def test_a_group_with_librdkafka(
         wait_until(lambda: len(held(ours)) == peer.held == 2, 15, "both have their share")
         wait_until(lambda: len(peer.seen) > 20, 10, "librdkafka's member reads")
         peer.close()
-        wait_until(lambda: len(held(ours)) == 4, 15, "ours has all")
+        wait_until(lambda: len(held(ours)) == 4, 15, "our member owns everything")
         sent = set(producer.stop())
         got = lambda: [*found([reader]), *peer.seen]  # noqa: E731
         wait_until(lambda: set(got()) >= sent, 10, "everything is delivered")

@@ -67,7 +67,7 @@ def settle(members: Sequence[Member]) -> None:
         return all(shares) and len(set().union(*shares)) == sum(map(len, shares)) == PARTITIONS
 
     try:
-        wait_until(settled, SETTLED, "each partition is one member's")
+        wait_until(settled, SETTLED, "each partition has one owner")
     except Exception as error:
         error.add_note(f"{[(type(one).__name__, sorted(one.partitions)) for one in members]}")
         raise

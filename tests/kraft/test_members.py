@@ -100,7 +100,9 @@ def test_a_jvm_member_is_refused(
             watch.wait_owners(topic, lambda owners: len(owners) == 2, 15, "ours owns both")
             JvmMember(jvm, theirs, {topic: 2})
             wait_until(lambda: len(watch.members()) == 2, 15, "the JVM's member is registered")
-            wait_until(lambda: ours.metrics().quarantined_registrations == 1, 15, "it is left out")
+            wait_until(
+                lambda: ours.metrics().quarantined_registrations == 1, 15, "our members ignore it"
+            )
             reader.wait(10)
             assert len(watch.owners(topic)) == 2
         with (

@@ -41,7 +41,9 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
             wait_until(lambda: two.health().owned == 2, 20, "both have a share")
             send(kraft.bootstrap, topic, [(b"%d" % n, b"second") for n in range(80)])
             wait_until(
-                lambda: len(first.deliveries) + len(second.deliveries) == 160, 20, "all is read"
+                lambda: len(first.deliveries) + len(second.deliveries) == 160,
+                20,
+                "everything is read",
             )
     with CoordinatorConsumerConnector(settings(kraft, group)) as three:
         send(kraft.bootstrap, topic, [(b"%d" % n, b"third") for n in range(40)])

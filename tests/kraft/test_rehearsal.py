@@ -155,13 +155,15 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
             cluster.finalize()
             sent = producer.sent
             wait_until(
-                lambda: len(producer.acknowledged(sent)) == PARTITIONS, 60, "the brokers take more"
+                lambda: len(producer.acknowledged(sent)) == PARTITIONS,
+                60,
+                "the brokers accept more messages",
             )
             acked = producer.stop()
             wait_until(
                 lambda: len(first.deliveries) + len(second.deliveries) >= len(acked),
                 60,
-                "all was delivered",
+                "everything was delivered",
             )
             assert not watch.client.exists("/brokers/ids") or not watch.client.get_children(
                 "/brokers/ids"

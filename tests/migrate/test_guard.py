@@ -332,13 +332,19 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
         )
         try:
-            wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
+            wait_until(
+                lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "guard owns all partitions"
+            )
             owners = "/consumers/g/owners/t"
             assert sorted(bench.client.get_children(owners)) == ["0", "1"]
             process.send_signal(signal.SIGSTOP)
             wait_until(lambda: not bench.client.get_children(owners), 60, "its session has ended")
             process.send_signal(signal.SIGCONT)
-            wait_until(lambda: len(bench.client.get_children(owners)) == 2, 60, "it is held again")
+            wait_until(
+                lambda: len(bench.client.get_children(owners)) == 2,
+                60,
+                "guard owns all partitions again",
+            )
             with pytest.raises(ClusterError):
                 joined(jvm, cluster.zookeeper, "g", "t", "old")
             assert all(

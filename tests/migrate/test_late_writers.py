@@ -271,14 +271,14 @@ def _woken(
         already = len(member.deliveries)
         for partition in range(2):
             bench.produce(topic, partition, count)
-        wait_until(lambda: len(member.deliveries) >= already + 2 * count, 30, "it has read")
+        wait_until(lambda: len(member.deliveries) >= already + 2 * count, 30, "the member has read")
 
     read(10)
     member.commit()
     read(5)
     process = jvm._process.pid
     os.kill(process, signal.SIGSTOP)
-    wait_until(lambda: stands_still(process), 10, "it is stopped")
+    wait_until(lambda: stands_still(process), 10, "the member is stopped")
     committed: list[float] = []
     ended: list[float] = []
 
@@ -303,13 +303,13 @@ def _woken(
     def act(_number: int) -> None:
         os.kill(process, signal.SIGCONT)
         if chance.random() < 0.75:  # a slow step, as when a coordinator moves
-            wait_until(lambda: committed, 60, "it has committed")
+            wait_until(lambda: committed, 60, "the member has committed")
 
     try:
         ids = f"/consumers/{name}/ids"
         wait_until(lambda: not bench.client.get_children(ids), 60, "its session has ended")
         owners = f"/consumers/{name}/owners/{topic}"
-        wait_until(lambda: not bench.client.get_children(owners), 60, "it owns nothing")
+        wait_until(lambda: not bench.client.get_children(owners), 60, "the member owns nothing")
         plan, journal = bench.plan([name], way)
         assert not plan.groups[0].problems
         at = chance.randrange(STEPS)

@@ -94,23 +94,25 @@ def test_the_whole_road(
         assert f"{group}_old (id old, JVM consumer)" in why
         assert "not migratable" in act(shell, "lock", group, "refused")
         old.leave()
-        wait_until(lambda: owned() == [3, 3], 30, "ours have all")
+        wait_until(lambda: owned() == [3, 3], 30, "our members own everything")
         act(shell, "prepare", group, "was done")
         act(shell, "lock", group)
         act(shell, "lock", group, "was done")
         with pytest.raises(ClusterError, match="NoAuth"):
             original(jvm, zookeeper, group, topic, "late").wait_joined()
         join("m3")  # a migratable member may register in a locked group
-        wait_until(lambda: owned() == [2, 2, 2], 30, "the new one has its share")
+        wait_until(lambda: owned() == [2, 2, 2], 30, "the new member has its share")
         assert "next one is" in act(shell, "finalize", group, "refused")
         act(shell, "to-kafka", group)
         act(shell, "finalize", group)
         with CoordinatorConsumerConnector(plain) as newer:
             readers.append(Reader(newer.create_message_streams({topic: 1})[topic]))
-            wait_until(lambda: newer.metrics().owned_partitions >= 1, 30, "the plain one joins")
-            wait_until(lambda: len(readers[-1].deliveries) > 10, 30, "the plain one reads")
+            wait_until(
+                lambda: newer.metrics().owned_partitions >= 1, 30, "the plain consumer joins"
+            )
+            wait_until(lambda: len(readers[-1].deliveries) > 10, 30, "the plain consumer reads")
             assert "plain members" in act(shell, "to-zookeeper", group, "refused")
-        wait_until(lambda: sum(owned()) == PARTITIONS, 30, "ours have all again")
+        wait_until(lambda: sum(owned()) == PARTITIONS, 30, "our members own everything again")
         act(shell, "to-zookeeper", group)
         act(shell, "unlock", group)
         last = original(jvm, zookeeper, group, topic, "last")
@@ -124,7 +126,7 @@ def test_the_whole_road(
             each = [old.deliveries, last.deliveries, *(one.deliveries for one in readers)]
             return [(found.partition, found.offset) for some in each for found in some]
 
-        wait_until(lambda: set(got()) >= set(sent), 30, "all is read")
+        wait_until(lambda: set(got()) >= set(sent), 30, "everything is read")
         last.leave()
         for member in mine:
             member.shutdown()
@@ -132,7 +134,7 @@ def test_the_whole_road(
     # The JVM delivers the fetched messages while it releases its partitions.
     assert twice <= 60, "the original consumer alone repeats messages, at a rebalance"
     by_ours = [(one.partition, one.offset) for some in readers for one in some.deliveries]
-    assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
+    assert len(by_ours) == len(set(by_ours)), "our members delivered a message twice"
 
 
 def settings(bench: Bench, group: str) -> dict[str, object]:
@@ -178,7 +180,7 @@ def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: 
         act(shell, stage, group)
     begun = time.monotonic()
     why = act(shell, "finalize", group, "refused")
-    assert time.monotonic() < begun + 15, "it does not wait for what cannot happen"
+    assert time.monotonic() < begun + 15, "it does not wait for an impossible condition"
     assert f"{topic}-0, {topic}-1: no migratable member runs that carries them over" in why
     with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])

@@ -239,7 +239,7 @@ def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic:
     any_bench.set_zk(group, topic, {0: 3})
     any_bench.set_kafka(group, topic, {1: 9})
     moment = time.time()  # the servers' clocks have milliseconds
-    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     any_bench.set_kafka(group, topic, {0: 5})
     any_bench.set_zk(group, topic, {1: 4})
     options = Options(OnConflict.NEWEST, max_idle_days=10**6)
@@ -260,7 +260,7 @@ def test_newest_does_not_follow_the_migrator(
     old, new = (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
     old(group, topic, {0: 3})
     moment = time.time()
-    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     new(group, topic, {0: 9})
     newest = Options(OnConflict.NEWEST, max_idle_days=10**6)
 

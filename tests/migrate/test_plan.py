@@ -341,7 +341,7 @@ def test_offsets_that_the_broker_hides() -> None:
     skips = tuple(Skip("g", topic) for topic in hidden)
     skipped = made(replace(state(5), hidden=hidden), BACK, skips=skips)
     assert not any("hide" in note for note in skipped.notes)
-    assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "what is hidden is unknown"
+    assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "hidden offsets are unknown"
     planned = made(replace(state(5, 7), from_file={TP: 6}, hidden=frozenset({"secret"})), BACK)
     assert (planned.verdict, planned.notes) == (Verdict.READY, ())
 

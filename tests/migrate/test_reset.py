@@ -85,7 +85,7 @@ def test_each_option(
     if bench.client.exists(f"/consumers/{group}/ids"):
         assert not bench.client.get_children(f"/consumers/{group}/ids")
     else:
-        assert store == "kafka", "a group of Kafka's alone leaves no trace in ZooKeeper"
+        assert store == "kafka", "a group that is only in Kafka leaves no trace in ZooKeeper"
         assert not bench.client.exists(f"/consumers/{group}")
 
 

@@ -189,8 +189,8 @@ def test_a_night_is_watched(
         status = Watcher(cluster.zookeeper, "status", "--all")
         verify = Watcher(cluster.zookeeper, "verify", str(file))
         try:
-            wait_until(lambda: status.rows, 30, "the first look")
-            wait_until(lambda: verify.rows, 30, "the first look")
+            wait_until(lambda: status.rows, 30, "the first check")
+            wait_until(lambda: verify.rows, 30, "the first check")
             assert status.rows[0]["truth"] == "zookeeper"
             assert verify.rows[0]["kind"] == "not-moved"
             assert bench.apply(plan, journal)[0].outcome is Outcome.DONE

@@ -257,7 +257,9 @@ def ambiguous(act: Act) -> str:
         for proxy in proxies:
             proxy.drop("answers")
         try:
-            wait_until(lambda: not all(proxy.dropping for proxy in proxies), 5, "an answer is lost")
+            wait_until(
+                lambda: not all(proxy.dropping for proxy in proxies), 5, "a response is lost"
+            )
         finally:
             act.end()
             for proxy in proxies:

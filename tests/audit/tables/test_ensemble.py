@@ -77,7 +77,9 @@ class Ensemble:
     def kill(self, number: int) -> None:
         self.supervisor.signal(f"zookeeper-{number}", signal.SIGKILL)
         wait_until(
-            lambda: self.supervisor.poll(f"zookeeper-{number}") is not None, 30, "it is killed"
+            lambda: self.supervisor.poll(f"zookeeper-{number}") is not None,
+            30,
+            "the leader is killed",
         )
 
     def freeze(self, *numbers: int) -> None:
