@@ -110,8 +110,8 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
 
 
 def test_a_snapshot_that_is_not_whole_begins_no_section(recordings: Any, tmp_path: Path) -> None:
-    """The section before such a snapshot continues through it, and every digest is still compared
-    once."""
+    """The section before the damaged snapshot continues after it, and every digest is still
+    compared once."""
     place = home(recordings, "3.9.3", tmp_path / "server")
     logs, snapshots = inputs.find([place])
     whole = verify_digests([log.path for log in logs], [s.path for s in snapshots])

@@ -143,8 +143,7 @@ class Timed:
         thread.start()
 
     def overrun(self) -> dict[str, tuple[float, float | None]]:
-        """The calls that took longer than allowed: the limit, and the duration if the call has
-        ended."""
+        """The calls that took too long: the limit, and the duration if the call has ended."""
         for _, limit, thread in self.threads:
             thread.join(max(0.0, self.began + limit + SLACK - time.monotonic()))
         return {
@@ -242,8 +241,7 @@ TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
     "list_topics": (0, lambda tools, _: tools.list_topics()),
     "describe_topics": (0, lambda tools, _: tools.describe_topics()),
 }
-"""The calls of the admin module. The number is how often a call waits for brokers, always
-together."""
+"""The calls of the admin module. The number is how often a call waits for all brokers."""
 
 
 @pytest.mark.usefixtures("short")

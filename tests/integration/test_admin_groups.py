@@ -264,7 +264,7 @@ def test_deleting_a_topic_keeps_offsets_of_topics_never_owned(
 
 
 def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: GroupTools) -> None:
-    """All znodes are deleted, even if there are more than one request may carry, and some below
+    """All znodes are deleted, even if one request cannot carry them all and some are below
     partitions."""
     fill(zk, "g", ("a", "b" * 200), partitions=1500)
     zk.create("/consumers/g/offsets/a/0/below", b"", makepath=True)

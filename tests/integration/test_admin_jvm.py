@@ -276,7 +276,7 @@ def test_consumption_on_a_recreated_topic(cluster: LocalCluster, topic: str, gro
 
 
 def test_a_broker_that_is_down_costs_a_note(topic: str, group: str) -> None:
-    """One of two brokers is killed. The log ends of the other one are shown, and a note explains
+    """One of two brokers is killed. The log ends on the other broker are shown, and a note explains
     the missing ones. ``topics`` shows the partitions that lost their leader and replicas."""
     patient = {"zookeeper.session.timeout.ms": "10000"}  # it stays registered for a while
     with LocalCluster("3.9", brokers=2, properties=patient) as pair:

@@ -344,7 +344,7 @@ class Pair:
         )
 
     def _plain(self, fact: Any) -> Any:
-        """Without error messages for people, and without the second point of ``OPEN``."""
+        """The response without its message texts, and without the second point of ``OPEN``."""
         if isinstance(fact, events.Joined):
             return replace(fact, members=tuple(sorted(fact.members, key=str)))
         if isinstance(fact, events.RequestFailed):

@@ -77,7 +77,7 @@ def silent() -> Iterator[str]:
 
 @contextmanager
 def unheard(folder: Path, address: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A trace of a group that it cannot join, and its stderr. It is killed if it has not ended."""
+    """A trace that cannot join its group, and its stderr. It is killed if it has not ended."""
     arguments = ["--bootstrap-server", address, "--group", "g", "--topic", "t", *more]
     said = folder / "stderr"
     with said.open("w") as stderr:

@@ -1,5 +1,4 @@
-"""A cluster has become KRaft, and the offsets of some groups are still in ZooKeeper. They are
-moved."""
+"""``zkmigrate`` moves groups whose offsets stayed in ZooKeeper when their cluster became KRaft."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ def table(found: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Do the missing runs. The exit status is 1 if a run in the file is not good."""
+    """Do the runs that are not in the file. The exit status is 1 if a run in the file is not
+    good."""
     parser = argparse.ArgumentParser(prog="tests.migrate.live_kills", description=__doc__)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--first", type=int, default=100, help="the first seed")

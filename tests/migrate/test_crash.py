@@ -33,7 +33,7 @@ TOPICS = 5
 PARTITIONS = 2
 SAMPLE = os.environ.get("CRASH_POINTS", "6")
 GROUPS = {"forth": 10, "back": 10, "forth and back": 10, "rollback": 10, "rollback instead": 10}
-"""Points of each direction. This is enough for 200 points in all."""
+"""Points per direction. This is enough for 200 points in all."""
 
 
 class KilledError(BaseException):

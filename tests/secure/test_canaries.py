@@ -106,8 +106,8 @@ def test_nothing_of_a_tool_shows_a_secret(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Every logger, also kazoo's and kafka-python's, has its lowest level. The test covers a right
-    secret and a wrong one."""
+    """All loggers, including those of kazoo and kafka-python, log at their lowest level. The test
+    uses a right secret and a wrong one."""
     caplog.set_level(1)
     for name in ("kafka", "kazoo", "zkconsumer", "zkconsumer.zk.kazoo", "puresasl"):
         caplog.set_level(1, name)

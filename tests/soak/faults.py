@@ -413,7 +413,7 @@ FAULTS: dict[str, Fault] = {
 
 
 class Plan:
-    """Draws faults. The kinds follow their weights, and their variants are used in rotation."""
+    """Draws the faults of a run. Kinds are drawn by weight, and variants in rotation."""
 
     def __init__(
         self, seed: int, kind: str, members: int, jvm_members: int, survivors: int = 0

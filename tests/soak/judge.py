@@ -25,7 +25,7 @@ CLOCK = 0.05
 HEAL = 10.0
 """Seconds after the last fault after which no member is idle and no partition is unowned."""
 WATCHED = 1.0
-"""The shortest window in seconds whose silence means anything."""
+"""The shortest window in seconds in which silence counts."""
 SHOWN = 40
 """Number of violations of one rule that a result lists."""
 
@@ -504,7 +504,7 @@ def waiting(history: History) -> list[tuple[tuple[float, float], int, int]]:
 
 
 def _between(times: Sequence[float], began: float, ended: float) -> int:
-    """How many of the ordered times are in between."""
+    """Number of the ordered times between ``began`` and ``ended``."""
     return bisect_right(times, ended) - bisect_left(times, began)
 
 

@@ -327,8 +327,8 @@ def planted(
 
 
 def share(h: History) -> None:
-    """Known topics: partitions that no member claimed, and members with fewer than any assignment
-    gives."""
+    """Known topics. No member claims some partitions, and some members own fewer than any
+    assignment gives them."""
     h.topic("u", 2)
     h.topic("other", 9)
     h.join("never", "never_a", 81, registration("white_list", "u|v"))

@@ -339,7 +339,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
 
 @pytest.mark.parametrize("rows", [MAX_ROWS])
 def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) -> None:
-    """With the maximum of partitions and cells, the page has a bounded size and draws."""
+    """A page with the maximum of partitions and cells has a limited size and is drawn."""
     cells = [[row, b, b, 0] for row in range(rows) for b in range(BUCKETS)]
     page = render(data("g", rows, cells))
     assert len(page) < 8_000_000
