@@ -100,8 +100,8 @@ def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
 
 
 def test_a_server_whose_next_epoch_begins_late_is_no_witness() -> None:
-    """The transactions before that are missing. They may have included the rest of the previous
-    epoch."""
+    """The log lacks the beginning of that epoch. The missing transactions may have included the
+    rest of the previous epoch."""
     made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 4, 6)]), ensemble=2)
     assert made.dropped == ()
     assert made.unconfirmed == ((zxid(1, 4), zxid(1, 5)), (zxid(2, 4), zxid(2, 6)))

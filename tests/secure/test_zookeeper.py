@@ -170,7 +170,7 @@ def test_a_wrong_identity_is_refused(
 
 
 def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
-    """The client ends instead of reconnecting. It does not continue without an identity."""
+    """The client ends instead of reconnecting, and it does not continue without an identity."""
     found = way_of(stage, "SASL")
     zk = BlockingZk(found.connect, 3.0, SecurityConfig.from_mapping(found.wrong))
     with pytest.raises(AuthenticationError):

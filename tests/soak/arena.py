@@ -82,7 +82,7 @@ _OUTSIDE = ConsumerGroupSpec(
     backoff=0.1,
     reread=1.0,
 )
-"""A client that removes members of a KIP-848 group without being a member."""
+"""The client that removes members of a KIP-848 group. It is not a member itself."""
 LEAVE_SECONDS = SESSION + 5 + 3
 """Limit for a member's leave: session timeout + 5 s for ``shutdown``, and some time for the end of
 its process."""
