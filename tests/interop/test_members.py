@@ -170,8 +170,8 @@ def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    """With roundrobin, members of both sides agree even if partitions of two topics have equal
-    hashes, so that their order is that of the JVM's hash map of topics."""
+    """Partitions of two topics have equal hashes, so roundrobin takes them in the order of the
+    JVM's hash map of topics. Members of both sides still agree."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
     # Created in this order, so that the names do not decide the tie.
     ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
@@ -214,9 +214,9 @@ def test_default_settings(
     record_property: Callable,
     jvm: str,
 ) -> None:
-    """A JVM member with default timing never uses up its attempts because of our members, even
-    while our applications work on a message for longer than a release waits. Of four attempts it
-    needs two, and one more if the machine stalls."""
+    """A JVM member with default timing never uses up its attempts because of our members. This
+    holds even while our applications work on a message for longer than a release waits. Of four
+    attempts it needs two, and one more if the machine stalls."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]

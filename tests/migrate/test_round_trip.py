@@ -128,5 +128,5 @@ def test_round_trips(bench: Bench, unique: str) -> None:
 
 
 def _none(before: dict[str, bytes], now: dict[str, bytes]) -> dict[str, bytes]:
-    """Offsets of -1 for which only Kafka had a real one."""
+    """Offsets of -1 in ZooKeeper, where only Kafka had a real offset."""
     return {path: data for path, data in before.items() if data == b"-1" and path in now}
