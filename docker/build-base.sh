@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds a base image (Debian, Java 17, Python) from Debian packages, without any image registry.
-# Needs root, mmdebstrap, and an engine that answers.
+# Needs root, mmdebstrap and a running engine.
 set -euo pipefail
 
 usage() {
@@ -42,14 +42,14 @@ docker version >/dev/null 2>&1 || fail "no Docker engine answers: start it, or s
 if [ -n "$mirror" ]; then
     sources="deb $mirror $suite main"
 else
-    # What apt itself uses for this release, with its updates and security fixes.
+    # The sources that apt itself uses for this release, with updates and security fixes.
     sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)' \
         'Identifier: Packages' |
         sed -nE "s/^(deb [^ ]+ $suite(-updates|-security)? main) Debian\$/\1/p" | sort -u)
     [ -n "$sources" ] || fail "apt on this machine knows no Debian $suite: apt-get update, or name a --mirror"
 fi
 
-# The runtime by its fixed version where the release has it, the release's own otherwise.
+# Java 17 if the release has it, otherwise the release's default version.
 java=openjdk-17-jre-headless
 [ "$suite" = bookworm ] || java=default-jre-headless
 
@@ -57,7 +57,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
-# The alternatives of Java need the folder of the manual pages, though it stays empty.
+# Java's update-alternatives needs the folder for manual pages, although it stays empty.
 if ! mmdebstrap --variant=minbase --include="$java,python3,python3-venv" \
     --essential-hook='mkdir -p "$1"/usr/share/man/man1' \
     --dpkgopt='path-exclude=/usr/share/man/*' \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the image: collects wheels and jars in a build context, so that the build itself needs no
-# network when the base image has Java and Python.
+# Builds the image. Wheels and jars are collected in a build context first, so the build itself needs
+# no network if the base image has Java and Python.
 set -euo pipefail
 
 usage() {
@@ -51,7 +51,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/wheels" "$work/jars"
 
-# Wheels for the Python inside, which need not be the one outside.
+# Wheels for the Python version in the image, which may differ from the machine's.
 inside=3.11
 if [ -n "$base" ]; then
     inside=$(docker run --rm --network none --entrypoint python3 "$base" \
@@ -77,7 +77,7 @@ PY
 
 cp "$here"/{Dockerfile,kafka-jvm,log4j.properties} "$work"
 docker build --quiet --network host ${base:+--build-arg BASE_IMAGE="$base"} --tag "$tag" "$work" >/dev/null
-# What this build replaced, and the stage that is not part of the image.
+# Remove the image that this build replaced, and the stage that is not part of the image.
 docker image prune --force --filter label=zkconsumer.image >/dev/null
 docker image inspect --format '{{.Size}}' "$tag" |
     awk -v tag="$tag" '{ printf "built %s, %d MB\n", tag, $1 / 1e6 }' >&2

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Starts and stops a Docker engine of this checkout on a bare machine, for the tests in containers.
-# It sets up neither a bridge nor firewall rules, and takes nothing from an image registry.
+# It creates neither a bridge nor firewall rules, and pulls nothing from an image registry.
 set -euo pipefail
 
 usage() {
@@ -28,14 +28,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$(realpath -m "${ENGINE_DIR:-$here/../build/engine}")
 socket=$folder/docker.sock
 log=$folder/dockerd.log
-# The kernel takes no longer name for a socket.
+# The kernel limits the length of a socket's path.
 [ ${#socket} -lt 104 ] || fail "the path $socket is too long for a socket: set ENGINE_DIR" 2
 
 answers() {
     command -v docker >/dev/null && timeout 10 docker ${1:+--host "$1"} version >/dev/null 2>&1
 }
 
-# Prints the process id of our engine while it runs. A process id alone may be another program's by now.
+# Prints the process id of our engine while it runs. The id in the file may belong to another program now.
 running() {
     local pid
     pid=$(cat "$folder/pid" 2>/dev/null) && tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" |
@@ -50,7 +50,7 @@ install_missing() {
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null || fail "install ${missing[*]}: there is no apt-get here"
     echo "installing: ${missing[*]}" >&2
-    # No service is started by the installation: this engine is ours alone.
+    # The installation must not start a service, because only our own engine should run.
     apt-get update -qq >&2 &&
         RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
             apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
@@ -96,7 +96,7 @@ stop() {
         fi
         sleep 0.2
     done
-    # What the engine leaves mounted could not be deleted.
+    # A folder that the engine leaves mounted could not be deleted.
     awk -v folder="$folder/" 'index($2, folder) == 1 { print $2 }' /proc/mounts | sort -r |
         while read -r place; do umount "$place" || true; done
 }

@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: `make docs`. The source is the whole repository's Markdown.
+"""Sphinx configuration for `make docs`. The sources are all Markdown pages of the repository.
 
 So a relative link between pages is the same in the repository and on the site.
 """
@@ -44,9 +44,10 @@ default_role = "literal"
 
 
 def _files_as_text(app: Sphinx, doctree: nodes.document) -> None:
-    """Turn a link to a file of the repository that is not a page into the file's name.
+    """Replace a link to a repository file that is not a page with the file's name.
 
-    MyST makes a download of it. Most are sources, which `viewcode` shows.
+    MyST would turn such a link into a download. Most of these files are sources, which `viewcode`
+    shows.
     """
     from sphinx.addnodes import download_reference
 
@@ -57,7 +58,7 @@ def _files_as_text(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def _front_page(app: Sphinx, failure: Exception | None) -> None:
-    """Put an index at the top of the site that leads to the pages of `docs`."""
+    """Put an index that links to the pages of `docs` at the top of the site."""
     if failure is None:
         page = '<!doctype html><meta charset="utf-8"><title>zkconsumer</title>'
         page += '<meta http-equiv="refresh" content="0; url=docs/index.html">'
@@ -67,7 +68,7 @@ def _front_page(app: Sphinx, failure: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register what is above."""
+    """Register the functions above."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("doctree-read", _files_as_text)
     app.connect("build-finished", _front_page)

@@ -1,8 +1,8 @@
-"""Draws the figures of the pages from the code: ``python docs/figures.py``.
+"""Draw the figures of the documentation from the code: ``python docs/figures.py``.
 
-Who gets which partition comes from the strategies themselves, states from the machine's own
-enumeration, paths from `GroupPaths`, curves and owners from simulated runs. Colours follow the
-reader's light or dark theme. A test compares the figures with what is checked in.
+Assignments come from the strategies themselves, states from the state machine's enumeration, paths
+from `GroupPaths`, and curves and owners from simulated runs. Colours follow the reader's light or
+dark theme. A test compares the figures with the files in the repository.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ text { fill: #e6edf3; } .small { fill: #9da7b1; } .box { fill: #21262d; stroke: 
 
 
 class Figure:
-    """One drawing; places are in pixels from the upper left corner."""
+    """One drawing. Coordinates are in pixels from the upper left corner."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self._parts = [
@@ -64,7 +64,7 @@ class Figure:
         ]
 
     def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> None:
-        """Write a line of text; ``y`` is its base line."""
+        """Write a line of text. ``y`` is its base line."""
         self._parts.append(
             f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
         )
@@ -72,7 +72,7 @@ class Figure:
     def box(
         self, x: float, y: float, wide: float, high: float, lines: Sequence[str], kind: str = "box"
     ) -> None:
-        """Draw a box with lines of text in its middle; the second and later ones are small."""
+        """Draw a box with centred lines of text. All lines after the first are small."""
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}" rx="6" class="{kind}"/>'
         )
@@ -82,7 +82,7 @@ class Figure:
             self.text(x + wide / 2, top + 18 * number, line, style, "middle")
 
     def arrow(self, *points: tuple[float, float]) -> None:
-        """Draw a line through the points, with a tip at its end."""
+        """Draw a line through the points, with an arrowhead at its end."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         self._parts.append(f'<polyline points="{path}" class="line" marker-end="url(#tip)"/>')
 
@@ -97,7 +97,7 @@ class Figure:
 
 
 def five_steps() -> str:
-    """What happens to the partitions of member A when B joins: the JVM's way and ours."""
+    """The partitions of member A when B joins, with the JVM consumer and with zkconsumer."""
     figure = Figure(760, 330, "The five steps of a rebalance when member B joins member A")
     steps = (
         ("1 stop", "fetchers end,", "queues cleared,", "offsets committed"),
@@ -204,7 +204,7 @@ def data_path() -> str:
 
 
 def coordinator_states() -> str:
-    """The states of a member on the coordinator, the usual way through them."""
+    """The states of a member on the coordinator, and the usual path through them."""
     figure = Figure(760, 470, "States of a member on the coordinator")
     rows = (
         (State.FINDING, State.LOADING, State.JOINING),
@@ -261,7 +261,7 @@ Shares = Mapping[TopicPartition, int]
 
 
 def legacy(strategy: str, members: int, topics: Mapping[str, int]) -> Shares:
-    """Who gets which partition of a group in ZooKeeper, with one stream for each member."""
+    """The assignment of a group in ZooKeeper, with one stream for each member."""
     threads: dict[str, list[ConsumerThreadId]] = {}
     names = "abc"[:members]
     for name in names:
@@ -276,7 +276,7 @@ def legacy(strategy: str, members: int, topics: Mapping[str, int]) -> Shares:
 
 
 def sticky(before: Shares, members: int, topics: Mapping[str, int], cooperative: bool) -> Shares:
-    """What the sticky strategy makes of a group that had the shares ``before``."""
+    """The assignment by the sticky strategy for a group that had the partitions ``before``."""
     strategy = StickyStrategy(cooperative)
     names = "abc"[:members]
     joined = []
@@ -327,7 +327,7 @@ def assignments() -> str:
 
 
 def herd_curves() -> str:
-    """What one join costs in simulated groups of growing size: watch events and reads."""
+    """The cost of one join in simulated groups of growing size: watch events and reads."""
     sizes = (5, 10, 20, 50, 100)
     figure = Figure(760, 372, "Watch events and znodes read when one member joins, by group size")
     left, top, wide, high, decades = 90, 40, 250, 240, 6
@@ -398,7 +398,7 @@ def migration_timeline() -> str:
 
 
 def ownership_timeline() -> str:
-    """Who owns which partition while a third member joins: both profiles, simulated."""
+    """The owner of each partition while a third member joins, simulated with both profiles."""
     figure = Figure(760, 420, "Owners of six partitions while a third member joins two")
     left, wide = 90, 640
     runs = {

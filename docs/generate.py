@@ -1,7 +1,7 @@
-"""Writes the generated pages of docs/reference: ``python docs/generate.py``.
+"""Write the generated pages of docs/reference: ``python docs/generate.py``.
 
-The pages come from the command line's own help, from ``errors.py``, from the machine's states and
-from the table of metrics; a test compares them with what is checked in.
+The pages are generated from the help of the commands, ``errors.py``, the states of the state
+machine and the table of metrics. A test compares them with the files in the repository.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _commands(parts: list[str], root: click.Command, program: str) -> str:
 
 
 def errors_page() -> str:
-    """The tree of errors, then each with its meaning and traits."""
+    """The tree of errors, then the meaning and traits of each one."""
     tree = inspect.getdoc(zkconsumer.errors) or ""
     drawn = tree.split("::\n\n")[1].split("\n\n")[0]
     rows = [
@@ -129,7 +129,7 @@ def _one_line(thing: object) -> str:
 
 
 def states_page() -> str:
-    """The states of a member's rebalance, and the ways between them."""
+    """The states of a member's rebalance, and the transitions between them."""
     rows = []
     for state in State:
         answers = ", ".join(
@@ -181,7 +181,7 @@ def states_page() -> str:
 
 
 def _transitions() -> list[tuple[str, str, str]]:
-    """(state, fact, state it may lead to), from the handlers of the answers and the triggers."""
+    """(state, event, possible next state), from the handlers of responses and the triggers."""
     methods = {
         node.name: node
         for node in ast.walk(ast.parse(inspect.getsource(machine)))
@@ -201,7 +201,8 @@ def _transitions() -> list[tuple[str, str, str]]:
 
 
 def _targets(methods: dict[str, ast.FunctionDef], start: str) -> list[str]:
-    """States that a method, or what it calls or hands on, may enter."""
+    """States that a method may enter, directly or through the methods that it calls or passes
+    on."""
     names: set[str] = set()
     seen: set[str] = set()
     waiting = [start]
@@ -229,7 +230,7 @@ def _state_names(node: ast.expr) -> list[str]:
 
 
 def coordinator_states_page() -> str:
-    """The states of a member on the coordinator, and what it does about error codes."""
+    """The states of a member on the coordinator, and how it reacts to error codes."""
     rows = []
     for one in member_states.State:
         protocol = "classic" if one in _CLASSIC_STATES else ""
@@ -270,7 +271,7 @@ _CLASSIC_STATES = {member_states.State.LEADING, member_states.State.SYNCING}
 
 
 def metrics_page() -> str:
-    """The metrics, their names in Prometheus and in the JVM."""
+    """The metrics and their names in Prometheus and in the JVM."""
     rows = []
     for metric in declared():
         suffix = "_total" if metric.kind is Kind.COUNTER else ""

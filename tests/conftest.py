@@ -1,8 +1,7 @@
-"""What all tests share: kinds, servers, and names that no other test uses.
+"""Shared by all tests: markers, servers, and names that no other test uses.
 
-The folder a test lies in is its kind and its marker. The servers start when the first test asks
-for them; a server that does not start fails the tests that need it. When tests run side by side
-(``-n``), each worker process has servers of its own.
+A test's folder is its marker. The servers start when the first test needs them. If a server does
+not start, the tests that need it fail. With ``-n``, each worker process has its own servers.
 """
 
 from __future__ import annotations
@@ -42,16 +41,17 @@ KINDS = {
 }
 
 ON_SERVERS = {"integration", "faults", "interop", "secure", "docker", "migrate", "audit", "kraft"}
-"""Kinds that depend on when real servers answer. With ``ZKC_RERUNS=1`` (CI) such a test that fails
-runs once more, as Kafka's own build does it. A test without servers never runs twice."""
+"""Markers of tests that depend on how fast real servers answer. With ``ZKC_RERUNS=1`` (CI) such
+a test runs once more if it fails, as in Kafka's own build. A test without servers never runs
+twice."""
 MOST_RERUNS = 2
-"""With more tests than this that needed a second try, the run has failed."""
+"""If more tests than this needed a second try, the run fails."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register one marker for each kind; let Ctrl-C reach the programs that tests start.
+    """Register one marker for each folder, and let Ctrl-C reach the programs that tests start.
 
-    Programs inherit an ignored SIGINT, and a shell that starts us in the background ignores it.
+    Programs inherit an ignored SIGINT, and a shell ignores it for programs in the background.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for kind, meaning in KINDS.items():
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder; a test elsewhere is a mistake."""
+    """Mark each test with its folder. A test elsewhere is a mistake."""
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why each test that ran twice failed the first time: a rare fault is still a fault."""
+    """Print why each repeated test failed the first time, because a rare fault is still a fault."""
     reruns = terminalreporter.stats.get("rerun", [])
     if len(reruns) > MOST_RERUNS:
         terminalreporter.section(f"failed: {len(reruns)} tests needed a second try")
@@ -84,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Many tests that need a second try are not bad luck."""
+    """Fail the run if many tests needed a second try. That is not bad luck."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and len(terminal.stats.get("rerun", [])) > MOST_RERUNS:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -92,7 +92,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """ZooKeeper and one Kafka 3.9 broker for a whole worker: tests leave both running."""
+    """ZooKeeper and one Kafka 3.9 broker for a whole worker. Tests leave both running."""
     with LocalCluster("3.9") as running:
         yield running
 
@@ -105,10 +105,11 @@ def zookeeper(cluster: LocalCluster) -> str:
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> str:
-    """A word that names the test; fit for topics, groups and paths.
+    """A word that names the test and is valid in topics, groups and paths.
 
-    It is the same in each run, since what is made of it depends on it: the order of partitions in
-    roundrobin, the coordinator of a group. A second try does not find what the first has left.
+    It is the same in each run, because other things depend on it: the order of partitions in
+    roundrobin, and the coordinator of a group. A second try gets a new word, so it does not find
+    data of the first.
     """
     words = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
     name = f"{words}-{zlib.crc32(request.node.nodeid.encode()):08x}"
@@ -118,7 +119,7 @@ def unique(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def chroot(zookeeper: str, unique: str) -> str:
-    """``HOST:PORT/path`` of an empty chroot that exists; no broker is registered in it."""
+    """``HOST:PORT/path`` of an empty chroot that exists. No broker is registered in it."""
     client = KazooClient(zookeeper)
     client.start(timeout=15)
     try:
@@ -131,11 +132,11 @@ def chroot(zookeeper: str, unique: str) -> str:
 
 @pytest.fixture
 def group(unique: str) -> str:
-    """A group id no other test uses."""
+    """A group id that no other test uses."""
     return f"group-{unique}"
 
 
 @pytest.fixture
 def topic(unique: str) -> str:
-    """A topic name no other test uses; the topic is not created."""
+    """A topic name that no other test uses. The topic is not created."""
     return f"topic-{unique}"

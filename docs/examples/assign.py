@@ -1,7 +1,6 @@
-"""Prints who gets which partition.
+"""Print which consumer thread gets which partition.
 
-Arguments: a strategy, members, and topics as ``TOPIC=PARTITIONS``.
-
+The arguments are a strategy, members, and topics as ``TOPIC=PARTITIONS``. A member written as
 ``MEMBER:TOPIC,TOPIC`` subscribes to these topics only.
 """
 
@@ -19,7 +18,7 @@ from zkconsumer.core.common.types import ConsumerThreadId
 
 
 def main(strategy: str, *words: str) -> None:
-    """Print a line for each member."""
+    """Print one line for each member."""
     counts = {name: int(count) for name, eq, count in (w.partition("=") for w in words) if eq}
     members = {
         name: chosen for name, _, chosen in (w.partition(":") for w in words if "=" not in w)

@@ -1,5 +1,5 @@
-"""An answer that arrives twice ends kazoo's connection thread: it looks for a request that
-is not there."""
+"""A response that arrives twice ends kazoo's connection thread, because it looks for a request that
+does not exist."""
 
 import time
 

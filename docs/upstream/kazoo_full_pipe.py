@@ -1,6 +1,7 @@
-"""Without a connection ``get_async`` and the like block after some hundred requests.
+"""Without a connection ``get_async`` and similar calls block after a few hundred requests.
 
-The pipe that wakes the connection thread is full."""
+The pipe that wakes the connection thread is full.
+"""
 
 import threading
 import time

@@ -1,6 +1,6 @@
-"""A timeout that makes no sense, in one server's answer, is believed.
+"""kazoo believes an absurd session timeout in the response of one server.
 
-kazoo then waits for a silent server that long, although the next server is healthy.
+It then waits that long for a silent server, although the next server is healthy.
 """
 
 from kazoo.client import KazooClient

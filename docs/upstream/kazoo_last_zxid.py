@@ -1,5 +1,5 @@
-"""A server that knows fewer transactions than the client (an ensemble restored from a backup) ends
-each of its connections. kazoo tries without an end and says nothing but SUSPENDED."""
+"""A server that has seen fewer transactions than the client (an ensemble restored from a backup)
+closes each of the client's connections. kazoo retries indefinitely and only reports SUSPENDED."""
 
 import socket
 import time
@@ -13,7 +13,7 @@ client = KazooClient(
     server.address, timeout=1.0, connection_retry={"max_tries": -1, "max_delay": 0.1}
 )
 client.start()
-assert client.exists("/a") is None  # its answer has transaction 1
+assert client.exists("/a") is None  # its response has transaction 1
 latest[0] = 0
 client._connection._socket.shutdown(socket.SHUT_RDWR)
 time.sleep(4.0)

@@ -1,4 +1,4 @@
-"""An answer out of order ends kazoo's connection thread; the client never connects again."""
+"""A response out of order ends kazoo's connection thread. The client never connects again."""
 
 import contextlib
 import time

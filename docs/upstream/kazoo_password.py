@@ -1,6 +1,6 @@
-"""A session's password that cannot be read (length -1) ends the connection thread.
+"""A session password that cannot be read (length -1) ends the connection thread.
 
-The next attempt, which the server would have answered well, is never made.
+The thread never makes its next attempt, which the server would have accepted.
 """
 
 import time

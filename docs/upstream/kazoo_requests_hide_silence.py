@@ -1,5 +1,5 @@
-"""Requests count as pings that are answered: while a program sends some, kazoo does not
-notice that its server is silent, and does not try the next one."""
+"""kazoo counts requests that it sends as answered pings. So while a program sends requests, kazoo
+does not notice that its server is silent, and does not try the next one."""
 
 import time
 

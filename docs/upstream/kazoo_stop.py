@@ -1,4 +1,4 @@
-"""``stop()`` waits without a limit for a server that is silent, while another thread still sends
+"""``stop()`` waits without a limit for a silent server while another thread still sends
 requests."""
 
 import threading

@@ -1,5 +1,5 @@
-"""What a signal handler raises while a request is sent is swallowed, Ctrl-C too; and the request,
-which was sent, counts as failed."""
+"""If a signal handler raises while kazoo sends a request, kazoo swallows the exception, even that
+of Ctrl-C. The request was sent but counts as failed."""
 
 import signal
 

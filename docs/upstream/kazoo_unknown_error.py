@@ -1,5 +1,5 @@
-"""A request that is answered with an error number that kazoo does not know is never
-completed, and the connection thread ends."""
+"""If a server answers a request with an error code that kazoo does not know, the request never
+completes, and the connection thread ends."""
 
 from kazoo.client import KazooClient
 from scripted import PING, Server, good, verdict

@@ -1,7 +1,7 @@
-"""A ZooKeeper server for one connection at a time that answers what a script says.
+"""A ZooKeeper server that answers as a script says, for one connection at a time.
 
-Needs only Python. ``Server(answer)`` calls ``answer(xid, op)`` for each request; it returns the
-frames to send. ``good(xid)`` is the answer to a ping or to an ``exists`` of a missing znode.
+It needs only Python. ``Server(answer)`` calls ``answer(xid, op)`` for each request, which returns
+the frames to send. ``good(xid)`` is the response to a ping, or to an ``exists`` of a missing znode.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def good(xid: int, error: int | None = None) -> bytes:
 
 
 def honest(xid: int, op: int) -> list[bytes]:
-    """What a server without znodes answers."""
+    """Answer as a server without znodes does."""
     return [good(xid, 0 if op == CLOSE else None)]
 
 
 def silent(_xid: int, _op: int) -> list[bytes]:
-    """No answer."""
+    """Do not answer."""
     return []
 
 
 def session(timeout_ms: int, password: bytes | None = PASSWORD) -> bytes:
-    """The answer to a connection."""
+    """The response to a connection request."""
     length = -1 if password is None else len(password)
     return struct.pack(">iiqi", 0, timeout_ms, SESSION, length) + (password or b"") + b"\0"
 
 
 class Server:
-    """Listens on a loopback port. ``connections`` counts those it was asked for.
+    """Listens on a loopback port. ``connections`` counts the connection requests.
 
-    ``answer`` may be replaced at any time. ``accept`` gets the last transaction that the client has
-    seen and returns the answer to its connection; ``None`` ends it.
+    ``answer`` may be replaced at any time. ``accept`` gets the last zxid that the client has seen
+    and returns the response to its connection request. ``None`` closes the connection.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Server:
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
-        """End the connections, and take no others."""
+        """Close all connections, and accept no others."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for one in self._open:
@@ -94,7 +94,7 @@ class Server:
 
 
 def verdict(shown: bool, what: str) -> None:
-    """End the process: status 0 if kazoo does what the case is about, else 1."""
+    """Exit with status 0 if kazoo shows the fault, otherwise with 1."""
     print(("shown: " if shown else "NOT SHOWN: ") + what, flush=True)
     os._exit(0 if shown else 1)
 

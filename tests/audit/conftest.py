@@ -1,7 +1,7 @@
-"""Logs and snapshots written by real ZooKeeper servers of several versions, made once a run.
+"""Logs and snapshots written by real ZooKeeper servers of several versions, recorded once per run.
 
-Each version's server lives through the same work, which holds every type of transaction that the
-version knows, and is then stopped; tests read what it left.
+The server of each version runs the same workload, which includes every transaction type that the
+version knows. The server is then stopped, and tests read its files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Djava.awt.he
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one server left: ``logs`` and ``snapshots`` in the order of their names."""
+    """The files of one server: ``logs`` and ``snapshots``, sorted by name."""
 
     version: str
     jars: Path
@@ -87,24 +87,25 @@ def jars_of(version: str) -> Path:
 
 
 class CreateContainer(Create2):
-    """A request that kazoo lacks: a znode deleted by the server once it has lost all children."""
+    """A request that kazoo lacks: the server deletes such a znode once it has lost all children."""
 
     type = 19
 
 
 class CreateTTL(Create2):
-    """A request that kazoo lacks: a znode deleted by the server after a time without change."""
+    """A request that kazoo lacks: the server deletes such a znode if it does not change for a
+    time."""
 
     type = 21
     ttl_ms = 500
 
     def serialize(self) -> bytearray:
-        """A create2 with the time to live, in milliseconds, behind it."""
+        """A create2 request followed by the time to live, in milliseconds."""
         return super().serialize() + long_struct.pack(self.ttl_ms)
 
 
 class CreateLongTTL(CreateTTL):
-    """The same, of a znode that outlives the recording."""
+    """The same for a znode that outlives the recording."""
 
     ttl_ms = 600_000
 
@@ -117,7 +118,7 @@ def call(client: KazooClient, request: Any) -> Any:
 
 
 def record(version: str, root: Path) -> Recording:
-    """Start a server, let clients do everything, stop it."""
+    """Start a server, run the workload of all clients, stop the server."""
     port = free_port()
     config = root / "zoo.cfg"
     data = root / "data"
@@ -151,7 +152,7 @@ def record(version: str, root: Path) -> Recording:
 
 
 def answers(port: int) -> bool:
-    """Whether the server says that it serves."""
+    """Return whether the server reports that it serves requests."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(b"srvr")
@@ -161,7 +162,7 @@ def answers(port: int) -> bool:
 
 
 def work(address: str, version: str) -> KazooClient:
-    """Every type of transaction, with awkward names and contents among them."""
+    """Write every type of transaction, some of them with awkward names and contents."""
     newer = version >= "3.5"
     client = KazooClient(address, timeout=20)
     client.start(timeout=20)
@@ -188,7 +189,7 @@ def work(address: str, version: str) -> KazooClient:
     bad.set_data("/multi", b"never")
     bad.create("/a")
     assert all(isinstance(result, Exception) for result in bad.commit())
-    # A znode whose content is a record of a delete: nothing may take it for one.
+    # A znode whose content is a record of a delete must not be read as one.
     payload = struct.pack(">qiqqii", 1, 2, 3, 4, 2, 2) + b"/a"
     trap = struct.pack(">qi", zlib.adler32(payload), len(payload)) + payload + b"B"
     client.create("/trap", trap * 3)
@@ -231,7 +232,8 @@ def refused(write: Callable[[], Any]) -> None:
 
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recording]:
-    """``recordings(version)``: what a server of that version left, made at the first call."""
+    """``recordings(version)`` returns the files of a server of that version. The first call records
+    them."""
     made: dict[str, Recording] = {}
 
     def recording(version: str) -> Recording:
@@ -244,16 +246,16 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Reco
 
 @pytest.fixture(params=VERSIONS)
 def recording(request: pytest.FixtureRequest, recordings: Any) -> Recording:
-    """One recording after the other, of every version."""
+    """The recordings of all versions, one at a time."""
     found: Recording = recordings(request.param)
     return found
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark on two threads of this machine, on loopback, that knows both sources; one for each
-    process. The data is small: compiling or planning again costs more than it saves. The tests of
-    the cluster and of Ctrl-C plan as an audit does."""
+    """A Spark session on two threads and loopback that knows both sources. Each process has one.
+    The data is small, so compiling or planning again costs more than it saves. The tests of the
+    cluster and of Ctrl-C plan as an audit does."""
     from zkaudit.sources.zookeeper import register
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

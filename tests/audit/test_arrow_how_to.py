@@ -1,4 +1,4 @@
-"""The Spark block of ``docs/how-to/read-with-arrow.md``, on files as the command writes them."""
+"""The Spark block of ``docs/how-to/read-with-arrow.md`` works on files that the command wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-with-arrow.md"
 def test_spark_reads_the_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages for each country; one file is there twice, as after a crash, and counts once."""
+    """Spark counts the messages of each country. One file exists twice, as after a crash, and
+    counts once."""
     records: list[Record] = [
         (
             *("t", 0, n, None, b'{"country": "%s"}' % (b"fr" if n % 3 else b"de"), 1000 + n),
@@ -32,7 +33,7 @@ def test_spark_reads_the_files(
         sink.flush()
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text().split("\n## Spark\n")[1].split("```python\n")[1].split("```")[0]
-    # The session of the tests stands for the one that the block makes.
+    # The tests' session replaces the session that the block creates.
     text = "\n".join(line for line in text.splitlines() if not line.startswith("spark = "))
     names: dict[str, Any] = {"spark": spark}
     path = str(tmp_path / "events-files")

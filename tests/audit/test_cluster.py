@@ -1,4 +1,4 @@
-"""The audit on a standalone Spark cluster, submitted with the wheel installed, as operators do."""
+"""The audit on a standalone Spark cluster, submitted with the installed wheel, as operators do."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             argv += ["--cores", "1", "--memory", "1g", "--work-dir", str(homes[-1])]
             argv += [f"spark://127.0.0.1:{port}"]
             supervisor.start(name, argv, tmp_path / f"{name}.log")
-        wait_until(lambda: workers(page) == 2, 120, "both workers are there")
+        wait_until(lambda: workers(page) == 2, 120, "both workers are registered")
         yield Cluster(f"spark://127.0.0.1:{port}", tuple(homes))
     finally:
         supervisor.close()
 
 
 def workers(page: int) -> int | None:
-    """How many workers the master's page shows; ``None``: there is no page yet."""
+    """How many workers the master's page shows, or ``None`` if there is no page yet."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except (OSError, ValueError):  # nothing there, or another page while the master starts
+    except (OSError, ValueError):  # no page, or another page while the master starts
         return None
 
 
 def installed(folder: Path) -> Path:
-    """An environment with the wheel, beside the libraries of this one; its Python.
+    """The Python of an environment that has the wheel next to the libraries of this environment.
 
-    The libraries come by path, so that what makes this environment's checkout importable is not
-    read: zkaudit can only come from the wheel.
+    The libraries are on its path, but this checkout is not, so zkaudit can only be imported from
+    the wheel.
     """
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = folder / "wheels"
@@ -108,14 +108,15 @@ def installed(folder: Path) -> Path:
 
 
 def rows(frame: DataFrame) -> list[Any]:
-    """All rows in one order."""
+    """All rows in a fixed order."""
     return sorted(frame.collect(), key=repr)
 
 
 def test_a_cluster_gives_what_local_mode_gives(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Every table and the summary are the same; both workers took part; the report is written."""
+    """Every table and the summary are the same. Both workers took part, and the report is
+    written."""
     logs = tmp_path / "logs"
     subprocess.run(
         [sys.executable, ROOT / "tests/bench/audit_logs.py", logs, "40000", "5000"], check=True

@@ -1,4 +1,4 @@
-"""Logs and snapshots of real servers, decoded: equal to what ZooKeeper's own tools print."""
+"""Decoded logs and snapshots of real servers equal the output of ZooKeeper's own tools."""
 
 from __future__ import annotations
 
@@ -77,10 +77,9 @@ LINE = re.compile(
 
 
 def test_every_transaction_is_what_zookeepers_own_tool_prints(recording: Any) -> None:
-    """Session, cxid, zxid, time, type and the whole body, of every transaction of every log.
+    """Session, cxid, zxid, time, type and body of every transaction in every log are the same.
 
-    Of a multi the tools print raw bytes; there the bytes are compared by way of the operations in
-    ``test_multis_are_opened``.
+    The tools print a multi as raw bytes. ``test_multis_are_opened`` compares their operations.
     """
     old = recording.version < "3.5"
     tool = "server.LogFormatter" if old else "server.persistence.TxnLogToolkit"
@@ -111,7 +110,8 @@ def test_every_transaction_is_what_zookeepers_own_tool_prints(recording: Any) ->
 
 
 def test_columns_equal_the_plain_decoder(recording: Any) -> None:
-    """The fast decoder gives every row of the plain one, however the file is cut into chunks."""
+    """The fast decoder gives the same rows as the plain one, however the file is cut into
+    chunks."""
     seen: set[str] = set()
     for log in recording.logs:
         plain = operations_batch(list(read_transactions(log)), "server", log.name)
@@ -131,7 +131,8 @@ def test_columns_equal_the_plain_decoder(recording: Any) -> None:
 
 
 def test_multis_are_opened(recording: Any) -> None:
-    """A multi's operations are rows in order; those of a failed one are errors, not events."""
+    """The operations of a multi are rows in order. Those of a failed multi are errors, not
+    events."""
     rows = [row for log in recording.logs for b in read_log(log) for row in b.to_pylist()]
     multis = [row for row in rows if row["size"]]
     good = [row for row in multis if row["size"] == 5]
@@ -151,7 +152,7 @@ def test_multis_are_opened(recording: Any) -> None:
 
 
 def test_znode_data_is_never_taken_for_a_record(recording: Any) -> None:
-    """A znode whose content is three valid records of deletes deletes nothing."""
+    """A znode whose content is three valid delete records deletes nothing."""
     rows = [row for log in recording.logs for b in read_log(log) for row in b.to_pylist()]
     (trap,) = [row for row in rows if row["path"] == "/trap"]
     assert trap["data"].count(b"/aB") == 3
@@ -159,7 +160,8 @@ def test_znode_data_is_never_taken_for_a_record(recording: Any) -> None:
 
 
 def test_all_layouts_of_close_session(recording: Any) -> None:
-    """To 3.5 a closed session names nothing; later ones name the ephemerals that went with it."""
+    """Up to 3.5 a closed session lists no znodes. Later versions list the ephemerals that end with
+    it."""
     rows = [row for log in recording.logs for b in read_log(log) for row in b.to_pylist()]
     closed = [row["deleted"] for row in rows if row["type"] == "closeSession"]
     if recording.version < "3.6":
@@ -171,7 +173,7 @@ def test_all_layouts_of_close_session(recording: Any) -> None:
 
 
 def test_filters_leave_out_what_they_say(recording: Any) -> None:
-    """A prefix keeps rows below it and rows without a path; zxids are inclusive."""
+    """A prefix keeps rows below it and rows without a path. Ranges of zxids are inclusive."""
     log = recording.logs[1]
     rows = [row for batch in read_log(log) for row in batch.to_pylist()]
     wanted = Filters("/a/child", rows[20]["zxid"], rows[70]["zxid"])
@@ -186,7 +188,7 @@ def test_filters_leave_out_what_they_say(recording: Any) -> None:
 
 
 def test_only_the_columns_asked_for(recording: Any) -> None:
-    """Each column alone, and some in another order, hold what they hold among all."""
+    """Each column alone, and some in another order, have the same values as among all columns."""
     for log in recording.logs[:2]:
         every = pa.Table.from_batches(read_log(log, "s"))
         for names in [*((name,) for name in every.column_names), ("path", "zxid", "error")]:
@@ -198,7 +200,8 @@ FIELD = re.compile(r"^  (\w+) = (.*)$", re.MULTILINE)
 
 
 def test_every_znode_is_what_the_snapshot_formatter_prints(recording: Any) -> None:
-    """All znodes and sessions of all snapshots: plain (3.4, 3.5), gzip (3.6) and snappy (3.9)."""
+    """All znodes and sessions of all snapshots are equal: plain (3.4, 3.5), gzip (3.6) and snappy
+    (3.9)."""
     suffixes = Counter(path.suffix for path in recording.snapshots)
     wanted = {"3.6.4": ".gz", "3.9.3": ".snappy"}.get(recording.version)
     assert wanted is None or set(suffixes) == {wanted}
@@ -235,12 +238,12 @@ def test_every_znode_is_what_the_snapshot_formatter_prints(recording: Any) -> No
 
 
 def test_every_type_has_been_in_a_real_log_but_reconfig() -> None:
-    """The types tested above are all there are; ``multi`` is opened, ``reconfig`` needs more."""
+    """The tests above cover all types. ``multi`` is opened, and ``reconfig`` needs an ensemble."""
     assert set(TYPES.values()) == TYPES_OF_34 | TYPES_OF_35 | {"check", "multi", "reconfig"}
 
 
 def test_columns_are_what_the_schema_says(recording: Any) -> None:
-    """Batches have exactly the declared names, types and nulls."""
+    """Batches have exactly the declared names, types and nullability."""
     for snapshot in recording.snapshots:
         for batch in read_snapshot(Path(snapshot)):
             assert batch.schema.equals(arrow_schema(SNAPSHOT))
@@ -253,10 +256,12 @@ def test_columns_are_what_the_schema_says(recording: Any) -> None:
 
 
 def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Path) -> None:
-    """From 3.6 on every applied transaction carries the tree's digest; the replay gives each one.
+    """From 3.6 on every applied transaction has the tree's digest, and the replay computes the same
+    one.
 
-    That covers what the tools print only in part: milliseconds, multis, containers, ttls, the ends
-    of sessions. Older servers write none. One wrong bit of content is found at its own zxid.
+    This covers what the tools print only in part: milliseconds, multis, containers, TTLs and ends
+    of sessions. Older servers write no digests. A wrong bit in a znode's content is found at its
+    own zxid.
     """
     ops = [op for log in recording.logs for op in read_transactions(log)]
     carried = len({op.zxid for op in ops if op.digest is not None})
@@ -278,8 +283,8 @@ def test_replayed_tree_digests_are_the_servers_own(recording: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("version", ["3.6.4", "3.9.3"])
 def test_what_a_snapshot_already_has_may_be_applied_again(recordings: Any, version: str) -> None:
-    """Snapshots are fuzzy: a znode in it may be newer than the snapshot's name says. From every
-    such state on, the replay gives the servers' digests once it has caught up."""
+    """Snapshots are fuzzy: a znode may be newer than the zxid in the snapshot's name. From every
+    such state the replay gives the servers' digests once it has caught up."""
     history = [
         list(ops)
         for log in recordings(version).logs
@@ -288,7 +293,7 @@ def test_what_a_snapshot_already_has_may_be_applied_again(recordings: Any, versi
     compared = 0
     for begin in range(0, len(history), 5):
         tree = Tree()
-        for ops in history[: begin + 5]:  # the state of a snapshot that is 5 ahead of its name
+        for ops in history[: begin + 5]:  # a snapshot that is 5 transactions ahead of its name
             for op in ops:
                 tree.apply(op)
         for place, ops in enumerate(history[begin : begin + 30], begin):
@@ -305,8 +310,8 @@ def test_what_a_snapshot_already_has_may_be_applied_again(recordings: Any, versi
 def test_digests_behind_a_log_gap_are_compared_from_a_snapshot_on(
     recordings: Any, version: str, tmp_path: Path
 ) -> None:
-    """Logs that were purged in front or are missing in the middle: where a snapshot follows, all
-    digests behind it are compared; what lies before it is counted as unknown, never as wrong."""
+    """The front of the logs is purged, or a part is missing in the middle. All digests after the
+    next snapshot are compared. Earlier ones count as unknown, never as wrong."""
     recording = recordings(version)
     logs, snapshots = recording.logs, recording.snapshots
 
@@ -322,7 +327,7 @@ def test_digests_behind_a_log_gap_are_compared_from_a_snapshot_on(
         assert verify_digests(rest) == Verified(
             carried(logs[:missing]), carried(logs[missing + 1 :])
         )
-    # A snapshot may be some transactions older than the log that is begun with it.
+    # A snapshot may be a few transactions older than the log that begins with it.
     compared = 0
     for snapshot in map(open_snapshot, snapshots):
         newest = max(max(node.czxid, node.mzxid, node.pzxid) for node in snapshot.nodes())
@@ -338,7 +343,7 @@ def test_digests_behind_a_log_gap_are_compared_from_a_snapshot_on(
             found = verify_digests([*logs[: max(0, place - 1)], *rest], snapshots)
             early = {
                 op.zxid
-                for log in rest  # a snapshot that takes long reaches into the next log
+                for log in rest  # a slow snapshot reaches into the next log
                 for op in read_transactions(log)
                 if op.digest is not None and op.zxid < exact_from
             }

@@ -1,4 +1,4 @@
-"""Damaged logs and snapshots: nothing is guessed, and every error names file and byte."""
+"""From damaged logs and snapshots nothing is guessed, and every error names file and byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = 20261121
 
 
 def read(log: Path, **options: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Rows before the damage, and where reading stopped."""
+    """Return the rows before the damage, and where reading stopped."""
     reader = LogReader(log, tolerant=True, **options)
     rows = [row for batch in reader.batches() for row in batch.to_pylist()]
     return rows, reader.end
@@ -29,13 +29,13 @@ def read(log: Path, **options: Any) -> tuple[list[dict[str, Any]], Any]:
 
 @pytest.fixture
 def content(recordings: Any) -> bytes:
-    """A real log with every type of transaction (3.9), without its reserved space."""
+    """A real log with every type of transaction (3.9), without the space it reserves."""
     log = recordings("3.9.3").logs[-2]
     return bytes(log.read_bytes()[: end_of_log(log, 0).position])
 
 
 def record(payload: bytes, length: int | None = None) -> bytes:
-    """One record as a server frames it; ``length`` lies about the payload's."""
+    """One record as a server frames it. ``length`` can be wrong on purpose."""
     size = len(payload) if length is None else length
     return struct.pack(">qi", zlib.adler32(payload), size) + payload + b"B"
 
@@ -47,13 +47,14 @@ def delete_of(zxid: int, path: bytes = b"/a") -> bytes:
 
 @pytest.mark.parametrize("reserved", [False, True])
 def test_truncated_at_every_byte(content: bytes, reserved: bool, tmp_path: Path) -> None:
-    """A log cut anywhere gives the records before the cut, and says where it stopped."""
+    """A log that is cut anywhere gives the records before the cut, and the reader reports where it
+    stopped."""
     log = tmp_path / "log.1"
     log.write_bytes(content)
     rows, end = read(log)
     starts = sorted({row["position"] for row in rows})
     assert end.stop is Stop.EOF
-    first = starts[-8]  # before them all is alike
+    first = starts[-8]  # all cuts before these are alike
     for cut in [*range(40), *range(first, len(content))]:
         log.write_bytes(content[:cut].ljust(len(content) if reserved else cut, b"\0"))
         got, end = read(log)
@@ -66,14 +67,14 @@ def test_truncated_at_every_byte(content: bytes, reserved: bool, tmp_path: Path)
         assert [row["position"] for row in got] == [
             row["position"] for row in rows if row["position"] < boundary
         ]
-        # Zeros alone are no sign of a record: every checksum begins with four of them.
+        # Zeros alone are not a sign of a record, because every checksum begins with four of them.
         torn = boundary == 0 or any(content[boundary:cut])
         assert (end.stop is Stop.TORN) == torn
         assert end.stop is not Stop.CORRUPT
 
 
 def test_flipped_at_every_byte(content: bytes, tmp_path: Path) -> None:
-    """A wrong bit anywhere ends reading at its own record; rows before it are untouched."""
+    """A flipped bit anywhere ends reading at its own record. The rows before it are unchanged."""
     log = tmp_path / "log.1"
     log.write_bytes(content)
     rows, _ = read(log)
@@ -94,15 +95,15 @@ def test_flipped_at_every_byte(content: bytes, tmp_path: Path) -> None:
         if end.stop is Stop.CORRUPT:
             with pytest.raises(LogFormatError, match=f"log.1: byte {own}: "):
                 list(LogReader(log).batches())
-    # A wrong length that reaches beyond the end looks as a record being written does, where the
-    # rest of the file may be its fields; elsewhere it is told apart.
+    # A wrong length that reaches beyond the end of the file looks like an unfinished record. The
+    # rest of the file may be its fields. Any other wrong length is recognised.
     assert torn < 16
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 31, 0, 2**28 + 1])
 @pytest.mark.parametrize("behind", [True, False])
 def test_lengths_that_cannot_be(length: int, behind: bool, tmp_path: Path) -> None:
-    """Impossible lengths are corruption at their record, and no memory is taken for them."""
+    """An impossible length is corruption at its record, and no memory is allocated for it."""
     log = tmp_path / "log.1"
     good, bad = record(delete_of(1)), record(delete_of(2), length)
     log.write_bytes(FILE_HEADER + good + bad + (record(delete_of(3)) if behind else b""))
@@ -114,7 +115,7 @@ def test_lengths_that_cannot_be(length: int, behind: bool, tmp_path: Path) -> No
 
 
 def test_lengths_inside_of_a_body(tmp_path: Path) -> None:
-    """Lengths of fields that reach out of their record, with a right checksum, are corruption."""
+    """A field length that reaches out of its record is corruption, even with a right checksum."""
     head = struct.pack(">qiqqi", 1, 2, 7, 0, 5)
     bodies = [
         struct.pack(">i", size) + b"/a" + struct.pack(">ii", 0, 1) for size in (2**31 - 1, -5, 99)
@@ -139,7 +140,7 @@ def test_lengths_inside_of_a_body(tmp_path: Path) -> None:
 
 
 def test_data_behind_reserved_space_is_corruption(tmp_path: Path) -> None:
-    """Zeros with records behind them are reported, not read over and not mistaken for the end."""
+    """Zeros followed by records are reported. They are neither skipped nor mistaken for the end."""
     log = tmp_path / "log.1"
     good = record(delete_of(1))
     log.write_bytes(FILE_HEADER + good + bytes(3 << 20) + record(delete_of(3)))
@@ -150,7 +151,8 @@ def test_data_behind_reserved_space_is_corruption(tmp_path: Path) -> None:
 
 
 def test_strange_names_and_times_are_kept(tmp_path: Path) -> None:
-    """Control characters stay, bytes that are no UTF-8 become U+FFFD, odd times become null."""
+    """Control characters are kept, bytes that are not UTF-8 become U+FFFD, and impossible times
+    become null."""
     log = tmp_path / "log.1"
     names = [b"/<script>", b"/\x00\x1b[31m", b"/\xff\xfe", b"", "/日本".encode()]
     payloads = [delete_of(n, name) for n, name in enumerate(names)]
@@ -164,7 +166,7 @@ def test_strange_names_and_times_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_record_longer_than_a_chunk(tmp_path: Path) -> None:
-    """Records may be longer than what is read at once."""
+    """A record may be longer than the chunk that is read at once."""
     log = tmp_path / "log.1"
     path = b"/" + b"x" * 10_000
     log.write_bytes(FILE_HEADER + b"".join(record(delete_of(n, path)) for n in range(3)))
@@ -174,7 +176,7 @@ def test_a_record_longer_than_a_chunk(tmp_path: Path) -> None:
 
 
 def test_damaged_snapshots(recordings: Any, tmp_path: Path) -> None:
-    """A snapshot cut or changed at any byte is refused, whatever its compression."""
+    """A snapshot that is cut or changed at any byte is refused, with every compression."""
     newest = recordings("3.9.3").snapshots[-1]
     other = recordings("3.6.4").snapshots[-1]
     plain = recordings("3.5.10").snapshots[-1]
@@ -193,7 +195,8 @@ def test_damaged_snapshots(recordings: Any, tmp_path: Path) -> None:
                 with pytest.raises(LogFormatError, match=copy.name):
                     list(read_snapshot(copy))
             else:
-                # Some bits of a compressed file mean nothing; a file that reads, reads the same.
+                # Some bits of a compressed file have no meaning. A file that can be read has the
+                # same content.
                 try:
                     found = open_snapshot(copy)
                 except LogFormatError:
@@ -202,7 +205,7 @@ def test_damaged_snapshots(recordings: Any, tmp_path: Path) -> None:
 
 
 def test_snapshots_that_lie(tmp_path: Path) -> None:
-    """Counts and lengths of 2^31-1, in plain and in gzip, end in an error and take no memory."""
+    """Counts and lengths of 2^31-1, plain or in gzip, end in an error and allocate no memory."""
     head = struct.pack(">4siq", b"ZKSN", 2, 0)
     most = 2**31 - 1
     for body in (
@@ -224,8 +227,9 @@ def test_snapshots_that_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("torn", "equal"), [(0x100000001, 2), (0x100000002, 1)])
 def test_a_torn_snapshot_does_not_end_the_comparison(tmp_path: Path, torn: int, equal: int) -> None:
-    """Its server died while it wrote it, before a new epoch. The tree is known still if nothing had
-    happened in between; else (the second case) digests are unknown up to the next snapshot."""
+    """The server died while it wrote the snapshot, before a new epoch. The tree is still known if
+    nothing happened in between. Otherwise (the second case) digests are unknown up to the next
+    snapshot."""
     (tmp_path / f"snapshot.{torn:x}").write_bytes(b"ZKSN")
     tree, replay = Tree(), _Replay({torn: tmp_path / f"snapshot.{torn:x}"})
     for zxid, path in ((0x100000001, "/a"), (0x200000001, "/b")):
@@ -236,7 +240,8 @@ def test_a_torn_snapshot_does_not_end_the_comparison(tmp_path: Path, torn: int, 
 
 
 def test_records_inside_of_records_are_data(tmp_path: Path) -> None:
-    """Random logs whose contents hold records, parts of them, last bytes: only the chain counts."""
+    """In random logs whose contents have records, parts of records and end bytes, only the chain
+    counts."""
     rng = random.Random(SEED)
     log = tmp_path / "log.1"
     trap = record(delete_of(99))

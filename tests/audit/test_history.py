@@ -1,4 +1,4 @@
-"""Logs of many servers as one history: no commit is lost, nothing that never was is told."""
+"""Logs of several servers become one history with every commit and no uncommitted transaction."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ def inside(ranges: Any) -> set[int]:
 
 
 def taken(history: History) -> list[int]:
-    """All zxids that are read, as often as they are."""
+    """All zxids that are read, one entry for each time."""
     return [z for ranges in history.take.values() for r in ranges for z in inside([r])]
 
 
 def test_a_killed_leaders_proposals_are_dropped() -> None:
-    """Five proposals in one log only, that two servers never had: they never happened.
+    """Five proposals are in one log only, and two servers never had them. So they were not
+    committed.
 
-    So it was on a real ensemble whose leader was killed; it came back with a snapshot, so its own
-    log lacks the beginning of the next epoch.
+    This happened on a real ensemble whose leader was killed. The leader restarted from a snapshot,
+    so its own log lacks the beginning of the next epoch.
     """
     made = plan(
         runs(
@@ -64,7 +65,7 @@ def test_a_killed_leaders_proposals_are_dropped() -> None:
 
 
 def test_what_no_majority_holds_is_unconfirmed() -> None:
-    """One log alone, of three servers, proves no commit."""
+    """One log of three servers does not prove that a transaction was committed."""
     alone = [(1, 1, 50), (2, 1, 9)]
     assert inside(plan(runs(a=alone), ensemble=3).unconfirmed) == set(taken(plan(runs(a=alone))))
     behind = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40)], c=[(1, 1, 30)]))
@@ -72,8 +73,8 @@ def test_what_no_majority_holds_is_unconfirmed() -> None:
 
 
 def test_the_log_of_one_server_of_an_ensemble_proves_no_commit() -> None:
-    """Epochs from 1 on have a leader, so there are more servers; told that there is one, or without
-    any leader, all of it was committed."""
+    """Epochs from 1 on have a leader, so there are other servers. If the plan states that there is
+    one server, or if there is no leader, every transaction was committed."""
     one = runs(a=[(1, 1, 50), (2, 1, 9)])
     every = {z for run in one for z in range(run.first, run.last + 1)}
     assert inside(plan(one).unconfirmed) == every
@@ -83,35 +84,38 @@ def test_the_log_of_one_server_of_an_ensemble_proves_no_commit() -> None:
 
 
 def test_one_witness_of_three_servers_drops_nothing() -> None:
-    """The server whose log is missing may hold what the witness lacks, and make it a majority."""
+    """The server whose log is missing may have the transactions that the witness lacks, which makes
+    a majority."""
     made = plan(runs(a=[(1, 1, 50)], b=[(1, 1, 40), (2, 1, 9)]), ensemble=3)
     assert made.dropped == ()
     assert made.unconfirmed == ((zxid(1, 41), zxid(1, 50)), (zxid(2, 1), zxid(2, 9)))
 
 
 def test_a_follower_that_lagged_is_no_witness_against_a_majority() -> None:
-    """A follower brought up to date without log entries steps on too; others hold what it lacks."""
+    """A follower that was brought up to date without log entries also starts the next epoch. Other
+    servers have the transactions that it lacks."""
     made = plan(runs(a=[(1, 1, 99)], b=[(1, 1, 90), (2, 1, 9)], c=[(1, 1, 50), (2, 1, 9)]))
     assert made.dropped == ((zxid(1, 91), zxid(1, 99)),)
     assert made.unconfirmed == ()
 
 
 def test_a_server_whose_next_epoch_begins_late_is_no_witness() -> None:
-    """What it logged in between is missing: the rest of the epoch before may have been there."""
+    """The log lacks the beginning of that epoch. The missing transactions may have included the
+    rest of the previous epoch."""
     made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 4, 6)]), ensemble=2)
     assert made.dropped == ()
     assert made.unconfirmed == ((zxid(1, 4), zxid(1, 5)), (zxid(2, 4), zxid(2, 6)))
 
 
 def test_what_a_majority_logged_is_not_dropped() -> None:
-    """There are logs of observers too, more than servers that vote."""
+    """The logs may include those of observers, so there may be more logs than voting servers."""
     made = plan(runs(a=[(1, 1, 5)], b=[(1, 1, 3), (2, 1, 6)]), ensemble=1)
     assert made.dropped == ()
 
 
 def test_what_a_server_went_on_from_is_not_dropped() -> None:
-    """Logs of two of three servers, and one of them lagged: what the other has of the epoch before
-    its leader's was not cut off, so it may have been committed with the third."""
+    """Two of three servers have logs, and one of them lagged. The other server kept the rest of the
+    older epoch and continued from it. So the third server may have had these transactions too."""
     lagged = [(1, 1, 50), (2, 1, 9)]
     made = plan(runs(a=[(1, 1, 99), (2, 1, 9)], b=lagged))
     assert made.dropped == ()
@@ -122,7 +126,8 @@ def test_what_a_server_went_on_from_is_not_dropped() -> None:
 
 
 def test_log_gaps_are_named() -> None:
-    """Missing zxids inside of an epoch and at its beginning; purged logs before are no log gap."""
+    """Missing zxids within an epoch or at its beginning are named. Purged logs at the front are not
+    a log gap."""
     made = plan(runs(a=[(3, 10, 20), (3, 31, 40), (5, 4, 9)], b=[(3, 15, 25)]), ensemble=1)
     assert made.log_gaps == ((zxid(3, 26), zxid(3, 30)), (zxid(5, 1), zxid(5, 3)))
     assert sorted(taken(made)) == sorted(inside([(zxid(3, 10), zxid(3, 25))])
@@ -130,11 +135,12 @@ def test_log_gaps_are_named() -> None:
 
 
 def test_random_ensembles() -> None:
-    """In 500 random lives of ensembles nothing committed is dropped and nothing false is confirmed.
+    """In 500 random ensembles no committed transaction is dropped and no uncommitted one is
+    confirmed.
 
-    Each epoch has a leader and a majority that follows it. Its commits reach a majority; proposals
-    behind them reach fewer. A server that was away is brought up to date without log entries when
-    it joins a later epoch, and keeps what never was committed.
+    Each epoch has a leader and a majority that follows it. The epoch's commits reach a majority,
+    and its last proposals reach fewer servers. A server that was away joins a later epoch without
+    log entries, and keeps proposals that were never committed.
     """
     found = 0
     for attempt in range(500):
@@ -161,7 +167,7 @@ def test_random_ensembles() -> None:
                     holders = [leader]  # killed before any follower logged it
                     false.add(zxid(epoch, number))
                 for server in holders:
-                    # A follower's log has no gaps inside of an epoch but at its end.
+                    # A follower's log has gaps only at the end of an epoch.
                     if server in acked or all(
                         zxid(epoch, n) in logs[server] for n in range(1, number)
                     ):
@@ -185,7 +191,8 @@ def test_random_ensembles() -> None:
 def test_spark_reads_each_transaction_once(
     spark: SparkSession, recordings: Any, tmp_path: Path
 ) -> None:
-    """Two servers with overlapping parts of one history: every row once; a lost log is a gap."""
+    """If two servers have overlapping parts of one history, every row is read once. A lost log is a
+    log gap."""
     logs = recordings("3.9.3").logs
     for server, part in (("a", logs[:2]), ("b", logs[1:])):
         (tmp_path / server).mkdir()
@@ -209,7 +216,7 @@ def test_spark_reads_each_transaction_once(
 
 @pytest.mark.parametrize("epochs", [10, 1_500])
 def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> None:
-    """However many epochs and log gaps there are: each zxid once, and the unsure ones marked."""
+    """With many epochs and log gaps, each zxid is read once, and the uncertain ones are marked."""
     made = plan(
         runs(
             a=[(e, 1, 4) for e in range(1, epochs)] + [(epochs, 0xFFFE, 0x20001)],
@@ -234,7 +241,7 @@ def test_spark_takes_what_the_plan_says(spark: SparkSession, epochs: int) -> Non
 
 
 def test_a_plan_costs_what_the_log_gaps_cost() -> None:
-    """Ten thousand log gaps of two servers: the work grows with their number, not with its
+    """With ten thousand log gaps of two servers, the work grows with their number, not with its
     square."""
 
     def seconds(count: int) -> float:
@@ -252,5 +259,5 @@ def test_a_plan_costs_what_the_log_gaps_cost() -> None:
 
 @pytest.mark.parametrize("ensemble", [None, 3])
 def test_no_logs_are_an_empty_history(ensemble: int | None) -> None:
-    """Nothing in, nothing out."""
+    """Without logs the history is empty."""
     assert plan([], ensemble) == History({}, (), (), ())

@@ -1,4 +1,4 @@
-"""What an audit leaves unread: logs behind the time asked for, snapshots that no log gap needs."""
+"""An audit skips logs after the wanted time, and snapshots that no log gap needs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.audit.corpus.judge import directories
 
 
 def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
-    """Up to an hour behind the last finding is read; where all logs begin later, nothing is left
-    out, so that the audit can say so."""
+    """The audit reads up to an hour after the last finding. If all logs begin later, it skips none,
+    so that it can report this."""
     logs, _ = find(list(directories(tmp_path).values()))
     late = max(logs, key=lambda log: log.zxid)
     first = next(read_transactions(late.path))
@@ -27,7 +27,8 @@ def test_logs_that_begin_an_hour_later_are_not_read(tmp_path: Path) -> None:
 
 
 def test_snapshots_that_are_read() -> None:
-    """Behind each log gap the first two, and the last one inside it; of every server."""
+    """The audit reads the first two snapshots after each log gap, and the last one inside it, of
+    every server."""
     found = [
         Piece(server, f"/{server}/snapshot.{zxid:x}", zxid, 1)
         for server in "ab"

@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` taken apart, without Spark."""
+"""Records of ``__consumer_offsets``, decoded without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zkaudit.decode.offsets_topic import decode
 
 
 def text(value: str) -> bytes:
-    """A text behind its length."""
+    """A string with its length in front."""
     return struct.pack(">h", len(value)) + value.encode()
 
 
@@ -18,7 +18,7 @@ KEY = struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 2)
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_an_offset_of_each_version(version: int) -> None:
-    """The epoch lies before the text, the expiry behind the time."""
+    """The epoch is before the text, and the expiry is after the time."""
     value = struct.pack(">hq", version, 42)
     value += struct.pack(">i", 7) if version == 3 else b""
     value += text("why") + struct.pack(">q", 1500)
@@ -31,7 +31,7 @@ def test_an_offset_of_each_version(version: int) -> None:
 
 
 def test_a_deleted_offset() -> None:
-    """A record without a value."""
+    """A record without a value means that the offset was deleted."""
     found = decode(KEY, None)
     assert (found["kind"], found["deleted"]) == ("offset", True)
 
@@ -57,7 +57,7 @@ def group_record(version: int, *members: tuple[str, dict[str, list[int]]]) -> by
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_a_generation_of_each_version(version: int) -> None:
-    """Who was there, from where, who led, and who was assigned what."""
+    """A generation lists its members, their hosts, the leader and the assignment."""
     key = struct.pack(">h", 2) + text("g")
     found = decode(key, group_record(version, ("a", {"t": [0, 2]}), ("bb", {"t": [1]})))
     assert (found["kind"], found["group"], found["generation"]) == ("group", "g", 7)
@@ -68,7 +68,7 @@ def test_a_generation_of_each_version(version: int) -> None:
 
 
 def test_a_broken_assignment_is_damage() -> None:
-    """It is named, and nothing of it is guessed."""
+    """A broken assignment is reported, and no part of it is guessed."""
     value = group_record(3, ("a", {"t": [0]}))
     broken = value[:-9] + struct.pack(">i", 1 << 30) + value[-5:]
     assert decode(struct.pack(">h", 2) + text("g"), broken)["kind"] == "damaged"

@@ -1,4 +1,4 @@
-"""The report page's text, without Spark."""
+"""The text of the report page, tested without Spark."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOGS: dict[str, Any] = {"log_gaps": [], "unconfirmed": []}
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--", "&lt;", "]]>"])
 def test_no_text_ends_the_script_that_holds_it(text: str) -> None:
-    """A group may be called anything."""
+    """A group may have any name."""
     page, plain = render({"groups": [text]}), render({"groups": ["g"]})
     for mark in ("<", ">", "&"):
         assert page.count(mark) == plain.count(mark)
 
 
 def test_the_verdict_names_what_was_lost_before_all_else() -> None:
-    """Lost and repeated messages with their numbers, then what is critical or high by kind; the
-    rest is a number. Each sentence leads to its findings."""
+    """The verdict first names lost and repeated messages with their numbers, then critical and high
+    findings by kind. The rest is a number. Each sentence links to its findings."""
     counts = [
         Count("critical", "zombie commit", "none", 6, 2, 0, 6, True),
         Count("critical", "lost messages", "lost", 1, 1, 615, 0, True),
@@ -48,7 +48,8 @@ def test_the_verdict_names_what_was_lost_before_all_else() -> None:
 
 
 def test_a_clean_history_is_said_to_be_clean_only_where_the_logs_are_whole() -> None:
-    """No findings is a sentence too, and log gaps and transactions without a majority limit it."""
+    """The page also says so if there are no findings. If there are log gaps or uncertain
+    transactions, it adds that."""
     assert [line["text"] for line in verdict([], LOGS)] == [
         "No rule found anything wrong in these logs."
     ]

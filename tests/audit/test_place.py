@@ -1,4 +1,4 @@
-"""Readers of an audit's directory see one finished audit, never two halves."""
+"""A reader of an audit's directory sees one finished audit, never parts of two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkaudit.job.place import finished, new_tables, prepare, publish
 
 
 def made(out: Path, number: int, keep: bool = True) -> Path:
-    """Finish an audit whose only table holds a number."""
+    """Finish an audit whose only table has one number."""
     tables = new_tables(out)
     (tables / "findings").mkdir(parents=True)
     (tables / "findings" / "part").write_text(str(number))
@@ -20,8 +20,9 @@ def made(out: Path, number: int, keep: bool = True) -> Path:
 
 
 def test_a_reader_keeps_the_audit_that_it_has_opened(tmp_path: Path) -> None:
-    """Tables and summary are replaced together, and what a reader has opened stays one more
-    round, also when the link has moved on; older ones and what a killed audit left go."""
+    """Tables and summary are replaced together. An audit that a reader has opened stays for one
+    more round, even if the link already points to the next one. Older audits, and files of a killed
+    audit, are deleted."""
     out = prepare(str(tmp_path / "out"))
     with pytest.raises(InputMissingError, match="did not finish"):
         finished(out)
@@ -44,8 +45,8 @@ def test_a_reader_keeps_the_audit_that_it_has_opened(tmp_path: Path) -> None:
 
 
 def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Path) -> None:
-    """A process that is killed when the link has moved but the copy of the summary has not: the
-    reader gets the new tables and their own summary."""
+    """A process is killed after it replaced the link but before it copied the summary. The reader
+    gets the new tables and their own summary."""
     out = prepare(str(tmp_path / "out"))
     made(out, 1)
     copy = (out / "summary.json").read_text()
@@ -55,7 +56,7 @@ def test_summary_and_tables_are_of_one_audit_between_the_two_writes(tmp_path: Pa
 
 
 def test_the_tables_of_an_older_zkaudit_are_read_and_replaced(tmp_path: Path) -> None:
-    """There, ``tables`` is a directory and the summary is beside it."""
+    """In an older audit, ``tables`` is a directory and the summary is next to it."""
     out = prepare(str(tmp_path / "out"))
     (out / "tables" / "findings").mkdir(parents=True)
     (out / "summary.json").write_text('{"findings": [], "number": 0}')

@@ -1,4 +1,5 @@
-"""A sample of the benches' scale: what a busy ensemble leaves, in little memory and many tasks."""
+"""A small version of the benchmarks: the files of a busy ensemble, in little memory and many
+tasks."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ GENERATOR = Path(__file__).parents[1] / "bench" / "audit_logs.py"
 
 
 def test_nothing_is_lost_in_many_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    """60,000 transactions in 30 logs, a fifth of them in one group: the tables have as many claims,
-    ends, writes, sessions and refused claims as a plain count of the records."""
+    """There are 60,000 transactions in 30 logs, a fifth of them in one group. Claims, ends, writes,
+    sessions and refused claims in the tables equal a plain count of the records."""
     logs = tmp_path / "logs"
     subprocess.run([sys.executable, GENERATOR, logs, "60000", "2000"], check=True)
     count: Counter[str] = Counter()

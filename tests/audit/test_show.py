@@ -1,4 +1,4 @@
-"""From a finding to the raw transaction: ``zkaudit show`` and the arguments of directories."""
+"""From a finding to the raw transaction: ``zkaudit show`` and options that take directories."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.audit.corpus.judge import directories
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The recorded incidents: the whole log, and one that begins in the middle."""
+    """The recorded incidents: the whole log, and a log that begins in the middle."""
     return directories(tmp_path_factory.mktemp("recorded"))
 
 
 def test_show_prints_the_transaction_with_its_byte(
     logs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line marked ``>`` is the transaction asked for, at the byte where its record begins;
-    each server is shown."""
+    """The line marked ``>`` is the wanted transaction, at the byte where its record begins. Each
+    server is shown."""
     (log,) = logs["late"].glob("log.*")
     wanted = list(read_transactions(log))[20]
     argv = ["show", hex(wanted.zxid), "--around", "2", "--zookeeper-logs"]
@@ -36,7 +36,7 @@ def test_show_prints_the_transaction_with_its_byte(
         assert str(wanted.path) in line
     place, _, position = marked[1].split()[1].rpartition(":")
     assert place == log.name
-    # The record's payload begins 12 bytes behind its place: session, cxid, zxid.
+    # The record's payload begins 12 bytes after its position: session, cxid, zxid.
     assert int.from_bytes(log.read_bytes()[int(position) + 24 :][:8], "big") == wanted.zxid
     assert len(lines) == 2 + 2 * 5
 
@@ -44,7 +44,7 @@ def test_show_prints_the_transaction_with_its_byte(
 def test_show_of_a_missing_transaction_is_an_error(
     logs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A zxid that no log holds, and one that is not a number, end with status 2 and say why."""
+    """A zxid that no log has, or that is not a number, ends with status 2 and a reason."""
     assert run(["show", "0x7777777777", "--zookeeper-logs", str(logs["whole"])]) == 2
     assert "0x7777777777: no log below" in capsys.readouterr().err
     assert run(["show", "later", "--zookeeper-logs", str(logs["whole"])]) == 2
@@ -52,7 +52,7 @@ def test_show_of_a_missing_transaction_is_an_error(
 
 
 def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory without a finished audit is named."""
+    """The error names a directory that has no finished audit."""
     assert run(["findings", str(tmp_path)]) == 2
     assert f"{tmp_path}: holds no audit" in capsys.readouterr().err
     (tmp_path / "summary.json").write_text(json.dumps({}))
@@ -61,7 +61,7 @@ def test_findings_need_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_an_option_takes_several_directories() -> None:
-    """Values behind one option of directories are its own up to the next option."""
+    """An option takes all values up to the next option as its directories."""
     given = ["run", "--zookeeper-logs", "a", "b", "c", "--out", "o", "--journals", "j"]
     assert one_value_each(given) == [
         "run", "--zookeeper-logs", "a", "--zookeeper-logs", "b", "--zookeeper-logs", "c",

@@ -1,4 +1,4 @@
-"""The Spark sources on real logs: same rows as the decoder, batch and streaming."""
+"""The Spark sources on real logs give the same rows as the decoder, in batch and streaming."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zkconsumer.errors import ConfigError
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Rows in one order, comparable with Spark's."""
+    """Rows in a fixed order, comparable with Spark's."""
     made = [
         tuple(
             bytes(v) if isinstance(v, bytearray) else v.replace(tzinfo=None) if k == "time" else v
@@ -42,7 +42,7 @@ def of_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def of_files(recording: Any, server: str) -> list[dict[str, Any]]:
-    """All rows of a recording's logs, by the decoder alone."""
+    """All rows of a recording's logs, from the decoder alone."""
     return [r for log in recording.logs for b in read_log(log, server) for r in b.to_pylist()]
 
 
@@ -54,15 +54,15 @@ def newest(recordings: Any) -> Any:
 
 @pytest.fixture
 def directory(newest: Any) -> Path:
-    """Its directory of logs."""
+    """The log directory of the newest recording."""
     return Path(newest.logs[0]).parent
 
 
 def test_the_source_gives_every_row_of_every_server(
     spark: SparkSession, recordings: Any, newest: Any, directory: Path
 ) -> None:
-    """Two servers, all columns and types as declared, whether one task reads all, or each file, or
-    long files are cut into many."""
+    """Two servers have all columns and types as declared. The result is the same if one task reads
+    all files, if each file has a task, or if long files are split."""
     older = recordings("3.4.14")
     path = f"new={directory.parent},old={older.logs[0].parent}"
     expected = plain(of_files(newest, "new") + of_files(older, "old"))
@@ -76,7 +76,7 @@ def test_the_source_gives_every_row_of_every_server(
 
 
 def test_a_log_is_cut_only_where_records_begin(recording: Any) -> None:
-    """Whatever size is asked for; a znode's data that looks like records is not cut into."""
+    """The split works for any size. Data of a znode that looks like records is not split."""
     for log in recording.logs:
         begins = sorted({row["position"] for b in read_log(log) for row in b.to_pylist()})
         assert cuts(log, 1) == begins
@@ -88,7 +88,8 @@ def test_a_log_is_cut_only_where_records_begin(recording: Any) -> None:
 
 
 def test_options_filter_and_project(spark: SparkSession, newest: Any, directory: Path) -> None:
-    """Options need no Spark setting; pushed filters give what Spark's own filter gives."""
+    """Options need no Spark setting, and pushed filters give the same rows as Spark's own
+    filter."""
     rows = of_files(newest, str(directory))
     low, high = rows[50]["zxid"], rows[300]["zxid"]
     load = spark.read.format("zookeeper_txnlog").option("columns", "zxid,idx,path")
@@ -112,8 +113,8 @@ def test_options_filter_and_project(spark: SparkSession, newest: Any, directory:
 
 
 def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:
-    """The table ``groups``: znodes of groups and topics, sessions and errors, and every run of
-    zxids with its last one's time, from directories as they are, commas in their names included."""
+    """The table ``groups`` has the znodes of groups and topics, sessions and errors. It also has
+    every run of zxids with the time of the last one. Names of directories may contain commas."""
     home = tmp_path / "a=1,b"
     shutil.copytree(Path(recordings("3.6.4").logs[0]).parent, home)
     found = find_logs({"s": [home]})["s"]
@@ -135,7 +136,7 @@ def test_what_an_audit_reads(spark: SparkSession, recordings: Any, tmp_path: Pat
 
 
 def test_files_and_snapshots(spark: SparkSession, newest: Any, directory: Path) -> None:
-    """The table of files tells where each ends; snapshots give every znode and session."""
+    """The table of files shows where each file ends. Snapshots give every znode and session."""
     files = spark.read.format("zookeeper_txnlog").option("table", "files").load(str(directory))
     told = {row.file: (row.first_zxid, row.stop, row.end_position) for row in files.collect()}
     assert told == {
@@ -155,7 +156,7 @@ def test_files_and_snapshots(spark: SparkSession, newest: Any, directory: Path) 
 def test_corruption_fails_the_job_or_ends_the_file(
     spark: SparkSession, newest: Any, directory: Path, tmp_path: Path
 ) -> None:
-    """The error names file and byte; with ``corruption=stop`` the rows before it remain."""
+    """The error names file and byte. With ``corruption=stop`` the rows before the damage remain."""
     shutil.copy(newest.logs[0], tmp_path)
     log = tmp_path / newest.logs[0].name
     rows = [row for batch in read_log(log) for row in batch.to_pylist()]
@@ -170,10 +171,11 @@ def test_corruption_fails_the_job_or_ends_the_file(
 
 
 def test_a_stream_follows_a_growing_log(spark: SparkSession, newest: Any, tmp_path: Path) -> None:
-    """Logs that grow byte by byte and roll, with restarts: each row once, none before it is whole.
+    """Logs grow byte by byte and roll, and the stream restarts. Each row appears once, and only
+    when it is whole.
 
-    The first file grows by pieces that end inside of records, over reserved zeros as a server
-    writes them.
+    The first file grows in pieces that end inside records, over reserved zeros as a server writes
+    them.
     """
     grown, rolled = newest.logs[:2]
     content = grown.read_bytes()
@@ -204,7 +206,7 @@ def test_a_stream_follows_a_growing_log(spark: SparkSession, newest: Any, tmp_pa
 
 
 def run(spark: SparkSession, logs: Path, checkpoint: Path, out: Path) -> None:
-    """One start of the stream, from its checkpoint to all there is now."""
+    """Start the stream once, from its checkpoint to the present end of the logs."""
     query = (
         spark.readStream.format("zookeeper_txnlog")
         .load(f"server={logs}")
@@ -217,7 +219,7 @@ def run(spark: SparkSession, logs: Path, checkpoint: Path, out: Path) -> None:
 
 
 def stream_steps(logs: Path) -> Iterator[list[tuple[int, int]]]:
-    """The stream's reader without Spark: after each step of the caller, what it finds new."""
+    """The stream's reader without Spark: the new rows after each step of the caller."""
     reader = StreamLogReader(parse_options("zookeeper_txnlog", {"path": str(logs)}))
     at = reader.initialOffset()
     while True:
@@ -231,7 +233,7 @@ def stream_steps(logs: Path) -> Iterator[list[tuple[int, int]]]:
 
 
 def test_a_stream_cut_at_every_byte(newest: Any, tmp_path: Path) -> None:
-    """A file that grows one byte at a time gives each row when its last byte is there."""
+    """If a file grows one byte at a time, each row appears when its last byte is written."""
     content = newest.logs[0].read_bytes()
     rows = [row for batch in read_log(newest.logs[0]) for row in batch.to_pylist()]
     log = tmp_path / newest.logs[0].name
@@ -251,7 +253,7 @@ def test_a_stream_cut_at_every_byte(newest: Any, tmp_path: Path) -> None:
 
 
 def test_small_files_share_tasks() -> None:
-    """Files are packed in order up to the size of a task; a larger one has a task of its own."""
+    """Files are packed in order up to the size of a task. A larger file has its own task."""
     pieces = [Piece("s", str(n), n, size) for n, size in enumerate([5, 5, 5, 40, 1, 1])]
     assert [[p.size for p in task] for task in pack(pieces, 10)] == [[5, 5], [5], [40], [1, 1]]
     assert pack([], 10) == []
@@ -278,14 +280,14 @@ def test_small_files_share_tasks() -> None:
     ],
 )
 def test_faulty_options_are_named(options: dict[str, str], said: str) -> None:
-    """Every fault is one line with the option and what may stand there."""
+    """Every error is one line with the option and the values that it accepts."""
     with pytest.raises(ConfigError, match=said):
         parse_options("zookeeper_txnlog", options)
 
 
 @pytest.mark.parametrize("path", ["/nowhere/zk", "/nowhere/zk*", "file:///nowhere"])
 def test_a_place_that_is_not_there_is_named(path: str) -> None:
-    """One line: what was given, and what to give."""
+    """The error is one line: the given path, and what to give instead."""
     with pytest.raises(InputMissingError, match=rf"^{re.escape(path)}: no such directory"):
         parse_options("zookeeper_txnlog", {"path": path})
 
@@ -293,8 +295,8 @@ def test_a_place_that_is_not_there_is_named(path: str) -> None:
 def test_a_file_a_glob_and_a_uri_are_places(
     spark: SparkSession, newest: Any, directory: Path, tmp_path: Path
 ) -> None:
-    """One log, all logs of a directory by a glob, directories by a glob, and URIs: each gives the
-    rows of those files, under the server's name."""
+    """One log, a glob of logs, a glob of directories, and URIs each give the rows of those files,
+    under the server's name."""
     load = spark.read.format("zookeeper_txnlog").option("columns", "server,file")
 
     def read(path: str) -> dict[tuple[str, str], int]:
@@ -315,14 +317,14 @@ def test_a_file_a_glob_and_a_uri_are_places(
 
 
 def test_a_stream_of_a_file_is_refused(newest: Any) -> None:
-    """A file does not grow into the next one: a stream needs the directory."""
+    """A file does not continue in the next file, so a stream needs the directory."""
     source = ZookeeperTxnlog({"path": str(newest.logs[0])})
     with pytest.raises(ConfigError, match="is a file: a stream follows a directory"):
         source.streamReader(source.schema())
 
 
 def test_the_formats_are_registered_by_the_package() -> None:
-    """``zkaudit.register(spark)`` is all a program needs; ``import zkaudit`` loads no Spark."""
+    """A program only needs ``zkaudit.register(spark)``. ``import zkaudit`` does not load Spark."""
     program = """
 import sys
 import zkaudit
@@ -355,7 +357,8 @@ print(*Registry.names)
 def test_logs_that_may_hold_a_wanted_transaction(
     start: int | None, end: int | None, kept: list[int]
 ) -> None:
-    """A log is named by its first one: the one before the next log's may be in it."""
+    """A log is named after its first zxid, so the log before it may have the previous
+    transaction."""
     pieces = [Piece("s", f"log.{zxid:x}", zxid, 1) for zxid in (1, 10, 20)]
     found = within(pieces, Filters(start_zxid=start, end_zxid=end))
     assert [piece.zxid for piece in found] == kept

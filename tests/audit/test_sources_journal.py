@@ -1,4 +1,4 @@
-"""Journals as rows: every line is told, also one that cannot be read."""
+"""Journals as rows: every line becomes a row, even if it cannot be read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD = {
 
 
 def write(path: Path) -> None:
-    """A journal with good lines first, each bad one followed by a good one."""
+    """A journal with good lines first, then each bad line followed by a good one."""
     lines = [json.dumps(entry).encode() + b"\n" for entry in GOOD]
     for bad in BAD:
         lines += [lines[1], bad]
@@ -35,7 +35,8 @@ def write(path: Path) -> None:
 
 
 def test_lines_that_cannot_be_read_are_kept_with_the_reason(tmp_path: Path) -> None:
-    """A bad line costs itself only: its number, text and reason remain, later lines are read."""
+    """Only the bad line itself is lost. Its number, text and reason remain, and later lines are
+    read."""
     write(tmp_path / "a.jsonl")
     rows = list(read_journal_rows(tmp_path / "a.jsonl"))
     assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
@@ -52,7 +53,8 @@ def test_lines_that_cannot_be_read_are_kept_with_the_reason(tmp_path: Path) -> N
 
 
 def test_spark_reads_journals_of_a_directory(spark: SparkSession, tmp_path: Path) -> None:
-    """All journals below a directory, with the declared columns; malformed lines are countable."""
+    """Spark reads all journals below a directory with the declared columns. Malformed lines can be
+    counted."""
     register(spark)
     for name in ("a.jsonl", "b.jsonl"):
         write(tmp_path / name)

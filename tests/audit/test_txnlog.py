@@ -1,4 +1,4 @@
-"""One transaction's bytes: its operations, or the reason why they are none."""
+"""The bytes of one transaction become its operations, or a reason why they cannot be read."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ DELETE, SET_DATA, MULTI, ERROR, CREATE_SESSION, CLOSE_SESSION = 2, 5, 14, -1, -1
 
 
 def text(value: bytes) -> bytes:
-    """A string behind its length."""
+    """A string with its length in front."""
     return struct.pack(">i", len(value)) + value
 
 
 def transaction(code: int, body: bytes) -> bytes:
-    """Session 7, cxid 1, zxid 9, 1.5 s after 1970."""
+    """A transaction of session 7, cxid 1, zxid 9, 1.5 s after 1970."""
     return TXN_HEADER.pack(7, 1, 9, 1500, code) + body
 
 
 def test_a_transaction_is_read_with_its_digest() -> None:
-    """With and without the digest that ZooKeeper 3.6 and later append."""
+    """The digest that ZooKeeper 3.6 and later append is read. A transaction without one is read
+    too."""
     plain = transaction(DELETE, text(b"/a"))
     for payload, digest in ((plain, None), (plain + struct.pack(">iq", 1, 77), 77)):
         (found,) = decode_payload(payload)
@@ -45,20 +46,21 @@ def test_a_transaction_is_read_with_its_digest() -> None:
 
 @pytest.mark.parametrize("extra", [1, 4, 8, 11, 13, 40])
 def test_bytes_behind_a_transaction_are_refused(extra: int) -> None:
-    """What is neither a digest nor nothing was not read right."""
+    """Extra bytes that are not a digest mean that the transaction was not read correctly."""
     with pytest.raises(BodyError, match="bytes too many behind delete"):
         decode_payload(transaction(DELETE, text(b"/a")) + bytes(extra))
 
 
 @pytest.mark.parametrize("size", [3, 2**31 - 1, -2])
 def test_a_string_that_does_not_fit_is_refused(size: int) -> None:
-    """Its length is that of damaged bytes; what follows it is not taken for a part of it."""
+    """The length belongs to damaged bytes. The bytes after it are not read as a part of the
+    string."""
     with pytest.raises(BodyError, match=r"do not fit into the 2 that are left"):
         decode_payload(transaction(DELETE, struct.pack(">i", size) + b"/a"))
 
 
 def test_the_operations_of_a_failed_multi_are_not_done() -> None:
-    """Its log entry holds an error for each; what was tried is kept."""
+    """The log entry has an error for each operation, and the attempted operations are kept."""
     write = text(b"/a") + text(b"1") + struct.pack(">i", 3)
     parts = ((SET_DATA, write), (ERROR, struct.pack(">i", -101)))
     body = struct.pack(">i", len(parts))
@@ -69,14 +71,14 @@ def test_the_operations_of_a_failed_multi_are_not_done() -> None:
 
 
 def log(path: Path, *payloads: bytes) -> Path:
-    """A file of whole records."""
+    """A file with whole records."""
     records = [struct.pack(">qi", zlib.adler32(one), len(one)) + one + b"B" for one in payloads]
     path.write_bytes(FILE_HEADER + b"".join(records))
     return path
 
 
 def test_a_damaged_record_at_the_end_is_corruption(tmp_path: Path) -> None:
-    """It is all there, so it is not one that is being written."""
+    """The record is complete, so it is not one that is still being written."""
     file = log(tmp_path / "log.1", transaction(DELETE, text(b"/a")))
     content = bytearray(file.read_bytes())
     content[-2] ^= 1
@@ -92,7 +94,7 @@ def test_a_damaged_record_at_the_end_is_corruption(tmp_path: Path) -> None:
 
 
 def test_a_path_prefix_keeps_what_has_no_path(tmp_path: Path) -> None:
-    """Ephemerals end with their sessions."""
+    """A prefix keeps them because ephemerals end with their sessions."""
     write = text(b"/b") + text(b"1") + struct.pack(">i", 3)
     file = log(
         tmp_path / "log.1",
@@ -107,9 +109,10 @@ def test_a_path_prefix_keeps_what_has_no_path(tmp_path: Path) -> None:
 
 
 def test_a_failed_multi_that_a_server_took_over_from_another() -> None:
-    """A leader marks the operations of a failed multi as errors once it has applied it, and leaves
-    their bytes. A follower that is brought up to date logs them so. Bytes of a real log: Kafka's
-    controller had checked ``/controller_epoch`` and written a znode that did not exist."""
+    """A leader marks the operations of a failed multi as errors once it has applied it, and keeps
+    their bytes. A follower that is brought up to date logs them in that form. The bytes are from a
+    real log. Kafka's controller had checked ``/controller_epoch`` and written a znode that did not
+    exist."""
     checked = text(b"/controller_epoch") + struct.pack(">i", 2)
     parts = (checked, struct.pack(">i", -101))
     body = struct.pack(">i", len(parts))
@@ -122,7 +125,7 @@ def test_a_failed_multi_that_a_server_took_over_from_another() -> None:
 def test_a_record_that_is_completed_while_it_is_looked_at_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server is writing it."""
+    """A server completes the record between two reads."""
     file = log(tmp_path / "log.1", transaction(DELETE, text(b"/a")))
     whole = file.read_bytes()
     file.write_bytes(whole[:-3])
@@ -144,6 +147,6 @@ def test_a_record_that_is_completed_while_it_is_looked_at_is_read(
 def test_up_to_where_a_snapshot_is_complete(
     digest: int | None, last: int | None, complete: int | None
 ) -> None:
-    """The later of the two zxids that it names."""
+    """A snapshot is complete up to the later of the two zxids that it names."""
     snapshot = Snapshot("snapshot.1", 1, {}, {}, digest, digest, last, b"", 0)
     assert snapshot.complete_zxid == complete

@@ -23,13 +23,13 @@ HEADER = 16
 
 
 def home(recordings: Any, version: str, to: Path) -> Path:
-    """A copy of what a server of that version left."""
+    """A copy of the files of a server of that version."""
     shutil.copytree(recordings(version).logs[0].parent, to / "version-2")
     return to
 
 
 def forge(log: Path, victim: Operation) -> None:
-    """Change a bit of what a transaction wrote, and make its checksum right again."""
+    """Flip a bit in a transaction's data, and correct its checksum."""
     content = bytearray(log.read_bytes())
     assert victim.data
     head = victim.position + 12
@@ -40,10 +40,10 @@ def forge(log: Path, victim: Operation) -> None:
 
 
 def drop_front(place: Path) -> None:
-    """Leave of a server's logs what follows its second snapshot (the first one is of zxid 0).
+    """Keep only the part of a server's logs after its second snapshot (the first has zxid 0).
 
-    Where a server begins a new log is up to chance, and mostly some transactions behind the
-    snapshot; so the log is cut.
+    A server begins a new log at an arbitrary moment, usually some transactions after the snapshot.
+    So this function cuts the log.
     """
     files = place / "version-2"
     last = sorted(filter(None, map(snapshot_zxid, files.iterdir())))[0]
@@ -60,8 +60,8 @@ def drop_front(place: Path) -> None:
 def test_every_digest_of_every_server_is_compared(
     spark: SparkSession, recordings: Any, tmp_path: Path
 ) -> None:
-    """All digests that the logs carry, of two servers; of the second the front is missing: there
-    the comparison begins behind a snapshot, some transactions later."""
+    """All digests in the logs of two servers are compared. The front of the second server's logs is
+    missing. So its comparison begins after a snapshot, some transactions later."""
     one, other = (home(recordings, v, tmp_path / v) for v in ("3.6.4", "3.9.3"))
     drop_front(other)
     for place in (one, other):
@@ -90,8 +90,8 @@ def test_every_digest_of_every_server_is_compared(
 
 
 def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path: Path) -> None:
-    """A bit that was flipped is found by its checksum; with the checksum made right, the audit
-    passes without --verify, and with it names the file and the transaction."""
+    """The checksum shows a flipped bit. If the checksum was corrected, the audit passes without
+    ``--verify``. With it, the audit names the file and the transaction."""
     place = home(recordings, "3.9.3", tmp_path / "server")
     log = place / "version-2" / recordings("3.9.3").logs[1].name
     victim = next(op for op in read_transactions(log) if op.type == "setData" and op.data)
@@ -110,7 +110,8 @@ def test_a_forged_record_is_found(spark: SparkSession, recordings: Any, tmp_path
 
 
 def test_a_snapshot_that_is_not_whole_begins_no_section(recordings: Any, tmp_path: Path) -> None:
-    """The section before it continues through it; every digest is still compared once."""
+    """The section before the damaged snapshot continues after it, and every digest is still
+    compared once."""
     place = home(recordings, "3.9.3", tmp_path / "server")
     logs, snapshots = inputs.find([place])
     whole = verify_digests([log.path for log in logs], [s.path for s in snapshots])
@@ -130,6 +131,6 @@ def test_a_snapshot_that_is_not_whole_begins_no_section(recordings: Any, tmp_pat
 
 
 def test_the_command_has_the_option() -> None:
-    """``zkaudit run`` takes --verify, ``zkaudit stream`` does not."""
+    """``zkaudit run`` accepts ``--verify``, ``zkaudit stream`` does not."""
     names = {c: {o.name for o in cli.commands[c].params} for c in ("run", "stream")}
     assert "verify" in names["run"] - names["stream"]

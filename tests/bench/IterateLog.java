@@ -2,7 +2,7 @@ import java.io.File;
 import org.apache.zookeeper.server.persistence.FileTxnLog;
 import org.apache.zookeeper.server.persistence.TxnLog.TxnIterator;
 
-/** Reads a directory of logs with ZooKeeper's own iterator and prints records a second, each round. */
+/** Reads a directory of logs with ZooKeeper's own iterator and prints records per second in each round. */
 public class IterateLog {
     public static void main(String[] arguments) throws Exception {
         int rounds = Integer.parseInt(arguments[1]);

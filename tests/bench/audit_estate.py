@@ -1,9 +1,9 @@
-"""Logs and snapshots of an estate: many groups, three servers, purged logs, members that change.
+"""Write logs and snapshots of many groups on three servers, with purged logs and changing members.
 
-``python tests/bench/audit_estate.py DIR --groups 100000 --partitions 20 --transactions 50000000``.
-The servers' directories hold the same logs (hard links), of which each server has purged a
-different number; at each server's first log it has a snapshot of the whole tree. A share of the
-groups (``--churn``) loses a member and gets it back; the others only commit.
+Run it as ``python tests/bench/audit_estate.py DIR --groups 100000 --partitions 20 --transactions
+50000000``. All servers have the same logs (hard links), but each has purged a different number of
+them. Each server has a snapshot of the whole tree at its first log. A share of the groups
+(``--churn``) loses a member and gets it back. The other groups only commit.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from audit_logs import _ACL, _SUBSCRIPTION, _TAIL, _digest, _text, _Writer
 
 MEMBERS: Final = 4
 PURGED: Final = (0.0, 0.1, 0.2)
-"""Which share of the logs each server has purged."""
+"""The share of the logs that each server has purged."""
 _STAT: Final = struct.Struct(">qqqqiiiqq")
 
 
 class Estate:
-    """The state of all groups: flat lists, since there are millions of partitions."""
+    """The state of all groups, in flat lists because there are millions of partitions."""
 
     def __init__(self, out: _Writer, groups: int, partitions: int) -> None:
         self.out = out
@@ -47,7 +47,7 @@ class Estate:
         return b"group-%06d_host%d-1700000000000-%08x" % (group, member, member)
 
     def owner(self, partition: int) -> int:
-        """Which member owns a partition: always the same."""
+        """The member that owns a partition. It never changes."""
         return partition % MEMBERS
 
     def path(self, group: int, tree: bytes, partition: int) -> bytes:
@@ -108,7 +108,7 @@ class Estate:
                 yield self.path(group, b"offsets", partition), content, self.owned[at], 0
 
     def snapshot(self, file: Path) -> int:
-        """Write the whole tree as a server does; return how many znodes it has."""
+        """Write the whole tree as a server does, and return its number of znodes."""
         parts = [struct.pack(">4siq", b"ZKSN", 2, 0), struct.pack(">ii", 0, 0)]
         count = check = 0
         check = 1
@@ -142,8 +142,8 @@ def write_estate(
     per_file: int = 125_000,
     seed: int = 1,
 ) -> list[Path]:
-    """Write the directories of three servers, ``transactions`` long or somewhat longer; return
-    them."""
+    """Write the directories of three servers and return them. The logs have ``transactions``
+    transactions or slightly more."""
     rng = random.Random(seed)
     every = folder / "every"
     every.mkdir(parents=True)
@@ -161,7 +161,7 @@ def write_estate(
     while out.count < transactions:
         for number, least in enumerate(purged):
             if least and not begins[number] and out.count >= least:
-                out.flush()  # the server's oldest log begins here, behind its snapshot
+                out.flush()  # the server's oldest log begins here, after its snapshot
                 begins[number] = out.zxid + 1
                 estate.snapshot(servers[number] / f"snapshot.{out.zxid:x}")
         if rng.random() < 1 / returns:
@@ -181,7 +181,7 @@ def write_estate(
 
 
 def main() -> None:
-    """Write an estate and say how large it is."""
+    """Write the files and print their size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--groups", type=int, default=100_000)

@@ -1,9 +1,9 @@
-"""Transaction logs of a busy ensemble, written fast: what an estate's groups leave in weeks.
+"""Write transaction logs of a busy ensemble, such as groups write in weeks, as fast as possible.
 
-Sessions, registrations, claims (half of the groups claim in a multi), releases, expiries, refused
-claims and, for 19 of 20 transactions, offset commits; one group has a share of its own. Every
-record is as a server writes it, but digests are made up. Alone: ``python tests/bench/audit_logs.py
-DIR TRANSACTIONS [TRANSACTIONS_PER_FILE]``.
+There are sessions, registrations, claims (half of the groups claim in a multi), releases, expiries
+and refused claims. 19 of 20 transactions are offset commits. One group has a larger share than the
+others. Every record is as a server writes it, but digests are invented. Run it alone as ``python
+tests/bench/audit_logs.py DIR TRANSACTIONS [TRANSACTIONS_PER_FILE]``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Final
 PER_FILE: Final = 125_000
 GROUPS: Final = 40
 SHARE: Final = 0.2
-"""Of all transactions, those in the first group."""
+"""The share of all transactions that belong to the first group."""
 
 CHURN: Final = 1 / 6000
-"""How often a transaction is a member that goes and comes back, with the rebalance after it."""
+"""The share of transactions at which a member leaves and returns, followed by a rebalance."""
 
 ZOMBIE: Final = 1 / 100_000
 _EPOCH: Final = 1 << 32
@@ -39,7 +39,7 @@ def _text(value: bytes) -> bytes:
 
 
 class _Group:
-    """One group: its members' sessions, who owns what, and how far each partition is."""
+    """One group: its members' sessions, the owners, and the offset of each partition."""
 
     def __init__(self, number: int, rng: random.Random) -> None:
         self.name = f"group-{number}"
@@ -57,7 +57,7 @@ class _Group:
 
 
 class _Writer:
-    """Gives out zxids and times and writes records, a file for every ``per_file`` of them."""
+    """Assigns zxids and times and writes records, ``per_file`` of them to each file."""
 
     def __init__(self, folder: Path, per_file: int) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class _Writer:
 
     @property
     def count(self) -> int:
-        """Transactions so far."""
+        """Number of transactions so far."""
         return self.zxid - _EPOCH
 
     def add(self, session: int, cxid: int, kind: int, body: bytes) -> None:
@@ -87,7 +87,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """End the file, with some reserved space behind the last record."""
+        """End the file, with some reserved space after the last record."""
         if self.parts:
             (self.folder / f"log.{self.first:x}").write_bytes(b"".join(self.parts) + bytes(1 << 16))
             self.parts = []
@@ -120,7 +120,7 @@ def _claim(out: _Writer, group: _Group, member: int, partition: int) -> None:
 
 
 def _rebalance(out: _Writer, group: _Group, rng: random.Random, went: int) -> None:
-    """All partitions are released and claimed again, as old consumers do."""
+    """Release and claim all partitions, as original consumers do."""
     for partition, owner in enumerate(group.owners):
         if owner not in (-1, went):
             body = group.owner_paths[partition] + _digest(out.zxid)
@@ -128,7 +128,7 @@ def _rebalance(out: _Writer, group: _Group, rng: random.Random, went: int) -> No
     turn = rng.randrange(8)
     for partition in range(len(group.owners)):
         member = (partition + turn) % 8
-        if rng.random() < 0.02:  # somebody was there first
+        if rng.random() < 0.02:  # another member claimed first
             out.add(group.sessions[member], 2, -1, struct.pack(">i", -110))
         _claim(out, group, member, partition)
 
@@ -147,7 +147,8 @@ def write_history(
     per_file: int = PER_FILE,
     churn: float = CHURN,
 ) -> list[Path]:
-    """Write the logs of one server, ``transactions`` long or a rebalance longer; return them."""
+    """Write the logs of one server and return them. They have ``transactions`` transactions, or one
+    rebalance more."""
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     out = _Writer(folder, per_file)

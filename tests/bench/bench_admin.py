@@ -1,9 +1,9 @@
-"""Seconds of ``groups describe --all`` and ``offsets export``, each as a whole command.
+"""Measure ``groups describe --all`` and ``offsets export`` in seconds, each as a whole command.
 
-``describe``: 200 groups with 1,000 partitions each, offsets, owners and lag, against a real broker
-that has the topic. ``export``: 20,000 offsets, beside the JVM's ``ExportZkOffsets`` (Kafka 1.1.1)
-in the same round. ``ratio`` is the target divided by what was measured: 5 s for ``describe``, a
-tenth of the JVM's time for ``export``.
+``describe`` reads 200 groups with 1,000 partitions each, with offsets, owners and lag. A real
+broker has the topic. ``export`` reads 20,000 offsets and runs in the same round as the JVM's
+``ExportZkOffsets`` (Kafka 1.1.1). ``ratio`` is the target divided by the measured time. The target
+is 5 s for ``describe``, and a tenth of the JVM's time for ``export``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEAP = "-Xmx1g"  # 400,000 znodes do not fit into the embedded ZooKeeper's usual
 
 
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield case, figure and its value in each round."""
+    """Yield case, figure and the value of each round."""
     before = os.environ.get("_JAVA_OPTIONS")
     os.environ["_JAVA_OPTIONS"] = f"{before or ''} {HEAP}".strip()
     try:
@@ -41,7 +41,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
         del os.environ["_JAVA_OPTIONS"]
         if before is not None:
             os.environ["_JAVA_OPTIONS"] = before
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the servers end first
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the servers stop first
     client = KazooClient(cluster.zookeeper, timeout=60.0)
     try:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
@@ -56,14 +56,14 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
 
 
 def measure(zookeeper: str, rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Run the commands."""
+    """Run the commands and return their times."""
     described: list[float] = []
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(rounds):
         table, seconds = timed(command("groups", "describe", "--all", "--zookeeper", zookeeper))
         assert table.count(b"\n") == GROUPS * PARTITIONS + 1
-        assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # each lag is known
+        assert table.count(b"  0  group-") == GROUPS * PARTITIONS  # all lags are known
         described.append(seconds)
         exported, seconds = timed(
             command("offsets", "export", "--zookeeper", f"{zookeeper}/export")
@@ -96,14 +96,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def timed(arguments: Sequence[str]) -> tuple[bytes, float]:
-    """Run a command to its end; return what it printed, and seconds."""
+    """Run a command to its end. Return its output and the time in seconds."""
     began = time.perf_counter()
     ended = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     return ended.stdout, time.perf_counter() - began
 
 
 def fill(client: KazooClient, chroot: str, groups: int, members: bool) -> None:
-    """Make groups that have an offset for each partition, and an owner when they have members."""
+    """Create groups with an offset for each partition. Groups with members also have owners."""
     for number in range(groups):
         group = f"group-{number:03}"
         root = f"{chroot}/consumers/{group}"

@@ -1,12 +1,17 @@
-"""``group.protocol=consumer`` against ``classic`` on a broker of Kafka 4.
+"""Compare ``group.protocol=consumer`` with ``classic`` on a broker of Kafka 4.
 
-Wide: a topic of 1,000 partitions with one message each. From a member's first call until all of
-them are delivered, then from a second member's first call until both have their half; ours by both
-protocols and the Java consumer by the new one, in turn. Throughput: one stream that reads a whole
-topic. Restarts: six members under load, one restarted every few seconds. Broker and members have
-their defaults, but the assignment interval of the broker, and heartbeats of classic members (100
-ms); the new protocol's heartbeats are 5 s apart, as the broker has it by default, unless
-``HEARTBEAT`` says so.
+Wide: a topic has 1,000 partitions with one message each. The time runs from a member's first call
+until all messages are delivered. A second time runs from a second member's first call until both
+members have half of the partitions. zkconsumer runs with both protocols, and the Java consumer with
+the new one, alternately.
+
+Throughput: one stream reads a whole topic.
+
+Restarts: six members under load, one of them restarted every few seconds.
+
+Broker and members have default settings, except for the broker's assignment interval and the
+heartbeats of classic members (100 ms). Heartbeats of the new protocol are 5 s apart, which is the
+broker's default, unless ``HEARTBEAT`` is set.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ def config(cluster: LocalCluster, group: str, protocol: str) -> dict[str, object
 
 
 def fill(cluster: LocalCluster, topic: str, partitions: int, messages: int, size: int) -> None:
-    """Create a topic and send so many messages to its partitions in turn."""
+    """Create a topic and send this number of messages, in rotation to its partitions."""
     cluster.create_topic(topic, partitions)
     settings = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 50, "log_level": 0}
     producer = Producer(settings)
@@ -60,17 +65,18 @@ def fill(cluster: LocalCluster, topic: str, partitions: int, messages: int, size
 
 
 def fresh(name: str) -> str:
-    """A name that no group has."""
+    """A name that no other group has."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def held(member: CoordinatorConsumerConnector) -> int:
-    """How many partitions a member owns."""
+    """Number of partitions that a member owns."""
     return 0 if member._loop is None else len(member._loop.machine.held)
 
 
 def wide_ours(cluster: LocalCluster, protocol: str) -> tuple[float, float]:
-    """Seconds until all is delivered, and until a second member has its half."""
+    """Seconds until all messages are delivered, and until a second member has half of the
+    partitions."""
     settings = config(cluster, fresh(protocol), protocol)
     half = PARTITIONS // 2
     with (
@@ -87,12 +93,12 @@ def wide_ours(cluster: LocalCluster, protocol: str) -> tuple[float, float]:
 
 
 def wide_java(cluster: LocalCluster, jvm: Jvm) -> tuple[float, float]:
-    """The same of the Java consumer, by the new protocol."""
+    """The same for the Java consumer with the new protocol."""
     join = Join(cluster.bootstrap, fresh("java"), WIDE, "range", protocol="consumer")
     half = PARTITIONS // 2
     began = time.perf_counter()
     one = Java(join, jvm)
-    wait_until(lambda: len(one.got()) >= PARTITIONS, LIMIT, "all is delivered")
+    wait_until(lambda: len(one.got()) >= PARTITIONS, LIMIT, "everything is delivered")
     all_delivered = time.perf_counter() - began
     began = time.perf_counter()
     two = Java(join, jvm)
@@ -106,7 +112,7 @@ def wide_java(cluster: LocalCluster, jvm: Jvm) -> tuple[float, float]:
 
 
 def throughput(cluster: LocalCluster, topic: str, messages: int, protocol: str) -> float:
-    """Messages a second of one stream, from the first message on."""
+    """Messages per second of one stream, from the first message on."""
     with CoordinatorConsumerConnector(config(cluster, fresh("read"), protocol)) as member:
         (stream,) = member.create_message_streams({topic: 1})[topic]
         begun = 0.0
@@ -119,7 +125,8 @@ def throughput(cluster: LocalCluster, topic: str, messages: int, protocol: str) 
 
 
 def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, seed: int) -> str:
-    """Six members under load, one restarted every four seconds: what is lost, repeated, silent."""
+    """Six members under load, one restarted every four seconds. Counts lost and repeated messages,
+    and pauses."""
     chance, topic, group = random.Random(seed), fresh("load"), fresh("load")
     cluster.create_topic(topic, 24)
     acked: set[tuple[int, int]] = set()
@@ -147,7 +154,7 @@ def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, se
         return member
 
     members = [start() for _ in range(6)]
-    wait_until(lambda: sum(map(held, members)) == 24, LIMIT, "all is shared")
+    wait_until(lambda: sum(map(held, members)) == 24, LIMIT, "all partitions are shared")
     thread = threading.Thread(target=produce)
     thread.start()
     began, count = time.monotonic(), 0
@@ -182,7 +189,7 @@ def restarts(cluster: LocalCluster, protocol: str, seconds: float, rate: int, se
 
 
 def main() -> None:
-    """Print the figures."""
+    """Measure and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=600_000)

@@ -1,10 +1,12 @@
-"""A group on the broker's coordinator: how fast it rebalances, how fast its streams are.
+"""Measure rebalances and throughput of a group on the broker's coordinator.
 
-Rebalance: a second member joins a group that has 1,000 partitions with one message each. From its
-first call until both members have half of them and an answer from the broker to a fetch of each;
-ours and kafka-python's ``KafkaConsumer`` in turn, both with the range strategy, heartbeats every
-100 ms and everything else as by default. Throughput: one stream that reads a whole topic, in a
-member on the coordinator and in a member in ZooKeeper, from the first message to the last.
+Rebalance: a second member joins a group that has 1,000 partitions with one message each. The time
+runs from its first call until both members own half of them and have a fetch response for each.
+zkconsumer and kafka-python's ``KafkaConsumer`` run alternately. Both use the range strategy,
+heartbeats every 100 ms and otherwise default settings.
+
+Throughput: one stream reads a whole topic, from the first message to the last. The member is on the
+coordinator or in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ CASES = ((1, 100, 600_000), (12, 100, 600_000))
 
 
 class Theirs:
-    """A ``KafkaConsumer`` that polls on a thread of its own."""
+    """A ``KafkaConsumer`` that polls on its own thread."""
 
     def __init__(self, cluster: LocalCluster, group: str) -> None:
         self.ready = 0
-        """Partitions that it has and that it knows the end of."""
+        """Number of its partitions whose end offset it knows."""
         self._ended = threading.Event()
         self._consumer = KafkaConsumer(
             WIDE,
@@ -70,7 +72,7 @@ class Theirs:
 
 
 def theirs(cluster: LocalCluster) -> float:
-    """Seconds until both of kafka-python's consumers have their half."""
+    """Seconds until both kafka-python consumers own half of the partitions."""
     group, half = f"theirs-{uuid.uuid4().hex[:8]}", PARTITIONS // 2
     with Theirs(cluster, group) as one:
         wait_until(lambda: one.ready == PARTITIONS, PATIENCE, "the first has all")
@@ -81,7 +83,7 @@ def theirs(cluster: LocalCluster) -> float:
 
 
 def ours(cluster: LocalCluster, strategy: str) -> float:
-    """Seconds until both of our members have their half."""
+    """Seconds until both zkconsumer members own half of the partitions."""
     group, half = f"ours-{uuid.uuid4().hex[:8]}", PARTITIONS // 2
     config = {
         "bootstrap.servers": cluster.bootstrap,
@@ -116,7 +118,7 @@ def read(
     topic: str,
     messages: int,
 ) -> float:
-    """Messages a second of one stream, from the first message on."""
+    """Messages per second of one stream, from the first message on."""
     config: dict[str, object] = {
         "group.id": f"read-{uuid.uuid4().hex[:8]}",
         "auto.offset.reset": "smallest",
@@ -148,7 +150,7 @@ def _fill(cluster: LocalCluster, topic: str, partitions: int, size: int, message
 
 
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield the figures of all rounds; ``ratio`` is kafka-python's time over ours."""
+    """Yield the figures of all rounds. ``ratio`` is kafka-python's time divided by zkconsumer's."""
     with LocalCluster("3.9") as cluster:
         _fill(cluster, WIDE, PARTITIONS, 10, PARTITIONS)
         found: dict[str, list[float]] = {"range": [], "cooperative-sticky": [], "kafka-python": []}

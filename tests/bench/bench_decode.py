@@ -1,11 +1,14 @@
-"""Speed of reading transaction logs: our decoder beside ZooKeeper's own, and the Spark source.
+"""Measure how fast transaction logs are read: our decoder, ZooKeeper's own, and the Spark source.
 
-One process: 1,000,000 transactions of a busy ensemble, all columns, checksums on; beside it
-``TxnLogToolkit -d`` of ZooKeeper 3.9 on the first eighth of them, its start not counted, and
-ZooKeeper's own iterator without printing, in a JVM that is warm. Spark ``local[2]``: 10,000,000
-transactions in 80 files; beside it a source that yields one tuple after the other, on an eighth:
-with all columns, and with six, which need no multi opened.
-Each ratio is divided by its target, so 1 or more is reached.
+One process: the decoder reads 1,000,000 transactions of a busy ensemble, with all columns and
+checksums. ``TxnLogToolkit -d`` of ZooKeeper 3.9 reads the first eighth of them, without its
+start-up time. ZooKeeper's own iterator reads them without printing, in a warm JVM.
+
+Spark ``local[2]``: the source reads 10,000,000 transactions in 80 files. For comparison, a source
+that yields one tuple at a time reads an eighth of them. It reads all columns, or six columns for
+which it opens no multi.
+
+Each ratio is divided by its target, so 1 or more means that the target is reached.
 """
 
 from __future__ import annotations
@@ -48,9 +51,10 @@ BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RowReader(DataSourceReader):
-    """One file a task, one tuple an operation, taken apart with ``struct``.
+    """One file per task and one tuple per operation, decoded with ``struct``.
 
-    With ``columns``, six of them, and no multi is opened; else all, as ours has them.
+    With ``columns`` it returns six columns and opens no multi. Otherwise it returns all columns, as
+    our source does.
     """
 
     def __init__(self, folder: str, six: bool) -> None:
@@ -111,7 +115,7 @@ class RowReader(DataSourceReader):
                     data = payload[at + 4 : at + 4 + count]
                     at += 4 + count
                 if code == 1:
-                    at += 27  # the one access list there is here
+                    at += 27  # the only access list here
                     ephemeral, parent = TAIL.unpack_from(payload, at)
                     at += 5
                 elif code == 5:
@@ -141,7 +145,7 @@ class RowReader(DataSourceReader):
 
 
 class RowSource(DataSource):
-    """The peer: how a data source is written when nobody thinks of columns."""
+    """The source to compare with, written as usual: it does not work in columns."""
 
     @classmethod
     def name(cls) -> str:
@@ -156,7 +160,7 @@ class RowSource(DataSource):
 
 
 def ours(logs: list[Path]) -> float:
-    """Transactions a second, in this process."""
+    """Transactions per second in this process."""
     begin = time.perf_counter()
     count = 0
     for log in logs:
@@ -168,7 +172,7 @@ def ours(logs: list[Path]) -> float:
 
 
 def toolkit(log: Path) -> float:
-    """Transactions a second of ZooKeeper's own tool, its start (on an empty log) taken off."""
+    """Transactions per second of ZooKeeper's own tool, without its start (on an empty log)."""
     reader = LogReader(log)
     for _ in reader.batches():
         pass
@@ -187,7 +191,7 @@ def toolkit(log: Path) -> float:
 
 
 def iterator(folder: Path) -> float:
-    """Transactions a second of ZooKeeper's own iterator, at best; needs a JDK."""
+    """The highest rate of ZooKeeper's own iterator, in transactions per second. Needs a JDK."""
     source = Path(__file__).with_name("IterateLog.java")
     argv = [java(), "-cp", f"{fetch_jars('3.9')}/*", str(source), str(folder), "4"]
     said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
@@ -195,7 +199,7 @@ def iterator(folder: Path) -> float:
 
 
 def in_spark(spark: SparkSession, source: str, logs: Path, count: int, columns: str) -> float:
-    """Transactions a second through a data source, every value read by the JVM."""
+    """Transactions per second through a data source, if the JVM reads every value."""
     load = spark.read.format(source)
     frame = (load.option("columns", columns) if columns else load).load(str(logs))
     begin = time.perf_counter()
@@ -219,7 +223,7 @@ def session() -> SparkSession:
 
 
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield case, figure and its value in each round."""
+    """Yield case, figure and the value of each round."""
     with tempfile.TemporaryDirectory(prefix="bench-decode-") as name:
         folder = Path(name)
         logs = write_history(folder / "one", ONE)
@@ -243,7 +247,7 @@ def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
             register(spark)
             spark.dataSource.register(RowSource)
             for case, columns in (("all columns", ""), ("six columns", COLUMNS)):
-                in_spark(spark, "zookeeper_txnlog", part, count, columns)  # warms the JVM
+                in_spark(spark, "zookeeper_txnlog", part, count, columns)  # warms up the JVM
                 in_spark(spark, "rows", part, count, columns)
                 fast, slow = [], []
                 for _ in range(rounds):

@@ -1,9 +1,9 @@
-"""Reading over TLS: against the same without it, and against confluent-kafka.
+"""Compare reading over TLS with reading without it, and with confluent-kafka.
 
-Each reader has a process of its own and reads the whole topic, 600,000 messages of 100 bytes in 4
-partitions, from the first message to the last. The ratio is ours over TLS to confluent-kafka's
-``poll()`` over TLS. The servers run with all of the JVM's compilers: those that start fast, which
-tests use, encrypt 30 MB/s.
+Each reader has its own process and reads the whole topic, from the first message to the last:
+600,000 messages of 100 bytes in 4 partitions. The ratio is zkconsumer over TLS divided by
+confluent-kafka's ``poll()`` over TLS. The servers run with all JIT compilers of the JVM. The
+quick-starting settings that tests use encrypt only 30 MB/s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READERS = ("ours", "batches", "confluent")
 
 
 def run(rounds: int) -> Iterator[tuple[str, str, list[float]]]:
-    """Yield messages a second of each reader, and the ratios."""
+    """Yield messages per second of each reader, and the ratios."""
     os.environ["_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=4"
     try:
         with SecuredCluster() as cluster:
@@ -76,7 +76,7 @@ def _measure(cluster: SecuredCluster, reader: str, protocol: str, group: str) ->
 
 
 def read(task: dict[str, Any]) -> float:
-    """Read the topic in this process; return messages a second."""
+    """Read the topic in this process and return messages per second."""
     messages = confluent(task) if task["reader"] == "confluent" else ours(task)
     seen, began = next(messages), time.perf_counter()
     while seen < MESSAGES:
@@ -85,7 +85,7 @@ def read(task: dict[str, Any]) -> float:
 
 
 def ours(task: dict[str, Any]) -> Iterator[int]:
-    """Yield how many messages have come, each time that some come."""
+    """Yield the number of messages that arrived, each time that some arrive."""
     config = {
         "zookeeper.connect": task["zookeeper"],
         "group.id": task["group"],
@@ -125,4 +125,4 @@ def confluent(task: dict[str, Any]) -> Iterator[int]:
 if __name__ == "__main__":
     sys.stdout.write(f"{read(json.loads(sys.argv[1]))}\n")
     sys.stdout.flush()
-    os._exit(0)  # without waiting for a consumer in the middle of a topic
+    os._exit(0)  # do not wait for a consumer in the middle of a topic

@@ -1,7 +1,7 @@
-"""Run all bench modules: ``python tests/bench/run.py [--rounds N] [--json] [NAME ...]``.
+"""Run all benchmark modules: ``python tests/bench/run.py [--rounds N] [--json] [NAME ...]``.
 
-A bench module is a file ``bench_<name>.py`` in this folder with ``run(rounds)``, which yields
-(case, figure, value of each round). Exit status 1 when a ratio's median is below 1.
+A benchmark module is a file ``bench_<name>.py`` in this folder. Its ``run(rounds)`` yields (case,
+figure, value of each round). The exit status is 1 if the median of a ratio is below 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file that belongs to no package."""
+    """Import a file that is not part of a package."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,7 @@ def load(path: Path) -> ModuleType:
 
 
 def main() -> int:
-    """Run what was asked for and print a table, or JSON."""
+    """Run the chosen modules and print a table, or JSON."""
     parser = argparse.ArgumentParser(description="Measure zkconsumer against real servers.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each case (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -1,7 +1,7 @@
-"""The compiled record decoder and its source find the same records and the same faults.
+"""The compiled record decoder and its Python source find the same records and the same faults.
 
-``make test-compiled`` runs this, and the tests of decoder and streams, on a compiled wheel.
-``ZKC_SEED`` and ``ZKC_RESPONSES`` (default 20,000) choose the mutated responses.
+``make test-compiled`` runs this on a compiled wheel, together with the tests of decoder and
+streams. ``ZKC_SEED`` and ``ZKC_RESPONSES`` (default 20,000) choose the mutated responses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PYTHON = _source()
 
 
 def _sealed(data: bytes) -> bytes:
-    """Make all checksums right, so that a mutation reaches what is behind them."""
+    """Correct all checksums, so that a mutation reaches the fields that they protect."""
     out = bytearray(data)
     pos = 0
     while pos + 17 <= len(out):
@@ -59,7 +59,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def _found(decoder: Callable[[], object], data: bytes, start: int) -> list[object]:
-    """What a decoder makes of ``data``: its lists, and how it ended."""
+    """The lists that a decoder returns for ``data``, and how it ended."""
     found: list[object] = []
     try:
         for part in decoder().decode(data, "t", 3, start):  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def _found(decoder: Callable[[], object], data: bytes, start: int) -> list[objec
 
 
 def _made(module: ModuleType, data: bytes, start: int, decoders: object) -> list[object]:
-    """What the module makes of ``data`` for an application: its messages, and how it ended."""
+    """The messages that the module returns for ``data`` to an application, and how it ended."""
     found: list[object] = []
     try:
         for part in module.MessageDecoder(None, decoders).decode(data, "t", 3, start):
@@ -102,13 +102,15 @@ def _responses() -> list[bytes]:
 
 
 def test_the_compiled_module_runs() -> None:
-    """Otherwise the other tests here would compare Python with itself."""
+    """The compiled module is loaded. Otherwise the other tests here would compare Python with
+    itself."""
     assert records.COMPILED
     assert not PYTHON.COMPILED
 
 
 def test_both_decode_valid_responses_alike() -> None:
-    """Every format and codec, headers, control batches, log append time, times of 64 bits."""
+    """Both decode every format and codec, headers, control batches, log append time and 64-bit
+    times."""
     responses = _responses()
     whole = b"".join(responses)
     for data in (*responses, whole, *(whole[:cut] for cut in range(0, len(whole), 997))):
@@ -120,7 +122,7 @@ def test_both_decode_valid_responses_alike() -> None:
 
 
 def test_both_make_the_same_messages() -> None:
-    """Of the same responses, whole and cut off, with decoders and without; as the records are."""
+    """Both return the same messages for whole and cut responses, with decoders and without."""
     responses = _responses()
     whole = b"".join(responses)
     for data in (*responses, whole, *(whole[:cut] for cut in range(0, len(whole), 1997))):
@@ -135,7 +137,7 @@ def test_both_make_the_same_messages() -> None:
 
 
 def test_both_decode_mutated_responses_alike() -> None:
-    """Neither crashes, and both find the same records and the same fault."""
+    """Neither decoder crashes, and both find the same records and the same fault."""
     replay = f"ZKC_SEED={SEED} ZKC_RESPONSES={RESPONSES} make test-compiled"
     rng = random.Random(SEED)
     responses = _responses()

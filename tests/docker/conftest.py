@@ -20,7 +20,7 @@ BUILD_SECONDS = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the first test that needs the image the time to build it."""
+    """Give the first test that needs the image enough time to build it."""
     for item in items:
         if "image" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS + 300))
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
-    """The engine's client; the only fixture that may skip, for want of an engine."""
+    """The engine's client. This is the only fixture that may skip, if there is no engine."""
     try:
         client = connect_engine()
     except ClusterError as error:
@@ -39,7 +39,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def image(engine: Any) -> str:
-    """The image, built from this checkout; a build that fails fails the tests."""
+    """The image, built from this checkout. If the build fails, the tests fail."""
     built = subprocess.run(
         [ROOT / "docker" / "build.sh", "--tag", IMAGE],
         env={**os.environ, "PYTHON": sys.executable},

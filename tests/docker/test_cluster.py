@@ -1,4 +1,4 @@
-"""The cluster in containers: servers, a mixed group on them, and nothing left afterwards."""
+"""The cluster in containers: its servers, a mixed group on them, and a complete cleanup."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PARTITIONS = range(8)
 
 
 def lines(*members: DockerContainer) -> set[bytes]:
-    """What the members have printed so far."""
+    """The members' output so far."""
     return {line for member in members for line in member.output().splitlines()}
 
 
 def left(engine: Any, cluster: str) -> list[Any]:
-    """Containers of a cluster that exist, running or not."""
+    """Containers of a cluster that exist, running or stopped."""
     found: list[Any] = engine.api.containers(
         all=True, filters={"label": f"{CLUSTER_LABEL}={cluster}"}
     )
@@ -34,10 +34,11 @@ def left(engine: Any, cluster: str) -> list[Any]:
 def test_a_mixed_group_outlives_its_servers(
     engine: Any, image: str, group: str, topic: str
 ) -> None:
-    """One of ours and the original consumer share a group, with a broker and a ZooKeeper killed.
+    """A Python member and the original consumer share a group while a broker and a ZooKeeper are
+    killed.
 
-    Every partition has one owner and both members own some, every message is delivered in each
-    phase, and both leave cleanly. Afterwards no container is left.
+    Every partition has one owner, and both members own some. Every message is delivered in each
+    phase, and both members leave cleanly. Afterwards no container remains.
     """
     with DockerCluster(brokers=2, zookeepers=3, image=image) as cluster:
         cluster.create_topic(topic, len(PARTITIONS), replication=2)
@@ -66,7 +67,9 @@ def test_a_mixed_group_outlives_its_servers(
                 watch.wait_owners(topic, shared, 60.0, f"{phase}: the members share the topic")
                 sent.update(producer.send(400))
                 try:
-                    wait_until(lambda: sent <= lines(*members), 60.0, f"{phase}: all is delivered")
+                    wait_until(
+                        lambda: sent <= lines(*members), 60.0, f"{phase}: everything is delivered"
+                    )
                 except ClusterError as error:
                     for member in members:
                         error.add_note(f"{member.name}: {member.log_text()[-2000:]}")
@@ -95,7 +98,8 @@ def test_a_mixed_group_outlives_its_servers(
 
 
 def test_a_server_stops_pauses_and_returns(engine: Any, image: str, topic: str) -> None:
-    """A broker can be paused, resumed, stopped, killed and started; its topics and port stay."""
+    """A broker can be paused, resumed, stopped, killed and started. It keeps its topics and
+    port."""
     with DockerCluster(image=image) as cluster:
         cluster.create_topic(topic)
         (broker,) = cluster.broker_servers
@@ -130,7 +134,7 @@ def test_the_older_lines_start(engine: Any, image: str, topic: str, kafka: str) 
 
 
 def test_a_broker_that_cannot_start_is_told(engine: Any, image: str) -> None:
-    """A failed start names the server and its reason, and leaves nothing."""
+    """A failed start names the server and the reason, and leaves no container."""
     cluster = DockerCluster(image=image, properties={"num.partitions": "many"})
     with pytest.raises(ClusterError, match=r"broker-0 ended at its start: .*num\.partitions"):
         cluster.start()
@@ -138,7 +142,7 @@ def test_a_broker_that_cannot_start_is_told(engine: Any, image: str) -> None:
 
 
 def test_containers_of_a_killed_process_are_removed(engine: Any, image: str) -> None:
-    """The next start removes what a killed process left, and nothing of one that lives."""
+    """The next start removes the containers of a killed process, but not those of a running one."""
     script = (
         "import os, signal, sys\n"
         "from zkconsumer.testing.docker import DockerCluster\n"
@@ -159,7 +163,7 @@ def test_containers_of_a_killed_process_are_removed(engine: Any, image: str) -> 
 
 
 def test_an_image_that_was_not_built_is_named(engine: Any) -> None:
-    """Without the image the error names it and the script that builds it."""
+    """The error names the missing image and the script that builds it."""
     with (
         pytest.raises(ClusterError, match=r"zkconsumer-none.*docker/build\.sh"),
         DockerCluster(image="zkconsumer-none"),

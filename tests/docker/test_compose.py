@@ -1,4 +1,4 @@
-"""docker/compose.yaml, where an engine and Compose are: it comes up healthy, works, and goes."""
+"""With an engine and Compose, docker/compose.yaml starts, becomes healthy, works, and stops."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ UP_SECONDS = 240
 
 
 class Compose(Protocol):
-    """Runs Compose with our file and a project name of our own."""
+    """Runs Compose with our file and its own project name."""
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Return its output; the exit status is not looked at."""
+        """Return its output. The exit status is ignored."""
 
 
 @pytest.fixture
 def compose(engine: Any) -> Iterator[Compose]:
-    """``docker compose``, or the older ``docker-compose``; the project is down afterwards."""
+    """``docker compose``, or the older ``docker-compose``. The project is stopped after the
+    test."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if (
             shutil.which(command[0])
@@ -57,9 +58,9 @@ def compose(engine: Any) -> Iterator[Compose]:
 
 
 def test_the_compose_file_runs_a_mixed_group(engine: Any, image: str, compose: Compose) -> None:
-    """After ``up -d`` both members turn healthy, share the topic and print every line.
+    """After ``up -d`` both members become healthy, share the topic and print every line.
 
-    So they do after a broker was killed and ``up -d`` brought it back. ``down`` leaves nothing.
+    They also do so after a broker was killed and ``up -d`` restarted it. ``down`` leaves nothing.
     """
     up = compose("up", "-d")
     assert up.returncode == 0, up.stderr

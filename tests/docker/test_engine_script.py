@@ -1,4 +1,4 @@
-"""docker/engine.sh where no engine can be started, and where one answers already."""
+"""docker/engine.sh on a machine where no engine can start, and where an engine already runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "docker" / "engine.sh"
 def engine(
     folder: Path, programs: Mapping[str, str], *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script with these programs in place of the machine's."""
+    """Run the script with these programs instead of the machine's."""
     for name, script in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
@@ -46,8 +46,8 @@ def engine(
 def test_without_an_engine_the_command_runs_all_the_same(
     programs: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    """``start`` fails in one line that says why; ``run`` shows it and runs the command, so that the
-    tests themselves say that they are skipped."""
+    """``start`` fails with one line that gives the reason. ``run`` prints that line and runs the
+    command, so that the tests themselves report that they are skipped."""
     started = engine(tmp_path, programs, "start", ENGINE_SECONDS="1")
     assert (started.returncode, started.stdout) == (1, "")
     assert started.stderr.startswith("error: ")
@@ -59,7 +59,8 @@ def test_without_an_engine_the_command_runs_all_the_same(
 
 
 def test_an_engine_that_answers_is_used(tmp_path: Path) -> None:
-    """Nothing is started or stopped then: its address is printed, and handed to the command."""
+    """The script starts and stops nothing. It prints the engine's address and passes it to the
+    command."""
     programs = {"docker": "exit 0", "dockerd": "echo started >>$ENGINE_DIR.started"}
     host = "unix:///somewhere/docker.sock"
     assert engine(tmp_path, programs, "start", DOCKER_HOST=host).stdout == f"{host}\n"

@@ -1,4 +1,4 @@
-"""What one is told where there is no engine. These need none."""
+"""Error messages on a machine without an engine. These tests need none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ BUILD = Path(__file__).parents[2] / "docker" / "build.sh"
 def test_a_missing_sdk_is_named(
     found: types.ModuleType | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the SDK the error names the extra, also when the folder docker/ is found instead."""
+    """Without the SDK the error names the extra, even if Python finds the folder docker/
+    instead."""
     monkeypatch.setitem(sys.modules, "docker", found)
     with pytest.raises(ClusterError, match=r"in a clone run pip install '\.\[docker\]'"):
         DockerCluster().start()
@@ -32,8 +33,8 @@ def test_a_missing_sdk_is_named(
 def test_a_base_image_that_cannot_be_fetched_is_named(
     arguments: tuple[str, ...], base: str, tmp_path: Path
 ) -> None:
-    """``build.sh`` says which image it lacks and how to build one, before it collects anything."""
-    engine = tmp_path / "docker"  # an engine without images and without a registry
+    """``build.sh`` names the missing image and how to build one, before it collects anything."""
+    engine = tmp_path / "docker"  # an engine without images or a registry
     engine.write_text('#!/bin/sh\necho "$@" >>"$0.log"\n[ "$1" = version ]\n')
     engine.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
@@ -59,6 +60,6 @@ def test_a_base_image_that_cannot_be_fetched_is_named(
     [({"kafka": "2.0"}, "choose one of 3.9"), ({"brokers": 0}, "at least one broker")],
 )
 def test_wrong_arguments_are_told(wrong: dict[str, object], told: str) -> None:
-    """A cluster that cannot be is refused when it is described."""
+    """A cluster description that is impossible is refused at once."""
     with pytest.raises(ClusterError, match=told):
         DockerCluster(**wrong)  # type: ignore[arg-type]

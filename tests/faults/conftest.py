@@ -1,4 +1,5 @@
-"""A group under fire: members in threads and processes, a producer, and an observer of offsets."""
+"""A group under faults: members in threads and processes, a producer, and an observer of
+offsets."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from zkconsumer.testing.waiting import stands_still
 
 SCRIPT = Path(__file__).with_name("member.py")
 SESSION = 2.0
-"""Session timeout of all members, in seconds, unless a test says otherwise."""
+"""Session timeout of all members in seconds, unless a test sets another one."""
 HEAL = SESSION + 5
-"""Seconds after a fault within which every partition has exactly one owner again."""
+"""Every partition has exactly one owner again within this number of seconds after a fault."""
 INTERVAL = 0.005
 """Seconds between two messages of the producer."""
 
@@ -36,11 +37,11 @@ PAIR = {
     "zookeeper.session.timeout.ms": "6000",
     "replica.lag.time.max.ms": "5000",
 }
-"""Settings of two brokers of which one may be killed at a time."""
+"""Settings for two brokers, of which one may be killed at a time."""
 
 
 class Inside:
-    """A member in this process, one stream, behind a proxy of its own."""
+    """A member in this process with one stream, behind its own proxy."""
 
     def __init__(self, arena: Arena, name: str, topics: str, config: dict[str, object]) -> None:
         self.name = name
@@ -77,7 +78,7 @@ class Inside:
 
 
 class Outside:
-    """A member in a process of its own."""
+    """A member in its own process."""
 
     def __init__(self, arena: Arena, name: str, topics: str, config: dict[str, object]) -> None:
         self.name = name
@@ -116,7 +117,7 @@ class Outside:
 
 
 class Arena:
-    """One topic that is written all the time, and the group that reads it."""
+    """One topic with a producer that writes all the time, and the group that reads it."""
 
     def __init__(
         self, cluster: LocalCluster, group: str, topic: str, directory: Path, partitions: int
@@ -149,7 +150,7 @@ class Arena:
         return member
 
     def outside(self, name: str, topics: str | None = None, **more: object) -> Outside:
-        """A new member in its own process; registered when this returns."""
+        """A new member in its own process. It is registered when this returns."""
         member = Outside(self, name, topics or self.topic, self._config(name, more))
         self.members.append(member)
         wait_until(
@@ -165,7 +166,7 @@ class Arena:
         return self.config | {"consumer.id": name} | added
 
     def settle(self, timeout: float = HEAL) -> dict[int, str]:
-        """Wait until every partition has the owner that range gives it among the live members."""
+        """Wait until every partition has the owner that range assigns among the live members."""
         threads = sorted(f"{member.consumer_id}-0" for member in self.members if member.alive)
         share, extra = divmod(self.partitions, len(threads))
         expected: dict[int, str] = {}
@@ -180,7 +181,8 @@ class Arena:
         )
 
     def seen(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) of the topic was delivered to anybody."""
+        """How often each (partition, offset) of the topic was delivered, by all members
+        together."""
         return Counter(
             (found.partition, found.offset)
             for member in self.members
@@ -189,13 +191,15 @@ class Arena:
         )
 
     def wait_progress(self, member: Inside | Outside, count: int = 20) -> None:
-        """Wait until ``member`` is given ``count`` messages more."""
+        """Wait until ``member`` has received ``count`` more messages."""
         start = len(member.deliveries())
-        wait_until(lambda: len(member.deliveries()) >= start + count, 30, f"{member.name} gets on")
+        wait_until(
+            lambda: len(member.deliveries()) >= start + count, 30, f"{member.name} makes progress"
+        )
 
     def finish(self) -> int:
-        """End the producer; check that nothing is lost and no offset went down. Returns how many
-        deliveries were repetitions."""
+        """Stop the producer. Check that nothing is lost and no offset went down. Return the number
+        of repeated deliveries."""
         acked = self.producer.stop()
         assert len(acked) > 100
 
@@ -213,15 +217,16 @@ class Arena:
         return sum(count - 1 for count in self.seen().values())
 
     def check_order(self, member: Inside | Outside) -> None:
-        """A member reads each partition forwards; after losing its session it may be given the
-        message it had in hand once more. Only another member that read the partition in between
-        may have sent it further back: then what this one had not committed comes again."""
+        """A member reads each partition forwards. After a lost session it may get the
+        unacknowledged message once more. It may go back further only if another member read the
+        partition in between. Then the messages that this member had not committed are delivered
+        again."""
         read: dict[int, list[Delivery]] = {}
         for found in member.deliveries():
             if found.topic == self.topic:
                 earlier = read.setdefault(found.partition, [])
                 if earlier and found.offset < earlier[-1].offset:
-                    # One message more may come after the others have taken over.
+                    # One more message may arrive after other members have taken over.
                     since = earlier[-2].at if len(earlier) > 1 else 0.0
                     assert self.others_read(member, found.partition, since, found.at), (
                         member.name,
@@ -233,7 +238,7 @@ class Arena:
     def others_read(
         self, member: Inside | Outside, partition: int, since: float, until: float
     ) -> bool:
-        """Whether another member was given a message of the partition in that time."""
+        """Return whether another member received a message of the partition in that time."""
         return any(
             since <= found.at <= until
             for other in self.members
@@ -243,7 +248,7 @@ class Arena:
         )
 
     def unstored(self, member: Inside | Outside, stored: dict[int, int]) -> int:
-        """How many messages ``member`` was given at or above the offsets ``stored``."""
+        """Number of messages that ``member`` received at or above the offsets ``stored``."""
         return sum(
             found.offset >= stored.get(found.partition, 0)
             for found in member.deliveries()
@@ -251,7 +256,7 @@ class Arena:
         )
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         self.producer.close()
         for member in self.members:
             if member.alive and isinstance(member, Outside):
@@ -273,7 +278,7 @@ def fragile() -> Iterator[LocalCluster]:
 def make_arena(
     fragile: LocalCluster, group: str, topic: str, tmp_path: Path
 ) -> Iterator[Callable[..., Arena]]:
-    """Makes the arena of a test: ``make_arena(partitions=6)``."""
+    """Creates the arena of a test: ``make_arena(partitions=6)``."""
     made: list[Arena] = []
 
     def make(partitions: int = 6) -> Arena:
@@ -287,13 +292,13 @@ def make_arena(
 
 @pytest.fixture
 def arena(make_arena: Callable[..., Arena]) -> Arena:
-    """Six partitions, written about 200 times a second."""
+    """An arena with six partitions and about 200 messages per second."""
     return make_arena()
 
 
 @pytest.fixture(scope="session")
 def pair() -> Iterator[LocalCluster]:
-    """Two brokers of 3.9 that both hold the groups' offsets; tests leave both running."""
+    """Two brokers of 3.9 that both have the groups' offsets. Tests leave both running."""
     with LocalCluster("3.9", brokers=2, properties=PAIR) as running:
         yield running
 

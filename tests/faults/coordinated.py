@@ -1,4 +1,4 @@
-"""What tests of members in other processes or on the coordinator share: settings, logs, readers."""
+"""Settings, logs and readers for tests of members in other processes or on the coordinator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer, Reader
 
 SESSION = 6.0
-"""Seconds; the least that brokers accept."""
+"""Session timeout in seconds: the lowest that brokers accept."""
 HEAL = SESSION + 5
-"""Seconds after a fault within which each partition has one deliverer again."""
+"""Each partition has one member that delivers it again within this number of seconds after a
+fault."""
 PARTITIONS = 4
 
 
@@ -32,25 +33,25 @@ def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, objec
 
 
 def written(log: Path) -> list[list[str]]:
-    """The words of each line in a log that another process still writes; a line without its end is
-    not written yet."""
+    """The words of each line in a log that another process still writes. A line without its end is
+    skipped."""
     whole, _, _ = log.read_text().rpartition("\n")
     return [line.split() for line in whole.splitlines()]
 
 
 def held(member: CoordinatorConsumerConnector) -> int:
-    """How many partitions a member owns."""
+    """Number of partitions that a member owns."""
     return member.metrics().owned_partitions
 
 
 def twice(*readers: Reader) -> set[tuple[int, int]]:
-    """Partition and offset of messages that were handed out more than once."""
+    """Partition and offset of messages that were delivered more than once."""
     counts = Counter((d.partition, d.offset) for reader in readers for d in reader.deliveries)
     return {found for found, count in counts.items() if count > 1}
 
 
 def check_all(producer: Producer, *readers: Reader) -> None:
-    """Everything that was sent is delivered."""
+    """Check that every sent message is delivered."""
     sent = set(producer.stop())
     wait_until(
         lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,

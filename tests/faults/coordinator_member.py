@@ -1,9 +1,9 @@
-"""One member on the coordinator in a process of its own, for faults that hit processes.
+"""One member on the coordinator in its own process, for faults that affect processes.
 
-Run as ``python coordinator_member.py CONFIG TOPIC LOG``; each message handed out becomes a line
-``<monotonic seconds> <partition> <offset>`` in LOG, and takes 0.3 s while ``LOG.slow`` exists.
-SIGTERM leaves the group cleanly, from another thread than the one that reads: what is in the log
-was consumed, or is so when the next message is asked for.
+Run it as ``python coordinator_member.py CONFIG TOPIC LOG``. For each delivered message it writes a
+line ``<monotonic seconds> <partition> <offset>`` to LOG. A message takes 0.3 s while ``LOG.slow``
+exists. On SIGTERM another thread than the reading one leaves the group cleanly. A message in the
+log was consumed, or is consumed when the next one is requested.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from zkconsumer.errors import CommitFailedError, ConnectorClosedError
 
 
 def main() -> None:
-    """Read until told to leave."""
+    """Read until SIGTERM."""
     config, topic, path = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sigwait needs this
     member = CoordinatorConsumerConnector(config)
 
     def read() -> None:

@@ -1,8 +1,8 @@
-"""A loopback port that treats ZooKeeper's frames badly, one random fault after another.
+"""A proxy on a loopback port that damages ZooKeeper's frames, with one random fault at a time.
 
-A frame is a length in four bytes and as many bytes. A thread for each direction of a connection
-passes frames on; it draws from one random generator, so a seed gives the same kinds of faults in
-the same proportions, but not at the same moments: the other side is a real server.
+A frame is a length of four bytes and as many bytes of content. Each direction of a connection has a
+thread that forwards frames. It uses one random generator, so a seed gives the same kinds of faults
+in the same proportions. The moments differ, because the other side is a real server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOST = "127.0.0.1"
 
 
 class Fault(Enum):
-    """What may happen to a frame. The number is how often, among the others."""
+    """The faults of a frame. The number is the fault's weight."""
 
     DROP_ANSWER = "an answer is lost", 10
     DROP_REQUEST = "a request is lost", 10
@@ -45,11 +45,11 @@ REQUESTS = frozenset(
     {Fault.DROP_REQUEST, Fault.DELAY, Fault.CLOSE_BEFORE, Fault.CLOSE_AFTER}
     | {Fault.SILENT_REQUESTS, Fault.SILENT_BOTH}
 )
-"""Those that happen to a request; the others, and delays, happen to an answer."""
+"""Faults of a request. The other faults, and delays, affect a response."""
 
 
 class _Ended(Exception):
-    """The connection is to be closed."""
+    """The connection must be closed."""
 
 
 class Link:
@@ -58,12 +58,12 @@ class Link:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.ends = (client, server)
         self.muted: set[bool] = set()
-        """Directions that pass nothing: ``True`` for requests."""
+        """Directions that forward nothing. ``True`` is the direction of requests."""
         self.close_at_answer = False
         self.held: bytes | None = None
 
     def close(self) -> None:
-        """End both sides."""
+        """Close both sides."""
         for end in self.ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -71,9 +71,10 @@ class Link:
 
 
 class FrameProxy:
-    """Passes connections on to ``target_port``; with probability ``rate`` a frame meets a fault.
+    """Forwards connections to ``target_port``. A frame has a fault with probability ``rate``.
 
-    ``kinds``: which faults. ``delivered`` counts those that happened. The rate may be changed.
+    ``kinds`` lists the possible faults, and ``delivered`` counts those that happened. The rate may
+    be changed.
     """
 
     def __init__(self, target_port: int, seed: int, rate: float, kinds: frozenset[Fault]) -> None:
@@ -156,7 +157,7 @@ class FrameProxy:
             return kind
 
     def _frame(self, link: Link, requests: bool, frame: bytes, sink: socket.socket) -> None:
-        """Pass one frame on, or do to it what is drawn. Raises _Ended, OSError."""
+        """Forward one frame, or apply the fault that was drawn. Raises _Ended, OSError."""
         if requests in link.muted:
             return
         if not requests and link.close_at_answer:
@@ -190,7 +191,7 @@ class FrameProxy:
             case Fault.CORRUPT:
                 changed = bytearray(frame)
                 for _ in range(self._rng.randint(1, 3)):
-                    # A wrong length would only be one of the silences above.
+                    # A wrong length would only be another case of silence, as above.
                     changed[self._rng.randrange(4, len(frame))] ^= self._rng.randint(1, 255)
                 frame = bytes(changed)
         sink.sendall(frame)
@@ -200,7 +201,7 @@ class FrameProxy:
 
 
 def _frame(source: socket.socket) -> bytes | None:
-    """The next frame with its length; ``None`` at the end."""
+    """The next frame with its length, or ``None`` at the end."""
     head = _exactly(source, 4)
     if head is None:
         return None

@@ -1,9 +1,10 @@
-"""One member in a process of its own, for faults that hit processes.
+"""One member in its own process, for faults that affect processes.
 
-Run as ``python member.py CONFIG TOPICS LOG``: CONFIG is JSON, TOPICS a topic or ``/regex``. Every
-message handed out becomes a line ``<monotonic seconds> <topic> <partition> <offset>`` in LOG before
-the next one is asked for. SIGTERM leaves the group cleanly, from another thread than the one that
-reads: what is in the log was consumed, or is so when the next message is asked for.
+Run it as ``python member.py CONFIG TOPICS LOG``. CONFIG is JSON, and TOPICS is a topic or
+``/regex``. For each delivered message it writes a line ``<monotonic seconds> <topic> <partition>
+<offset>`` to LOG before it requests the next one. On SIGTERM another thread than the reading one
+leaves the group cleanly. A message in the log was consumed, or is consumed when the next one is
+requested.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from zkconsumer.errors import CommitFailedError, ConnectorClosedError
 
 
 def main() -> None:
-    """Read until told to leave."""
+    """Read until SIGTERM."""
     config, topics, path = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sigwait needs this
     member = ZookeeperConsumerConnector(config)
 
     def read() -> None:

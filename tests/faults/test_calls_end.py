@@ -1,6 +1,7 @@
-"""Every public call that can wait ends within its documented time, whatever is down.
+"""Every public call that can wait ends within its documented time, even if servers are down.
 
-``make test-calls`` tries all troubles; otherwise servers are silent only, so that it takes seconds.
+``make test-calls`` runs all kinds of trouble. Otherwise servers are only silent, so the test takes
+seconds.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from zkconsumer.testing.waiting import free_port
 ALL = os.environ.get("CALLS") == "all"
 SESSION = 2.0
 SLACK = 2.0
-"""Seconds that a busy machine may add to what is measured."""
+"""Seconds that a busy machine may add to a measured time."""
 START = 4.0
-"""For ``START_PATIENCE``: what a start may take beyond the configured timeouts."""
+"""For ``START_PATIENCE``: the time that a start may take in addition to the configured timeouts."""
 ANSWER = 2.0
-"""For the 10 s that a commit may take beyond twice the session timeout."""
+"""For the 10 s that a commit may take in addition to twice the session timeout."""
 TOOL = 1.0
 """``--timeout`` of the tools."""
 HASTY = 1.0
@@ -55,17 +56,17 @@ SAMPLE = ("everything silent",)
 
 
 class Call(NamedTuple):
-    """A public call of a member and the seconds that it may take."""
+    """A public call of a member, and the seconds that it may take."""
 
     name: str
     make: Callable[[Running], object]
     limit: float
     alone: bool = False
-    """Whether it ends the member, which is then its own."""
+    """Whether the call ends the member. Such a call gets its own member."""
 
 
 class Running:
-    """A member with two streams that deliver."""
+    """A member with two streams that deliver messages."""
 
     def __init__(self, connector: Member, topic: str) -> None:
         self.connector = connector
@@ -73,34 +74,34 @@ class Running:
 
 
 def read_on(member: Running) -> None:
-    """Ask for messages until there is none in time."""
+    """Request messages until none arrives within the timeout."""
     with suppress(ConsumerTimeoutError, StopIteration):
         while True:
             next(iter(member.streams[0]))
 
 
 def has_next(member: Running) -> None:
-    """Look for messages until there is none in time."""
+    """Check for messages until there is none within the timeout."""
     with suppress(ConsumerTimeoutError):
         while iter(member.streams[1]).has_next():
             member.streams[1].try_next()
 
 
 def commit_async(member: Running) -> None:
-    """Wait for the callback."""
+    """Commit and wait for the callback."""
     called = threading.Event()
     member.connector.commit_offsets_async(callback=lambda _: called.set())
     called.wait(60)
 
 
 def leave(member: Running) -> None:
-    """Leave a ``with`` statement."""
+    """Leave a ``with`` block."""
     with member.connector:
         pass
 
 
 def calls(leave_limit: float, commit_limit: float) -> list[Call]:
-    """What can be called once there are streams. Each gets a member of its own."""
+    """Calls that are possible once there are streams. Each call gets its own member."""
     p0 = {TopicPartition("t", 0): 1}
     return [
         Call("shutdown()", lambda m: m.connector.shutdown(), leave_limit, True),
@@ -118,7 +119,7 @@ def calls(leave_limit: float, commit_limit: float) -> list[Call]:
 
 
 def take(call: Callable[[], object]) -> float:
-    """Seconds that a call takes; a documented error is an answer too."""
+    """Seconds that a call takes. A documented error also counts as an end."""
     began = time.monotonic()
     with suppress(ZkConsumerError):
         call()
@@ -126,7 +127,7 @@ def take(call: Callable[[], object]) -> float:
 
 
 class Timed:
-    """Calls side by side, each on a thread of its own."""
+    """Calls that run at the same time, each on its own thread."""
 
     def __init__(self) -> None:
         self.threads: list[tuple[str, float, threading.Thread]] = []
@@ -142,7 +143,7 @@ class Timed:
         thread.start()
 
     def overrun(self) -> dict[str, tuple[float, float | None]]:
-        """The calls that took longer than they may: the limit, and the time if it has ended."""
+        """The calls that took too long: the limit, and the duration if the call has ended."""
         for _, limit, thread in self.threads:
             thread.join(max(0.0, self.began + limit + SLACK - time.monotonic()))
         return {
@@ -154,14 +155,14 @@ class Timed:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[LocalCluster]:
-    """Servers that may be paused and ended."""
+    """Servers that may be paused and stopped."""
     with LocalCluster("3.9", properties={"zookeeper.session.timeout.ms": "6000"}) as running:
         yield running
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of seconds, where they are constants."""
+    """Reduce constant limits to a few seconds."""
     for module in ("connector", "coordinator"):
         monkeypatch.setattr(f"zkconsumer.{module}.START_PATIENCE", START)
         monkeypatch.setattr(f"zkconsumer.{module}.ANSWER_PATIENCE", ANSWER)
@@ -178,7 +179,7 @@ def common(group: str) -> dict[str, object]:
 
 
 def members(cluster: LocalCluster, group: str) -> dict[str, tuple[type[Any], Any, float, float]]:
-    """The kinds of members: class, settings, and how long leaving and committing may take."""
+    """The kinds of members: class, settings, and the time that leaving and committing may take."""
     in_zookeeper = common(group) | {
         "zookeeper.connect": cluster.zookeeper,
         "zookeeper.session.timeout.ms": int(SESSION * 1000),
@@ -240,7 +241,7 @@ TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
     "list_topics": (0, lambda tools, _: tools.list_topics()),
     "describe_topics": (0, lambda tools, _: tools.describe_topics()),
 }
-"""The admin module's calls. The number: how often brokers are waited for, each time together."""
+"""The calls of the admin module. The number is how often a call waits for all brokers."""
 
 
 @pytest.mark.usefixtures("short")
@@ -249,8 +250,8 @@ TOOLS: dict[str, tuple[int, Callable[[GroupTools, str], object]]] = {
 def test_calls_end_after_a_healthy_start(
     own: LocalCluster, group: str, topic: str, trouble: str
 ) -> None:
-    """Members of all kinds that deliver, and tools that are connected: then servers are silent or
-    down. No call takes longer than it may."""
+    """Members of all kinds deliver and tools are connected. Then servers become silent or stop. No
+    call takes longer than its documented time."""
     own.create_topic(topic, 2)
     with Producer(own.bootstrap, topic, (0, 1)) as producer:
         producer.send(5)
@@ -286,7 +287,8 @@ def test_calls_end_after_a_healthy_start(
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("how", ["silent", "down"] if ALL else ["silent"])
 def test_calls_end_when_servers_were_never_there(group: str, how: str) -> None:
-    """From the start no server answers. Constructors, creating streams and all commands end."""
+    """No server answers from the start. Constructors, stream creation and all commands still
+    end."""
     timed = Timed()
     with ExitStack() as stack:
         if how == "silent":
@@ -333,7 +335,7 @@ def test_calls_end_when_servers_were_never_there(group: str, how: str) -> None:
 
 
 def status_of(arguments: list[str]) -> None:
-    """Carry out a command; it must fail with the error that names ZooKeeper."""
+    """Run a command, which must fail with the error that names ZooKeeper."""
     status = run(arguments)
     if status != ZkUnavailableError.exit_code:
         raise AssertionError(f"{arguments}: status {status}")

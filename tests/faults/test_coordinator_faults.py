@@ -1,4 +1,5 @@
-"""Members on the coordinator under fire: processes killed and paused, and the coordinator's end."""
+"""Members on the coordinator under faults: processes are killed and paused, and the coordinator
+fails."""
 
 from __future__ import annotations
 
@@ -59,9 +60,9 @@ class Outside:
 def test_a_member_ends_or_pauses(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, fault: str, strategy: str
 ) -> None:
-    """The others deliver the partitions of a member that is killed, paused beyond the session
-    timeout or leaves, within session timeout + 5 s. A member that was paused delivers at most the
-    message in hand when it wakes, and comes back. Nothing is lost, no stored offset goes down."""
+    """One member is killed, paused beyond the session timeout, or leaves. The other members deliver
+    its partitions within session timeout + 5 s. A paused member delivers at most its unacknowledged
+    message when it continues, and rejoins. Nothing is lost, and no stored offset goes down."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = tmp_path / "other.log.slow"
@@ -73,19 +74,23 @@ def test_a_member_ends_or_pauses(
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         other = Outside(settings, topic, tmp_path / "other.log")
         try:
-            wait_until(lambda: held(member) == 2, 20, "half is the other's")
-            wait_until(lambda: len(other.lines()) > 20, 20, "the other one reads")
-            if fault == "SIGSTOP":  # struck with a message in hand and more behind it
+            wait_until(lambda: held(member) == 2, 20, "the other member owns half")
+            wait_until(lambda: len(other.lines()) > 20, 20, "the other member reads")
+            if fault == "SIGSTOP":  # killed with an unacknowledged message and more in its queue
                 slow.touch()
                 count = len(other.lines())
-                wait_until(lambda: len(other.lines()) > count + 3, 20, "it is slow")
+                wait_until(lambda: len(other.lines()) > count + 3, 20, "the member is slow")
             struck = time.monotonic()
             other.process.send_signal(getattr(signal, fault))
-            wait_until(lambda: stored.look() and held(member) == PARTITIONS, HEAL, "all is ours")
+            wait_until(
+                lambda: stored.look() and held(member) == PARTITIONS,
+                HEAL,
+                "this member owns everything",
+            )
             wait_until(
                 lambda: len({d.partition for d in reader.deliveries if d.at > struck}) == 4,
                 HEAL - (time.monotonic() - struck),
-                "all is delivered here within session timeout + 5 s",
+                "this member delivers everything within session timeout + 5 s",
             )
             took = time.monotonic() - struck
             if fault == "SIGSTOP":
@@ -93,22 +98,24 @@ def test_a_member_ends_or_pauses(
                 woken = time.monotonic()
                 other.process.send_signal(signal.SIGCONT)
                 wait_until(
-                    lambda: stored.look() and held(member) == 2, HEAL, "the other one is back"
+                    lambda: stored.look() and held(member) == 2, HEAL, "the other member is back"
                 )
                 slow.unlink()
                 wait_until(
                     lambda: stored.look() and len(other.lines()) > before + 20,
                     HEAL,
-                    "it reads again",
+                    "the member reads again",
                 )
                 taken_over = {
                     (d.partition, d.offset) for d in reader.deliveries if struck < d.at < woken
                 }
                 stale = [line for line in other.lines()[before:] if line[1:] in taken_over]
-                assert not stale, "the message in hand is in the log already, this is more"
+                assert not stale, (
+                    "the unacknowledged message is already in the log, and this is another one"
+                )
             elif fault == "SIGTERM":
                 assert other.process.wait(10) == 0
-                assert took < SESSION, "who leaves is not waited for"
+                assert took < SESSION, "the group does not wait for a member that leaves"
             sent = set(producer.stop())
 
             def got() -> set[tuple[int, int]]:
@@ -132,7 +139,7 @@ def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
 
 
 class Stored:
-    """Looks at a group's stored offsets and notes each that went down."""
+    """Reads a group's stored offsets and records each one that went down."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
         self.lowered: list[str] = []
@@ -142,7 +149,7 @@ class Stored:
         self._last: dict[TopicPartition, int] = {}
 
     def look(self) -> bool:
-        """Look; true, so that it can stand in a condition that is waited for."""
+        """Read the offsets. Returns true, so that a condition to wait for can call it."""
         for tp, found in self._coordinators.fetch(self._group, self._wanted).items():
             if found.offset < self._last.get(tp, 0):
                 self.lowered.append(f"{tp}: {self._last[tp]} -> {found.offset}")
@@ -151,13 +158,13 @@ class Stored:
 
 
 class Slow:
-    """A member in this process that can be made to take its time."""
+    """A member in this process that can be made to process slowly."""
 
     def __init__(self, settings: dict[str, object], topic: str) -> None:
         self.armed = False
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.stale: list[str] = []
-        """What was said to commits of one who had lost its partitions."""
+        """The results of commits by a member that had lost its partitions."""
         self.in_hand: Delivery | None = None
         self.topic = topic
         self.connector = CoordinatorConsumerConnector(settings)
@@ -168,13 +175,13 @@ class Slow:
         return Reader(streams[self.topic], self.handle)
 
     def handle(self, found: Delivery) -> None:
-        """Process a message: when armed, until ``go_on``, and then commit it by hand."""
+        """Process a message. If armed, wait for ``go_on`` and then commit the message by hand."""
         if self.armed and not self.reached.is_set():
             self.in_hand = found
             self.linger()
 
     def linger(self) -> None:
-        """Wait until ``go_on``, then commit where it stood long ago."""
+        """Wait for ``go_on``, then commit the position from long ago."""
         since = time.monotonic()
         self.reached.set()
         assert self.go_on.wait(60)
@@ -187,7 +194,7 @@ class Slow:
 
 
 class SlowToLetGo(Slow):
-    """A member whose listener takes its time when partitions are revoked."""
+    """A member whose listener is slow when partitions are revoked."""
 
     def __init__(self, settings: dict[str, object], topic: str) -> None:
         super().__init__(settings, topic)
@@ -197,13 +204,13 @@ class SlowToLetGo(Slow):
         """Process a message at once."""
 
     def on_partitions_revoked(self, _partitions: object) -> None:
-        """A call of the listener."""
+        """The listener's callback."""
         if self.armed and not self.reached.is_set():
             self.linger()
 
 
 def delivered(reader: Reader, since: float) -> set[int]:
-    """Partitions of which a message was handed out since then."""
+    """Partitions from which a message was delivered since then."""
     return {found.partition for found in reader.deliveries if found.at > since}
 
 
@@ -211,10 +218,10 @@ def delivered(reader: Reader, since: float) -> set[int]:
 def test_processing_takes_too_long(
     pair: LocalCluster, group: str, topic: str, strategy: str
 ) -> None:
-    """Who works on one message for longer than max.poll.interval.ms leaves by itself: the other one
-    delivers everything within session timeout + 5 s of that. Afterwards its commit is refused, it
-    delivers nothing that the other one has had, and comes back. Nothing is lost, and nothing twice
-    but the message in hand."""
+    """A member that processes one message for longer than max.poll.interval.ms leaves the group.
+    Within session timeout + 5 s the other member delivers everything. After that the first member's
+    commit is refused. It rejoins, and delivers nothing that the other member has delivered. Nothing
+    is lost, and only the unacknowledged message may be delivered twice."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = Slow(settings | {"max.poll.interval.ms": 2000}, topic)
@@ -230,17 +237,19 @@ def test_processing_takes_too_long(
         slow.armed = True
         assert slow.reached.wait(20)
         struck = time.monotonic()
-        wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+        wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything")
         wait_until(
             lambda: len(delivered(reader, struck)) == PARTITIONS,
             2 + HEAL - (time.monotonic() - struck),
-            "the other one delivers all",
+            "the other member delivers everything",
         )
         assert slow.connector.metrics().state == "OUTSIDE"
         had, count = {(d.partition, d.offset) for d in reader.deliveries}, len(late.deliveries)
         slow.go_on.set()
-        wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "it is back")
-        wait_until(lambda: len(late.deliveries) > count + 20, 20, "it reads again")
+        wait_until(
+            lambda: held(slow.connector) == held(other) == 2, HEAL, "the member has rejoined"
+        )
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the member reads again")
         assert slow.stale, "its commit is refused"
         assert not had & {(d.partition, d.offset) for d in late.deliveries[count:]}
         check_all(producer, late, reader)
@@ -253,11 +262,11 @@ def test_processing_takes_too_long(
 def test_slow_rejoin(
     pair: LocalCluster, group: str, topic: str, strategy: str, patience: int
 ) -> None:
-    """A member whose listener takes its time is waited for as long as its max.poll.interval.ms
-    lasts: meanwhile nobody delivers what it is to let go. After that it is no member, the other one
-    delivers all within session timeout + 5 s; its commit is refused, it delivers nothing that the
-    other one has had, and comes back. Nothing is lost, and nothing twice but what it has read since
-    its last commit when it leaves."""
+    """The group waits for a member with a slow listener for up to max.poll.interval.ms. Until then
+    no member delivers the partitions that the slow one should release. Afterwards it is removed
+    from the group, and the other member delivers everything within session timeout + 5 s. The slow
+    member's commit is refused. It rejoins, and delivers nothing that the other has delivered.
+    Nothing is lost, and only messages after its last commit may be repeated."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     slow = SlowToLetGo(settings | {"max.poll.interval.ms": patience}, topic)
@@ -270,7 +279,7 @@ def test_slow_rejoin(
         late.wait(20)
         slow.armed = True
         joined: list[Reader] = []
-        joining = threading.Thread(  # its first rebalance waits for the slow one
+        joining = threading.Thread(  # its first rebalance waits for the slow member
             target=lambda: joined.append(Reader(other.create_message_streams({topic: 1})[topic]))
         )
         joining.start()
@@ -281,22 +290,24 @@ def test_slow_rejoin(
             wait_until(lambda: producer.settle() or len(producer.acked) > ahead, 20, "2 seconds")
             assert held(other) == 0
         else:
-            wait_until(lambda: held(other) == PARTITIONS, 2 + HEAL, "the other one has all")
+            wait_until(
+                lambda: held(other) == PARTITIONS, 2 + HEAL, "the other member owns everything"
+            )
             wait_until(
                 lambda: joined and len(delivered(joined[0], struck)) == PARTITIONS,
                 2 + HEAL - (time.monotonic() - struck),
-                "the other one delivers all",
+                "the other member delivers everything",
             )
         count, had = len(late.deliveries), [d for reader in joined for d in reader.deliveries]
         slow.go_on.set()
         wait_until(lambda: held(slow.connector) == held(other) == 2, HEAL, "shared")
         assert bool(slow.stale) is (patience == 2000)
-        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the slow one reads")
+        wait_until(lambda: len(late.deliveries) > count + 20, 20, "the slow member reads")
         joining.join(20)
         after = {(d.partition, d.offset) for d in late.deliveries[count:]}
         assert not after & {(d.partition, d.offset) for d in had}
         check_all(producer, late, joined[0])
-        if patience > 2000 or strategy == "range":  # else it leaves with partitions that it reads
+        if patience > 2000 or strategy == "range":  # else it leaves while it owns partitions
             assert not twice(late, joined[0])
 
 
@@ -305,11 +316,12 @@ def test_slow_rejoin(
 def test_rolling_restart(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str, static: bool
 ) -> None:
-    """Two of three members are restarted, one after the other. The partitions of one who leaves are
-    the others' at once; a static one finds its own again and nobody else rebalances. One that stays
-    away is replaced within session timeout + 5 s. Nothing is lost, and nothing twice."""
+    """Two of three members are restarted, one at a time. When a member leaves, the others own its
+    partitions at once. A static member gets its own partitions back, and no other member
+    rebalances. A member that does not return is replaced within session timeout + 5 s. Nothing is
+    lost or repeated."""
     pair.create_topic(topic, 6, replication=2)
-    session = 2 * SESSION  # a restart takes its time on a busy machine
+    session = 2 * SESSION  # a restart is slow on a busy machine
     settings = config(pair, group, partition_assignment_strategy=strategy)
     settings["session.timeout.ms"] = int(session * 1000)
 
@@ -337,7 +349,7 @@ def test_rolling_restart(
             wait_until(
                 lambda: held(member) == 2 and all(share(m, 0) for m in running.values()),
                 30,
-                "all have a share",
+                "all members have a share",
             )
             assert member._loop is not None
             machine = member._loop.machine
@@ -346,27 +358,33 @@ def test_rolling_restart(
                 wait_until(
                     lambda s=settled: all(len(share(m, s)) == 2 for m in running.values()),
                     30,
-                    "all read their share",
+                    "all members read their share",
                 )
                 rejoins, mine = machine.rejoins, set(machine.held)
                 before = share(running[name], settled)
                 running[name].process.send_signal(signal.SIGTERM)
                 if not static:
-                    wait_until(lambda: held(member) == 3, SESSION, "who leaves is not waited for")
+                    wait_until(
+                        lambda: held(member) == 3,
+                        SESSION,
+                        "the group does not wait for a member that leaves",
+                    )
                 assert running[name].process.wait(20) == 0
                 running[name] = start(name)
-                wait_until(lambda n=name: len(share(running[n], 0)) == 2, 30, "it reads again")
+                wait_until(
+                    lambda n=name: len(share(running[n], 0)) == 2, 30, "the member reads again"
+                )
                 wait_until(lambda: held(member) == 2, 20, "shared")
                 if static:
                     assert share(running[name], 0) == before
                     assert (machine.rejoins, set(machine.held)) == (rejoins, mine)
             running["b"].process.send_signal(signal.SIGTERM)
             struck = time.monotonic()
-            wait_until(lambda: held(member) == 3, session + 5, "its share is dealt out")
+            wait_until(lambda: held(member) == 3, session + 5, "its share is assigned to others")
             wait_until(
                 lambda: delivered(reader, struck) | share(running["c"], struck) == set(range(6)),
                 session + 5 - (time.monotonic() - struck),
-                "all is delivered",
+                "everything is delivered",
             )
             sent = set(producer.stop())
 
@@ -386,8 +404,8 @@ def test_rolling_restart(
 def test_leaving_while_others_are_waited_for(
     pair: LocalCluster, group: str, topic: str, tmp_path: Path, strategy: str
 ) -> None:
-    """A member that leaves in the middle of a rebalance waits for nobody, and what it has delivered
-    is committed: the next one begins behind it."""
+    """A member that leaves in the middle of a rebalance does not wait for other members. Its
+    delivered messages are committed, so the next owner starts after them."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, partition_assignment_strategy=strategy)
     settings |= {"session.timeout.ms": 30_000, "auto.commit.interval.ms": 60_000}
@@ -400,13 +418,13 @@ def test_leaving_while_others_are_waited_for(
             reader.wait(20)
             others[0].process.send_signal(signal.SIGSTOP)
             others.append(Outside(settings, topic, tmp_path / "second.log"))
-            wait_until(lambda: member.metrics().state == "JOINING", 20, "it joins again")
+            wait_until(lambda: member.metrics().state == "JOINING", 20, "the member rejoins")
             if strategy == "cooperative-sticky":
                 count = len(reader.deliveries)
                 reader.wait(count + 20)
             begun = time.monotonic()
             member.shutdown()
-            assert time.monotonic() - begun < 10, "the paused one has 30 s"
+            assert time.monotonic() - begun < 10, "the paused member has 30 s"
             producer.stop()
         wanted = {TopicPartition(topic, d.partition): d.offset + 1 for d in reader.deliveries}
         stored = GroupCoordinators("tests", lambda: endpoints(pair)).fetch(group, wanted)
@@ -417,8 +435,9 @@ def test_leaving_while_others_are_waited_for(
 
 
 def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> None:
-    """A coordinator that answers nothing any more is left for the next one: there the members go on
-    within session timeout + 5 s. When the first one wakes nothing changes and nothing is lost."""
+    """If the coordinator no longer answers, the members switch to the next one and continue there
+    within session timeout + 5 s. When the first coordinator continues, nothing changes and nothing
+    is lost."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     members = [CoordinatorConsumerConnector(config(pair, group)) for _ in range(2)]
     loops = []
@@ -452,7 +471,7 @@ def test_the_coordinator_hangs(pair: LocalCluster, group: str, topic: str) -> No
                     and set().union(*(delivered(r, again) for r in readers)) == set(range(4))
                 ),
                 HEAL,
-                "all is delivered",
+                "everything is delivered",
             )
         finally:
             server.resume()

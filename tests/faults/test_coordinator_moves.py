@@ -1,4 +1,4 @@
-"""Another broker becomes the coordinator of a group, in all order."""
+"""Another broker becomes the coordinator of a group in a planned move."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def home_of(group: str) -> int:
 
 
 def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
-    """Append tombstones of offsets to ``__consumer_offsets``: who loads it next takes its time."""
+    """Append offset tombstones to ``__consumer_offsets``, so that the next broker takes long to
+    load it."""
     name = b"nobody"
     key = struct.pack(">hh", 1, len(name)) + name + struct.pack(">h", len(name)) + name
     builder = DefaultRecordBatchBuilder(2, 1, False, -1, -1, -1, 1 << 24)
@@ -39,7 +40,7 @@ def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
     topic = b"__consumer_offsets"
     head = struct.pack(">hhii", -1, -1, 30_000, 1) + struct.pack(">h", len(topic)) + topic
     body = head + struct.pack(">iii", 1, partition, len(batch)) + batch
-    connection = BrokerConnection(broker, "__admin_client", 30.0, 0)  # others may not write there
+    connection = BrokerConnection(broker, "__admin_client", 30.0, 0)  # clients may not write there
     for _ in range(records // 10_000):
         answer = connection.exchange(0, 3, body)
         (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
@@ -48,9 +49,10 @@ def fill(broker: BrokerEndpoint, partition: int, records: int) -> None:
 
 
 def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> None:
-    """Another broker becomes the coordinator, in all order: the former answers 16 and the new one
-    14, until it has read the group. The members look for it, repeat what was not done, and continue
-    without a rebalance; nothing is lost, and nothing twice."""
+    """Another broker becomes the coordinator. The old one answers NOT_COORDINATOR, and the new one
+    COORDINATOR_LOAD_IN_PROGRESS until it has loaded the group. The members look for the new
+    coordinator, repeat failed requests, and continue without a rebalance. Nothing is lost or
+    repeated."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     seen: set[int] = set()
 
@@ -79,7 +81,7 @@ def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> No
         wait_until(
             lambda: all(loop.coordination.coordinator not in (None, former) for loop in loops),
             30,
-            "the members know",
+            "the members know the new coordinator",
         )
         wait_until(lambda: all(o.machine.state is State.STABLE for o in loops), HEAL, "stable")
         counts = [one.metrics().kafka_commits for one in members]
@@ -97,7 +99,8 @@ def test_the_coordinator_moves(pair: LocalCluster, group: str, topic: str) -> No
 
 
 def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
-    """Have ``broker`` lead a partition of ``__consumer_offsets``: prefer it, then elect."""
+    """Make ``broker`` the leader of a partition of ``__consumer_offsets``: prefer it, then
+    elect."""
     one = {"topic": "__consumer_offsets", "partition": partition}
     port = cluster.broker_servers[broker].port
     with zookeeper_session(cluster.zookeeper) as client:
@@ -106,7 +109,7 @@ def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
             client.create(path, json.dumps({"version": 1, "partitions": [content]}).encode())
             wait_until(lambda: client.exists(path) is None, 30, f"{path} is carried out")
 
-        def leads() -> bool:  # it is not elected before it has all records
+        def leads() -> bool:  # it is not elected until it has all records
             order("/admin/preferred_replica_election", one)
             view = read_metadata(port)
             return view is not None and view.leaders["__consumer_offsets"][partition] == broker
@@ -118,12 +121,12 @@ def lead_by(cluster: LocalCluster, partition: int, broker: int) -> None:
 def test_a_release_waits_for_the_coordinator_that_moves(
     pair: LocalCluster, group: str, topic: str
 ) -> None:
-    """A second member joins; before the first one has committed and released, another broker
-    becomes the coordinator and reads the group for seconds. The first member commits when it can:
-    nothing that it has delivered is delivered again, and nothing is lost."""
+    """A second member joins. Before the first member has committed and released, another broker
+    becomes the coordinator and loads the group for seconds. The first member commits as soon as it
+    can. Nothing that it has delivered is delivered again, and nothing is lost."""
     pair.create_topic(topic, PARTITIONS, replication=2)
     settings = config(pair, group, zkconsumer_release_wait_ms=60_000)
-    settings["auto.commit.interval.ms"] = 600_000  # all is stored by the commit before the release
+    settings["auto.commit.interval.ms"] = 600_000  # the commit before the release stores everything
     armed, reached, go_on = (threading.Event() for _ in range(3))
     seen: list[int] = []
 
@@ -156,7 +159,11 @@ def test_a_release_waits_for_the_coordinator_that_moves(
 
         joining = threading.Thread(target=join, daemon=True)
         joining.start()
-        wait_until(lambda: first.metrics().state == State.STOPPING.name, 20, "it is to release")
+        wait_until(
+            lambda: first.metrics().state == State.STOPPING.name,
+            20,
+            "the first member must release",
+        )
         armed.clear()
         lead_by(pair, home_of(group), 1 - former.broker_id)
         go_on.set()

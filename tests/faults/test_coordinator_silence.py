@@ -1,4 +1,4 @@
-"""A member on the brokers whose brokers never answer: every call of its connector ends in time."""
+"""A member's brokers never answer. Every call of its connector still ends within its time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zkconsumer.errors import CommitFailedError, RebalanceFailedError, ZkConsume
 from zkconsumer.testing import wait_until
 
 SLACK = 1.0
-"""Seconds that a busy machine may add to what is measured."""
+"""Seconds that a busy machine may add to a measured time."""
 
 
 @pytest.fixture
 def config(group: str) -> Iterator[dict[str, object]]:
-    """Settings of a member whose only broker takes connections and is silent."""
+    """Settings of a member whose only broker accepts connections but does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield {
             "bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}",
@@ -31,7 +31,7 @@ def config(group: str) -> Iterator[dict[str, object]]:
 def test_start_while_brokers_are_silent(
     config: dict[str, object], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Creating streams ends in its time with the error that is documented, and leaves no thread."""
+    """Creating streams ends within its time with the documented error, and leaves no thread."""
     monkeypatch.setattr("zkconsumer.coordinator.START_PATIENCE", 0.0)
     before = set(threading.enumerate())
     member = CoordinatorConsumerConnector(config)
@@ -43,7 +43,8 @@ def test_start_while_brokers_are_silent(
 
 
 def test_shutdown_while_brokers_are_silent(config: dict[str, object], topic: str) -> None:
-    """``shutdown`` in another thread ends in its time, and ends the call that creates streams."""
+    """``shutdown`` in another thread ends within its time. It also ends the call that creates
+    streams."""
     before = set(threading.enumerate())
     member = CoordinatorConsumerConnector(config)
     raised: list[ZkConsumerError] = []

@@ -1,4 +1,4 @@
-"""The coordinator's broker is killed while its groups are in each of their states."""
+"""The coordinator's broker is killed while its groups are in each possible state."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from zkconsumer.testing.groups import Producer, Reader
 
 SESSION = 10.0
 HEAL = SESSION + 5
-"""Seconds after there is a coordinator again, within which each partition has one deliverer."""
+"""Each partition has one member that delivers it within this number of seconds after a new
+coordinator is there."""
 PARTITIONS = 4
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 MOVES = (14, 15, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again."""
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: retry."""
 
 
 def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
@@ -38,7 +39,7 @@ def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
 
 
 class Gated:
-    """A member that can be held in its listener, or between JoinGroup and SyncGroup."""
+    """A member that can be blocked in its listener, or between JoinGroup and SyncGroup."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
         self.topic = topic
@@ -46,7 +47,7 @@ class Gated:
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.fault: BaseException | None = None
         self.committed = False
-        """Whether its listener has committed after it was held."""
+        """Whether its listener has committed after it was unblocked."""
         self.reader: Reader | None = None
         config: dict[str, object] = {
             "bootstrap.servers": cluster.bootstrap,
@@ -75,7 +76,7 @@ class Gated:
             self._hold("joined")
 
     def on_partitions_revoked(self, _partitions: object) -> None:
-        """A call of the listener: it commits after it was held."""
+        """The listener's call. It commits after it was blocked."""
         if self._hold("releasing"):
             self.connector.commit_offsets()
             self.committed = True
@@ -90,18 +91,18 @@ class Gated:
 
     @property
     def machine(self) -> Any:
-        """What decides for it."""
+        """The member's state machine."""
         assert self.connector._loop is not None
         return self.connector._loop.machine
 
     def held(self) -> set[int]:
-        """The partitions it owns."""
+        """The member's partitions."""
         if self.connector._loop is None:
             return set()
         return {tp.partition for tp in self.machine.held}
 
     def deliveries(self) -> list[Any]:
-        """What its stream gave out."""
+        """Messages that its stream delivered."""
         if self.fault is not None:
             raise self.fault
         assert self.reader is None or not self.reader.errors, self.reader.errors
@@ -115,7 +116,7 @@ class Gated:
 
 
 class Story:
-    """A group that is brought into a state before its coordinator is killed, and goes on after."""
+    """A group that reaches a state before its coordinator is killed, and continues afterwards."""
 
     def __init__(self, bench: Bench, state: str) -> None:
         self.bench, self.state = bench, state
@@ -124,17 +125,17 @@ class Story:
         self.healed = -1.0
         self.rejoins: list[int] = []
         self.former: tuple[str, int] = ("", -1)
-        """Member id and generation of its first member, before the kill."""
+        """Member id and generation of its first member before the kill."""
 
     def member(self) -> Gated:
-        """One more."""
+        """Add a member."""
         self.members.append(Gated(self.bench.cluster, self.group, self.bench.topic))
         return self.members[-1]
 
     def prepare(self) -> None:
         """Bring the group into its state."""
         first = self.member()
-        wait_until(lambda: len(first.deliveries()) > 20, 30, "the first one reads")
+        wait_until(lambda: len(first.deliveries()) > 20, 30, "the first member reads")
         self.former = (first.machine.member_id, first.machine.generation)
         if self.state in ("Empty", "Dead"):
             first.close()
@@ -143,7 +144,7 @@ class Story:
                 first.armed = "joined" if self.state == "CompletingRebalance" else "releasing"
             self.member()
             if self.state == "Stable":
-                wait_until(self.shared, 30, "it is shared")
+                wait_until(self.shared, 30, "the partitions are shared")
                 self.rejoins = [member.machine.rejoins for member in self.members]
                 self.former = (first.machine.member_id, first.machine.generation)
             else:
@@ -153,32 +154,33 @@ class Story:
         wait_until(lambda: self.bench.state_of(self.group) == self.state, 20, self.state)
 
     def go_on(self) -> None:
-        """There is a coordinator again."""
+        """Continue after there is a coordinator again."""
         if self.state in ("Empty", "Dead"):
             self.member()
         for member in self.members:
             member.go_on.set()
 
     def shared(self) -> bool:
-        """Whether each partition is one member's, and all who have not left have as many."""
+        """Return whether each partition has one owner, and all remaining members own equally
+        many."""
         shares = [member.held() for member in self.members if not member.connector.closed]
         sizes = {len(share) for share in shares}
         return len(set().union(*shares)) == PARTITIONS and sizes == {PARTITIONS // len(shares)}
 
     def delivers(self, since: float) -> bool:
-        """Whether each partition's owner has delivered since then."""
+        """Return whether each partition's owner has delivered messages since then."""
         return self.shared() and all(
             member.held() <= {found.partition for found in member.deliveries() if found.at > since}
             for member in self.members
         )
 
     def got(self) -> Counter[tuple[int, int]]:
-        """What its members gave out, by partition and offset."""
+        """Messages that its members delivered, by partition and offset."""
         return Counter((d.partition, d.offset) for m in self.members for d in m.deliveries())
 
 
 class Bench:
-    """One cluster, one topic that all groups read, and the broker that is to be killed."""
+    """One cluster, one topic that all groups read, and the broker to be killed."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         self.cluster, self.topic = cluster, topic
@@ -200,12 +202,12 @@ class Bench:
         return next(found)
 
     def state_of(self, group: str) -> str:
-        """The group's state, as its coordinator tells."""
+        """The group's state as its coordinator reports it."""
         state = self.admin.describe_groups([group])[group]["group_state"]
         return "CompletingRebalance" if state == "AwaitingSync" else str(state)
 
     def look(self) -> None:
-        """Note stored offsets that went down."""
+        """Record stored offsets that went down."""
         for story in self.stories.values():
             wanted = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
             for tp, stored in self.coordinators.fetch(story.group, wanted).items():
@@ -215,7 +217,8 @@ class Bench:
                 self._stored[story.group, tp] = stored.offset
 
     def run(self) -> None:
-        """Bring all groups into their states, kill their coordinator, see them continue."""
+        """Bring all groups into their states, kill their coordinator, and wait until they
+        continue."""
         for story in self.stories.values():
             story.prepare()
         self.look()
@@ -223,7 +226,7 @@ class Bench:
         server.kill()
 
         for story in self.stories.values():
-            self.coordinators.members(story.group)  # asks until there is a coordinator
+            self.coordinators.members(story.group)  # retries until there is a coordinator
             assert self.coordinators.coordinator(story.group).broker_id != self.victim
         again = time.monotonic()
         for story in self.stories.values():
@@ -239,7 +242,7 @@ class Bench:
         server.wait_ready()
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         for story in self.stories.values():
             for member in story.members:
                 if not member.connector.closed:
@@ -260,7 +263,7 @@ def endpoints_text(cluster: LocalCluster) -> list[str]:
 
 @pytest.fixture(scope="module", params=["3.9", "1.1"])
 def struck(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Groups in all states, whose coordinator was killed; both brokers run again."""
+    """Groups in all states, whose coordinator was killed. Both brokers run again."""
     name = "pair" if request.param == "3.9" else "older_pair"
     bench = Bench(request.getfixturevalue(name), f"struck-{request.param.replace('.', '-')}")
     try:
@@ -272,10 +275,10 @@ def struck(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("state", STATES)
 def test_the_coordinator_is_killed(struck: Bench, state: str) -> None:
-    """Within session timeout + 5 s of the other broker's taking over each partition has exactly one
-    deliverer; nothing is lost, stored offsets never go down, nobody delivers what another has
-    delivered (a group that was deleted begins again), and a commit of before the kill is refused.
-    A stable group does not even rebalance."""
+    """Within session timeout + 5 s after the other broker took over, each partition has exactly one
+    member that delivers it. Nothing is lost, and stored offsets never go down. No member delivers
+    what another has delivered, except in a deleted group, which starts over. A commit from before
+    the kill is refused. A stable group does not rebalance."""
     story = struck.stories[state]
     print(f"{state}: healed after {story.healed:.1f} s")  # noqa: T201
     assert 0 <= story.healed <= HEAL
@@ -287,14 +290,14 @@ def test_the_coordinator_is_killed(struck: Bench, state: str) -> None:
     if state != "Dead":
         assert not [found for found, count in story.got().items() if count > 1]
     if state == "PreparingRebalance":
-        assert story.members[0].committed, "its listener commits, though the coordinator is gone"
+        assert story.members[0].committed, "its listener commits, although the coordinator is gone"
     if state == "Stable":
         assert [member.machine.rejoins for member in story.members] == story.rejoins
     check_stale_commit(struck, story)
 
 
 def check_stale_commit(bench: Bench, story: Story) -> None:
-    """A commit under a generation that is over is refused and changes nothing."""
+    """A commit of an old generation is refused and changes nothing."""
     tp = TopicPartition(bench.topic, 0)
     member_id, generation = story.former
     if story.state == "Stable":
@@ -311,7 +314,8 @@ def check_stale_commit(bench: Bench, story: Story) -> None:
     codes: list[int] = []
 
     def refused() -> bool:
-        """Whether a coordinator has judged it: it moves once more when the broker is back."""
+        """Return whether a coordinator has judged the commit. The group moves again when the broker
+        returns."""
         if isinstance(client.execute(commands.FindCoordinator(1)), events.CoordinatorFound):
             answer = client.execute(commands.CommitOffsets(2, member_id, generation, {tp: 1}))
             if isinstance(answer, events.OffsetsCommitted):

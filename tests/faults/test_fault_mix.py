@@ -1,4 +1,4 @@
-"""Faults at random for a while; ``FAULT_SECONDS`` (default 30) and ``FAULT_SEED`` change it."""
+"""Random faults for a while. ``FAULT_SECONDS`` (default 30) and ``FAULT_SEED`` change the run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 HEAL = 7.0
-#: Messages a second, and seconds a member may deliver without its commit reaching ZooKeeper:
-#: commit interval, and the delivery that goes on for 2/3 of a session timeout while it is cut off.
+#: Messages per second, and seconds for which a member may deliver without a commit in ZooKeeper.
+#: The second figure is the commit interval plus 2/3 of a session timeout, in which a disconnected
+#: member still delivers.
 RATE = 1 / 0.005
 UNCOMMITTED = 0.2 + 2.0
 
@@ -20,7 +21,7 @@ SECONDS = float(os.environ.get("FAULT_SECONDS", "30"))
 
 
 class Mix:
-    """Carries out one random fault after the other on four members and two servers."""
+    """Applies one random fault at a time to four members and two servers."""
 
     def __init__(self, arena, chance: random.Random) -> None:
         self.arena = arena
@@ -40,7 +41,7 @@ class Mix:
         return self.chance.choice(found)
 
     def expire(self) -> None:
-        """The server ends the session of a member."""
+        """The server ends a member's session."""
         self.alive("Inside").expire()
 
     def cut(self) -> None:
@@ -48,7 +49,7 @@ class Mix:
         self.alive("Inside").proxy.cut()
 
     def stall(self) -> None:
-        """A member's connection hangs, for less or more than its session."""
+        """A member's connection hangs, for less or more than its session timeout."""
         member = self.alive("Inside")
         member.proxy.stall(*self.chance.choice([(), ("answers",), ("requests",)]))
         time.sleep(self.chance.uniform(0.2, 3.5))
@@ -57,27 +58,27 @@ class Mix:
         member.proxy.resume()
 
     def kill(self) -> None:
-        """A member dies without a word, and another comes."""
+        """A member is killed, and another one joins."""
         self.alive("Outside").kill()
         self.join(self.arena.outside)
 
     def stop(self) -> None:
-        """A member is frozen, for less or more than its session."""
+        """A member is frozen, for less or more than its session timeout."""
         member = self.alive("Outside")
         member.signal(signal.SIGSTOP)
         time.sleep(self.chance.uniform(0.5, 4.0))
         member.signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """A member leaves cleanly, and another comes. Not in the middle of the fault before: who
-        has just lost its session cannot commit any more, and says so."""
+        """A member leaves cleanly, and another one joins. This does not happen during the previous
+        fault: a member that has just lost its session cannot commit, and reports an error."""
         self.arena.settle(4 * HEAL)
         kind = self.chance.choice(["Inside", "Outside"])
         self.alive(kind).leave()
         self.join(self.arena.inside if kind == "Inside" else self.arena.outside)
 
     def restart_zookeeper(self) -> None:
-        """ZooKeeper dies and comes back."""
+        """ZooKeeper is killed and restarted."""
         server = self.arena.cluster.zookeeper_server
         server.kill()
         time.sleep(self.chance.uniform(0, 1))
@@ -85,14 +86,14 @@ class Mix:
         server.wait_ready()
 
     def restart_broker(self) -> None:
-        """The broker dies or ends, and comes back."""
+        """The broker is killed or stopped, and restarted."""
         server = self.arena.cluster.broker_servers[0]
         self.chance.choice([server.kill, server.stop])()
         server.start()
         server.wait_ready()
 
     def one(self) -> None:
-        """One fault, and sometimes time to recover from it."""
+        """Apply one fault, and sometimes wait for recovery."""
         usual = [self.expire, self.cut, self.stall, self.kill, self.stop, self.leave]
         rare = [self.restart_zookeeper, self.restart_broker]
         fault = self.chance.choice(usual * 2 + rare)
@@ -106,9 +107,9 @@ class Mix:
 
 @pytest.mark.timeout(SECONDS + 150)
 def test_fault_mix(make_arena) -> None:
-    """Whatever comes in whatever order: nothing is lost, no stored offset goes down, everybody
-    reads forwards, every partition ends with one owner, and repetitions stay within what can be
-    under way at each fault."""
+    """After random faults in random order nothing is lost, no stored offset goes down, and every
+    member reads forwards. Every partition ends with one owner. Repetitions stay within the number
+    of messages that can be in flight at each fault."""
     seed = int(os.environ.get("FAULT_SEED", str(random.randrange(10**6))))
     print(f"FAULT_SEED={seed} FAULT_SECONDS={SECONDS:g}")  # noqa: T201
     arena = make_arena(partitions=8)

@@ -1,6 +1,8 @@
-"""One fault at a time on real servers. Each test ends with ``arena.finish()``: nothing is lost, no
-stored offset ever went down, every member read forwards. Repetitions are bounded: none for clean
-leaves, else what was delivered since the last commit and one message in hand for each stream.
+"""One fault at a time on real servers.
+
+Each test ends with ``arena.finish()``: nothing is lost, no stored offset went down, and every
+member read forwards. Clean leaves repeat nothing. After other faults, a stream repeats only
+messages delivered since the last commit and one unacknowledged message.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from zkconsumer.testing import wait_until
 SESSION = 2.0
 HEAL = SESSION + 5
 PATIENT = {"zookeeper_session_timeout_ms": 20_000}
-"""For members whose sessions shall outlast any stall of a busy machine."""
+"""For members whose sessions must outlast any pause of a busy machine."""
 
 
 def test_clean_leaves(arena) -> None:
-    """Members that come and go cleanly repeat nothing, in threads or processes."""
+    """Members that join and leave cleanly, in threads or processes, repeat nothing."""
     one = arena.inside("a", **PATIENT)
     arena.wait_progress(one)
     two = arena.outside("b", **PATIENT)
@@ -54,14 +56,14 @@ def test_session_expiry(arena) -> None:
         )
         bound += arena.unstored(victim, stored) + 1
         arena.settle()
-    # Others take the partitions over at the committed offset when they are quicker than the
-    # expired member; that repeats what it had been given since its last commit.
+    # If other members are faster than the expired member, they take the partitions over at the
+    # committed offset. That repeats the messages it had received since its last commit.
     assert arena.finish() <= bound
 
 
 def test_expiry_of_the_only_member_repeats_nothing(arena) -> None:
-    """With nobody to take over, an expired member continues where it was, not where it had
-    committed: at most the message in hand comes again."""
+    """If no other member takes over, an expired member continues at its position, not at the
+    committed offset. At most the unacknowledged message is repeated."""
     one = arena.inside("a", auto_commit_interval_ms=60_000)
     arena.settle()
     arena.wait_progress(one, 200)
@@ -72,8 +74,8 @@ def test_expiry_of_the_only_member_repeats_nothing(arena) -> None:
 
 
 def test_sigkill(arena) -> None:
-    """A killed member's partitions are owned again within session timeout + 5 s; what is repeated
-    is what it was given after its last commit."""
+    """A killed member's partitions have owners again within session timeout + 5 s. Only messages
+    that it received after its last commit are repeated."""
     one, victim = arena.inside("a"), arena.outside("v")
     arena.settle()
     arena.wait_progress(victim, 100)
@@ -87,9 +89,9 @@ def test_sigkill(arena) -> None:
 
 
 def test_sigstop_longer_than_the_session(arena) -> None:
-    """A member that is stopped until its session is over finds, when it continues, that others own
-    its partitions: it delivers nothing more of what it had fetched (but one message that was on its
-    way to the application), commits nothing, and joins again."""
+    """A member is stopped until its session has expired. When it continues, other members own its
+    partitions. It delivers no more fetched messages, except one that was on its way to the
+    application. It commits nothing, and rejoins."""
     one, victim = arena.inside("a"), arena.outside("v")
     arena.settle()
     arena.wait_progress(victim, 100)
@@ -121,8 +123,8 @@ def test_sigstop_longer_than_the_session(arena) -> None:
 
 
 def test_zookeeper_restart(arena) -> None:
-    """ZooKeeper killed and started again: members keep their sessions and their partitions, and
-    repeat nothing. The sessions outlast a server that is slow to come back."""
+    """ZooKeeper is killed and restarted. Members keep their sessions and partitions, and repeat
+    nothing. The session timeout is longer than a slow server's restart."""
     one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     owners = arena.settle()
     arena.wait_progress(two)
@@ -140,7 +142,8 @@ def test_zookeeper_restart(arena) -> None:
 
 
 def test_broker_restart(arena) -> None:
-    """The broker stopped and started again: owners stay, reading continues, nothing is repeated."""
+    """The broker is stopped and restarted. Owners stay, reading continues, and nothing is
+    repeated."""
     one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     owners = arena.settle()
     arena.wait_progress(two)
@@ -156,8 +159,9 @@ def test_broker_restart(arena) -> None:
 
 
 def test_blip_shorter_than_the_session(arena) -> None:
-    """A connection that hangs for less than the session timeout: delivery pauses at two thirds of
-    it, continues after it, owners stay and nothing is repeated. The other member never pauses."""
+    """A connection hangs for less than the session timeout. Delivery pauses after two thirds of the
+    timeout and continues afterwards. Owners stay and nothing is repeated. The other member never
+    pauses."""
     session = 12.0
     one = arena.inside("a", zookeeper_session_timeout_ms=12_000)
     two = arena.inside("b", zookeeper_session_timeout_ms=12_000)
@@ -184,7 +188,7 @@ def test_blip_shorter_than_the_session(arena) -> None:
 
 
 def test_connection_cut(arena) -> None:
-    """Connections that break and come back at once disturb nobody, however often."""
+    """Connections that break and reconnect at once disturb no member, even if they do so often."""
     one, two = arena.inside("a", **PATIENT), arena.inside("b", **PATIENT)
     owners = arena.settle()
     for _ in range(10):
@@ -197,10 +201,10 @@ def test_connection_cut(arena) -> None:
 
 
 def test_former_owner_is_fenced(arena) -> None:
-    """A member whose owner znode another client has taken, without its session being over, cannot
-    store offsets any more: the new owner's claim has changed the offset znode's version. It is told
-    so, drops the partition, and delivers and commits the others as before."""
-    unasked = {"zkconsumer_reread_interval_ms": 600_000}  # else it may see it before it commits
+    """Another client takes a member's owner znode while the member's session is alive. The new
+    owner's claim changed the offset znode's version, so the member can no longer store offsets. It
+    gets an error, drops the partition, and continues with the others."""
+    unasked = {"zkconsumer_reread_interval_ms": 600_000}  # else it may notice before it commits
     one = arena.inside("a", auto_commit_enable="false", **PATIENT, **unasked)
     arena.settle()
     arena.wait_progress(one, 60)
@@ -220,7 +224,7 @@ def test_former_owner_is_fenced(arena) -> None:
     assert len(one.reader.offsets(0)) == before
     client.delete(paths.owner(lost))
     arena.settle()
-    # It starts again from what is stored, as any new owner does.
+    # It starts from the stored offset, as any new owner does.
     wait_until(
         lambda: one.reader.offsets(0)[before : before + 2] == [3, 4], HEAL, "the partition is read"
     )
@@ -229,7 +233,7 @@ def test_former_owner_is_fenced(arena) -> None:
 
 
 def test_partition_added(arena) -> None:
-    """Partitions added under load are owned and read from their first message."""
+    """Partitions added under load get owners and are read from their first message."""
     one, two = arena.inside("a", **PATIENT), arena.outside("b", **PATIENT)
     arena.settle()
     arena.cluster.add_partitions(arena.topic, 9)
@@ -243,8 +247,8 @@ def test_partition_added(arena) -> None:
 
 
 def test_topics_come_and_go_under_a_filter(arena) -> None:
-    """Topics created and deleted under a filter do not disturb the others: nothing of the topic
-    that stays is lost or repeated."""
+    """Topics that are created and deleted under a filter do not disturb the others. No message of
+    the remaining topic is lost or repeated."""
     pattern = f"/{arena.topic}.*"
     one, two = arena.inside("a", pattern, **PATIENT), arena.outside("b", pattern, **PATIENT)
     arena.settle()

@@ -1,6 +1,6 @@
-"""A group that consumes while a hostile client writes registrations at rate.
+"""A group consumes while a hostile client keeps writing registrations.
 
-``ZKC_SEED=N`` sets the seed, ``ZKC_HOSTILE=2000`` makes a run longer.
+``ZKC_SEED=N`` sets the seed, and ``ZKC_HOSTILE=2000`` makes a run longer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def registration(regex: str) -> bytes:
 def test_members_consume_while_a_client_writes_hostile_registrations(
     cluster: LocalCluster, group: str, topic: str
 ) -> None:
-    """Each partition is delivered all the time, nothing is lost, all members leave out the same
-    registrations, and when the hostile ones are gone, none."""
+    """Each partition is delivered all the time, and nothing is lost. All members ignore the same
+    registrations, and none once the hostile ones are gone."""
     cluster.create_topic(topic, PARTITIONS)
     rng = random.Random(SEED)
     config: dict[str, object] = {
@@ -74,7 +74,8 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
         slowest = 0.0
         for number in range(WRITES):
             path = f"{watch.paths.ids}/{group}_evil-{number % 40}"
-            # A mutated registration may be good, and then it gets its share: a regex cannot.
+            # A mutated registration may be valid, and then it gets its share. A regex cannot be
+            # valid.
             data = hostile[number % len(hostile)]
             if rng.random() < 0.3:
                 data = mutate(rng, [b'{"version":1,"subscription":[],"pattern":"static"}'])
@@ -91,7 +92,9 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
                     f"each partition is delivered; ZKC_SEED={SEED}",
                 )
                 slowest = max(slowest, time.monotonic() - begun)
-        wait_until(lambda: len(agreed(connectors)) == 1, 30, "all members leave out the same")
+        wait_until(
+            lambda: len(agreed(connectors)) == 1, 30, "all members ignore the same registrations"
+        )
         (left_out,) = agreed(connectors)
         sys.stdout.write(
             f"ZKC_SEED={SEED}: {WRITES} hostile registrations, {len(left_out)} of {len(names)} "
@@ -100,7 +103,7 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
         assert len(left_out) >= len(names) / 4
         for path in names:
             watch.client.delete(path)
-        wait_until(lambda: agreed(connectors) == {frozenset()}, 30, "none is left out")
+        wait_until(lambda: agreed(connectors) == {frozenset()}, 30, "no registration is ignored")
         acked = set(producer.stop())
         wait_until(
             lambda: acked <= {(d.partition, d.offset) for r in readers for d in list(r.deliveries)},
@@ -112,12 +115,12 @@ def test_members_consume_while_a_client_writes_hostile_registrations(
 
 
 def delivered_since(readers: list[Reader], begun: float) -> set[int]:
-    """The partitions of which a message was delivered after ``begun``."""
+    """The partitions from which a message was delivered after ``begun``."""
     return {one.partition for r in readers for one in r.deliveries[-2000:] if one.at > begun}
 
 
 def agreed(connectors: list[ZookeeperConsumerConnector]) -> set[frozenset[str]]:
-    """The sets of registrations that the members leave out: one if they agree."""
+    """The sets of registrations that the members ignore. There is one set if they agree."""
     found = set()
     for connector in connectors:
         assert connector._loop is not None

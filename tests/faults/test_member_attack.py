@@ -1,8 +1,8 @@
-"""Whole members behind proxies that lose, delay, repeat, cut, swap and corrupt ZooKeeper's frames.
+"""Members behind proxies that lose, delay, repeat, cut, swap and corrupt ZooKeeper's frames.
 
-The rules of the simulator (``RULES`` in ``zkconsumer/sim/invariants.py``) that can be judged on a
-real server are judged here, with the kinds of faults of ``test_zk_attack``. ``ZKC_SEED=N`` sets the
-seed, and ``ZKC_MEMBER_FAULTS=2000`` makes a run longer (about two faults a second):
+The test checks those rules of the simulator (``RULES`` in ``zkconsumer/sim/invariants.py``) that
+can be checked on a real server. It uses the faults of ``test_zk_attack``. ``ZKC_SEED=N`` sets the
+seed, and ``ZKC_MEMBER_FAULTS=2000`` makes a run longer (about two faults per second):
 
     ZKC_MEMBER_FAULTS=2000 .venv/bin/pytest tests/faults/test_member_attack.py
 """
@@ -34,9 +34,9 @@ PARTITIONS = 6
 SESSION = 3.0
 RATE = 0.08
 HEAL = 2 * SESSION + 5
-"""Seconds after the faults in which the group is whole again."""
+"""Seconds after the faults within which the group must be healthy again."""
 CORRUPT_HEAL = 40.0
-"""The same after corrupt answers: a member may have to read all registrations again, a tenth at a
+"""The same after corrupt responses. A member may have to read all registrations again, a tenth at a
 time."""
 HONEST = frozenset(Fault) - {Fault.CORRUPT}
 
@@ -54,11 +54,11 @@ class Member(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended with an error that the application sees."""
+        """Whether it has failed with an error that the application sees."""
         return bool(self.reader.errors)
 
     def claims(self) -> set[int]:
-        """The partitions that it says it owns."""
+        """The partitions that it reports as its own."""
         loop = self.connector._loop
         assert loop is not None
         return {tp.partition for tp in list(loop.machine.held)}
@@ -66,7 +66,7 @@ class Member(NamedTuple):
 
 @pytest.fixture
 def kinds(request: pytest.FixtureRequest) -> frozenset[Fault]:
-    """Which faults happen."""
+    """The kinds of faults that happen."""
     found: frozenset[Fault] = request.param
     return found
 
@@ -100,7 +100,7 @@ def members(
 
 
 def leave(connector: ZookeeperConsumerConnector) -> None:
-    """End a member that may have ended."""
+    """Close a member that may have failed."""
     with suppress(ZkConsumerError):
         connector.shutdown(timeout=10)
 
@@ -119,9 +119,9 @@ def test_members_keep_the_rules(
     kinds: frozenset[Fault],
     members: list[Member],
 ) -> None:
-    """No member is dead without its application seeing it. After the faults every partition has an
-    owner that says so, with its own session, and delivers. Unless answers were corrupt, no member
-    has ended, nothing is lost, and no committed offset was ever lowered."""
+    """No member fails without its application seeing it. After the faults each partition has an
+    owner that knows it, owns it with its own session, and delivers. Unless responses were corrupt,
+    no member has failed, nothing is lost, and no committed offset was lowered."""
     exact = Fault.CORRUPT not in kinds
     with (
         GroupWatch(cluster.zookeeper, group, [topic]) as watch,
@@ -170,12 +170,12 @@ def seen(members: list[Member]) -> set[tuple[int, int]]:
 
 
 def delivered_since(members: list[Member], begun: float) -> set[int]:
-    """The partitions of which a message was delivered after ``begun``."""
+    """The partitions from which a message was delivered after ``begun``."""
     return {d.partition for m in members for d in list(m.reader.deliveries) if d.at > begun}
 
 
 def wait_whole(watch: GroupWatch, topic: str, members: list[Member], timeout: float) -> None:
-    """Wait until the members that live are registered and own everything, in their sessions."""
+    """Wait until the live members are registered and own everything with their sessions."""
     faults: list[str] = []
 
     def whole() -> bool:
@@ -184,7 +184,7 @@ def wait_whole(watch: GroupWatch, topic: str, members: list[Member], timeout: fl
         return not faults
 
     try:
-        wait_until(whole, timeout, "the group is whole")
+        wait_until(whole, timeout, "the group is healthy")
     except Exception as error:
         states = {m.id: (m.connector.metrics().state, m.connector._zk.connected) for m in members}
         error.add_note(f"ZKC_SEED={SEED}: {faults}; members: {states}")
@@ -192,7 +192,7 @@ def wait_whole(watch: GroupWatch, topic: str, members: list[Member], timeout: fl
 
 
 def broken(watch: GroupWatch, topic: str, members: list[Member]) -> Iterator[str]:
-    """The rules that do not hold at the moment."""
+    """The rules that are violated at the moment."""
     owners: dict[int, tuple[str, int]] = {}
     for partition in range(PARTITIONS):
         path = f"{watch.paths.owners_topic(topic)}/{partition}"

@@ -1,4 +1,5 @@
-"""Each thread of a member dies, wherever it is: the member delivers again, or fails in the open."""
+"""Each thread of a member is killed at a random place. The member delivers again, or fails
+visibly."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from zkconsumer.testing import LocalCluster, wait_until
 from zkconsumer.testing.groups import Producer
 
 BOUND = 2 * PERIOD + 3.0
-"""Seconds until a member must deliver again or have failed; 3 of them are for a busy machine."""
+"""Seconds until a member must deliver again or have failed. 3 of them are for a busy machine."""
 SESSION = 6.0
 COMMON = ("loop", "watchdog", "journal", "blocking", "finder", "fetcher")
-"""The threads of any member."""
+"""The thread names of any member."""
 
 Member = ZookeeperConsumerConnector | CoordinatorConsumerConnector
 
@@ -46,7 +47,7 @@ class Listener:
 
 
 class Victim:
-    """A member in a group of its own, of which one thread is going to die."""
+    """A member in its own group. One of its threads will be killed."""
 
     def __init__(self, cluster: LocalCluster, topic: str, role: str, journals: Path) -> None:
         self.role = role
@@ -80,7 +81,7 @@ class Victim:
             self.error = error
 
     def thread(self) -> threading.Thread | None:
-        """The thread that is going to die."""
+        """The thread to kill."""
         member: Any = self.member
         if self.role == "connection":
             return member._zk._connection._connection_routine  # type: ignore[no-any-return]
@@ -105,7 +106,7 @@ class Victim:
             )
 
     def close(self) -> None:
-        """End the member, whatever has become of it."""
+        """Close the member, in any state."""
         self.listener.go.set()
         try:
             self.member.shutdown(timeout=3.0)
@@ -114,7 +115,7 @@ class Victim:
 
 
 class InZooKeeper(Victim):
-    """A member of a group in ZooKeeper, with offsets in Kafka as well."""
+    """A member of a group in ZooKeeper that also stores offsets in Kafka."""
 
     ROLES = (*COMMON, "offsets", "connection", "answers", "watches")
 
@@ -149,7 +150,7 @@ class OnBrokers(Victim):
 def victims(
     cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> Iterator[Callable[[type[Victim]], list[Victim]]]:
-    """Members of one kind, one for each of their threads."""
+    """Members of one kind, one for each thread name."""
     with ExitStack() as stack:
 
         def make(kind: Any) -> list[Victim]:
@@ -167,8 +168,9 @@ def victims(
 def test_no_thread_dies_unseen(
     cluster: LocalCluster, topic: str, kind: type[Victim], victims: Any
 ) -> None:
-    """A member one of whose threads was ended delivers what is written afterwards, with a thread
-    of that name; or its stream raises ConnectorFailedError. Both within ``BOUND`` seconds."""
+    """After one of its threads was killed, a member has a new thread of that name and delivers new
+    messages. Otherwise its stream raises ConnectorFailedError. Both happen within ``BOUND``
+    seconds."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         made = victims(kind)
@@ -184,7 +186,7 @@ def test_no_thread_dies_unseen(
         missing = [victim.role for victim in made if old[victim] is None]
         assert not missing
         until = time.monotonic() + 0.6
-        while time.monotonic() < until:  # several times: also while an error is being handled
+        while time.monotonic() < until:  # several times, so also while an error is being handled
             for victim in made:
                 if victim.thread() is old[victim]:
                     victim.kill()

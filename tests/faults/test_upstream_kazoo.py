@@ -1,4 +1,4 @@
-"""Faults of kazoo that the connection works around: each is still there, and has a minimal case."""
+"""Each kazoo fault that the connection works around still exists, and has a minimal case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = sorted((Path(__file__).parents[2] / "docs" / "upstream").glob("kazoo_*.p
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """All cases at once: they wait more than they compute."""
+    """Start all cases at once, because they mostly wait."""
     started = {
         path.name: subprocess.Popen(
             [sys.executable, str(path)],
@@ -34,8 +34,8 @@ def running() -> Iterator[dict[str, subprocess.Popen[str]]]:
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", [path.name for path in CASES])
 def test_kazoo_still_has_the_fault(running: dict[str, subprocess.Popen[str]], name: str) -> None:
-    """The case shows the fault. If it no longer does, kazoo was mended: take the workaround out of
-    ``zkconsumer/zk/connection.py``, and the case out of ``docs/upstream/kazoo.md``."""
+    """The case shows the fault. If it no longer does, kazoo was fixed. Then remove the workaround
+    from ``zkconsumer/zk/connection.py``, and the case from ``docs/upstream/kazoo.md``."""
     output, _ = running[name].communicate(timeout=120)
     assert running[name].returncode == 0, output
     assert output.startswith("shown: ")

@@ -1,8 +1,7 @@
 """The ZooKeeper driver behind a proxy that loses, delays, repeats, cuts, swaps and corrupts frames.
 
-Whatever happens to the frames, every operation is answered once, an answer that says what happened
-is true, and the driver works again when the faults are over. ``ZKC_SEED=N`` sets the seed, and
-``ZKC_FAULTS=10000`` makes a run longer:
+Every operation gets one result. A result that states an outcome is true, and the driver works again
+after the faults. ``ZKC_SEED=N`` sets the seed, and ``ZKC_FAULTS=10000`` makes a run longer:
 
     ZKC_FAULTS=10000 .venv/bin/pytest tests/faults/test_zk_attack.py
 """
@@ -49,17 +48,17 @@ FAULTS = int(os.environ.get("ZKC_FAULTS", "120"))
 SESSION = 4.0
 DRIVERS = 6
 ACTORS = 4
-"""Sequences of operations that one driver has under way."""
+"""Number of operation sequences that one driver runs at the same time."""
 ANSWER_S = 60.0
-"""An operation is answered within this time: requests wait while there is no connection."""
+"""An operation gets its result within this time. Requests wait while there is no connection."""
 RATE = 0.04
 
 UNKNOWN = {Code.CONNECTION_LOSS, Code.SESSION_EXPIRED}
-"""Codes that leave open whether a write was carried out."""
+"""Codes after which it is unknown whether the write was carried out."""
 
 
 class Actor:
-    """One znode's life: create, read, write and delete it, one operation after the other."""
+    """The operations on one znode: create, read, write and delete it, one at a time."""
 
     def __init__(self, rng: random.Random, parent: str, exact: bool) -> None:
         self._rng = rng
@@ -67,7 +66,7 @@ class Actor:
         self._exact = exact
         self._count = 0
         self.possible: dict[str, set[tuple[bytes, int] | None]] = {}
-        """Of each znode that is done with: its contents and version, or ``None`` if deleted."""
+        """Contents and version of each znode that is finished, or ``None`` if it was deleted."""
         self.wrong: list[str] = []
         self._new()
 
@@ -77,7 +76,7 @@ class Actor:
         self._state: tuple[bytes, int] | None = None
 
     def next(self) -> ZkOp:
-        """The operation to send."""
+        """The next operation to send."""
         self.op, self._after = self._choose()
         return self.op
 
@@ -101,7 +100,7 @@ class Actor:
         )
 
     def answered(self, reply: Reply) -> None:
-        """Compare the reply with what must have happened."""
+        """Compare the reply with the expected result."""
         before, after = self._state, self._after
         if isinstance(reply, Failed):
             self.possible[self.path] = {before, after} if reply.code in UNKNOWN else {before}
@@ -164,7 +163,7 @@ class Client:
         self.replies.put((actor, reply))
 
     def work(self) -> None:
-        """Take the answers that are there, and send what follows. Raises AssertionError."""
+        """Process the available replies, and send the next operations. Raises AssertionError."""
         for actor in range(ACTORS):
             waited = time.monotonic() - self.sent[actor] if actor in self.sent else 0.0
             assert waited < ANSWER_S, (
@@ -208,8 +207,9 @@ HONEST = frozenset(Fault) - {Fault.CORRUPT}
     indirect=True,
 )
 def test_every_operation_is_answered_truly(clients: list[Client], chroot: str) -> None:
-    """Each operation has one answer. Without corrupt answers, each that says what has happened is
-    true, and of the others one of two things has happened. Later all drivers work again."""
+    """Each operation has one result. Without corrupt responses, each result that states an
+    outcome is true. If it states none, the write either happened or did not. Later all drivers
+    work again."""
     for client in clients:
         client.proxy.rate = RATE
     deadline = time.monotonic() + 60 + FAULTS / 2
@@ -236,7 +236,7 @@ def test_every_operation_is_answered_truly(clients: list[Client], chroot: str) -
 
 
 def _compare(clients: list[Client], chroot: str) -> None:
-    """Every znode that is done with is as its operations have left it."""
+    """Check that every finished znode is as its operations left it."""
     events: queue.SimpleQueue[tuple[SessionEvent, int]] = queue.SimpleQueue()
     hosts, _, path = chroot.partition("/")
     honest = ZkDriver(hosts, f"/{path}", SESSION, lambda *event: events.put(event), lambda _: None)
@@ -264,7 +264,7 @@ def _compare(clients: list[Client], chroot: str) -> None:
 
 
 class Rewriting(FrameProxy):
-    """A proxy that sets the error of the next answer to a request, when told to."""
+    """A proxy that sets the error code of the next response on demand."""
 
     code: int | None = None
 
@@ -278,8 +278,8 @@ class Rewriting(FrameProxy):
 
 
 def test_an_error_that_kazoo_does_not_know(chroot: str) -> None:
-    """A later server may refuse a request for a reason of its own. The operation is answered, with
-    an unknown outcome, and the next one works."""
+    """A newer server may refuse a request for a new reason. The operation ends with an unknown
+    outcome, and the next one works."""
     host, _, path = chroot.partition("/")
     events: queue.SimpleQueue[tuple[SessionEvent, int]] = queue.SimpleQueue()
     with Rewriting(int(host.rpartition(":")[2]), 0, 0.0, frozenset()) as proxy:

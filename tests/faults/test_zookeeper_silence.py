@@ -1,6 +1,5 @@
-"""A member whose ZooKeeper answers late, loses answers or is silent: it delivers again by itself,
-and every call of its connector ends in its time.
-"""
+"""A member whose ZooKeeper answers late, loses responses or is silent delivers again by itself, and
+every call of its connector ends within its time."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 SESSION = 3.0
 """Session timeout in seconds."""
 SLACK = 1.0
-"""Seconds that a busy machine may add to what is measured."""
+"""Seconds that a busy machine may add to a measured time."""
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def proxies(cluster: LocalCluster) -> Iterator[list[TcpProxy]]:
 
 @pytest.fixture
 def config(group: str, proxies: list[TcpProxy]) -> dict[str, object]:
-    """Settings of a member behind both proxies."""
+    """Settings of a member that uses both proxies."""
     return {
         "zookeeper.connect": ",".join(proxy.address for proxy in proxies),
         "group.id": group,
@@ -48,10 +47,10 @@ def config(group: str, proxies: list[TcpProxy]) -> dict[str, object]:
 
 
 def used(proxies: list[TcpProxy]) -> TcpProxy:
-    """The proxy that the member's connection passes through."""
+    """The proxy that the member's connection goes through."""
 
     def one_used() -> list[TcpProxy]:
-        """A connection that the member has left may end a moment later."""
+        """The member's previous connection may end a moment later."""
         found = [proxy for proxy in proxies if proxy.connections]
         return found if len(found) == 1 else []
 
@@ -60,7 +59,7 @@ def used(proxies: list[TcpProxy]) -> TcpProxy:
 
 
 def stored(member: ZookeeperConsumerConnector) -> bool:
-    """Whether ZooKeeper stores this member's offsets."""
+    """Return whether ZooKeeper stores this member's offsets."""
     try:
         member.commit_offsets()
     except CommitFailedError:
@@ -69,7 +68,7 @@ def stored(member: ZookeeperConsumerConnector) -> bool:
 
 
 def deliver(producer: Producer, reader: Reader, until: float, trouble: str) -> None:
-    """Write two messages; they must be delivered by ``until``."""
+    """Write two messages, which must be delivered by ``until``."""
     sent = set(producer.send(2))
     left = max(SLACK, until - time.monotonic())
     wait_until(lambda: sent <= set(reader.values()), left, f"{trouble}: delivered again")
@@ -86,12 +85,12 @@ def test_a_member_delivers_again(
     config: dict[str, object],
     proxies: list[TcpProxy],
 ) -> None:
-    """Seeded: whatever happens between a member and ZooKeeper, within twice the session timeout it
-    stores offsets and delivers what is written from then on. Nothing is lost.
+    """After any of the faults below, the member stores offsets and delivers new messages within
+    twice the session timeout. Nothing is lost. The test is seeded.
 
-    The troubles: one answer or one request is lost; answers are late; the server in use is silent
-    in both directions or answers nothing; all servers are silent until delivery pauses; the
-    connection thread fails.
+    These are the faults: one response or request is lost, or responses are late. The server in use
+    is silent in both directions, or does not respond. All servers are silent until delivery pauses.
+    The connection thread fails.
     """
     seed = int(os.environ.get("SILENCE_SEED", str(random.randrange(10**6))))
     print(f"SILENCE_SEED={seed}")  # noqa: T201
@@ -132,7 +131,7 @@ def test_a_member_delivers_again(
                 fail_once(member)
             wait_until(lambda p=proxy: not p.dropping, SESSION, f"{trouble}: a frame is lost")
             until = time.monotonic() + 2 * SESSION
-            deliver(producer, reader, until, trouble)  # so that there is something to store
+            deliver(producer, reader, until, trouble)  # there must be something to store
             wait_until(lambda: stored(member), until - time.monotonic(), f"{trouble}: stored")
             deliver(producer, reader, until, trouble)
             for each in proxies:
@@ -147,7 +146,7 @@ def test_a_member_delivers_again(
 
 
 def fail_once(member: ZookeeperConsumerConnector) -> None:
-    """End the loop of kazoo's connection thread."""
+    """Raise an error in the loop of kazoo's connection thread."""
     connection = member._zk._client._connection
     read = connection._read_socket
 
@@ -160,7 +159,7 @@ def fail_once(member: ZookeeperConsumerConnector) -> None:
 
 
 def ended_within(seconds: float, call: Callable[[], object]) -> BaseException | None:
-    """What ``call`` raises; it must end within ``seconds``."""
+    """The exception that ``call`` raises. It must end within ``seconds``."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -179,8 +178,8 @@ def ended_within(seconds: float, call: Callable[[], object]) -> BaseException | 
 def test_shutdown_while_zookeeper_is_silent(
     cluster: LocalCluster, topic: str, config: dict[str, object], proxies: list[TcpProxy]
 ) -> None:
-    """``shutdown(timeout=2)`` takes 2 s when no ZooKeeper answers. It raises, ends the streams and
-    a commit that waits, and leaves no thread."""
+    """``shutdown(timeout=2)`` takes 2 s if no ZooKeeper answers. It raises an error, ends the
+    streams and a waiting commit, and leaves no thread."""
     cluster.create_topic(topic, 1)
     before = set(threading.enumerate())
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
@@ -208,8 +207,8 @@ def test_start_while_zookeeper_is_silent(
     proxies: list[TcpProxy],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Creating streams ends in its time when no ZooKeeper answers, with the error that is
-    documented. The member has not registered, so there is nothing to leave and no note."""
+    """If no ZooKeeper answers, creating streams ends within its time with the documented error. The
+    member has not registered, so it need not leave, and there is no note."""
     monkeypatch.setattr("zkconsumer.connector.START_PATIENCE", 1.0)
     member = ZookeeperConsumerConnector(config)
     for proxy in proxies:
@@ -225,7 +224,7 @@ def test_start_while_zookeeper_is_silent(
 def test_unused_connector_ends_while_zookeeper_is_silent(
     config: dict[str, object], proxies: list[TcpProxy]
 ) -> None:
-    """``shutdown`` of a connector without streams ends in its time as well."""
+    """``shutdown`` of a connector without streams also ends within its time."""
     member = ZookeeperConsumerConnector(config)
     for proxy in proxies:
         proxy.stall()

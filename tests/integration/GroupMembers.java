@@ -28,10 +28,10 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Runs members of the Java consumer on orders from stdin and reports on stdout; one a line, words
- * separated by blanks; a word that is empty is written "-".
+ * Runs members of the Java consumer. It reads commands from stdin and writes reports to stdout, one
+ * per line. Blanks separate words, and an empty word is "-".
  *
- * Orders: join NAME BOOTSTRAP GROUP TOPIC STRATEGY INSTANCE PROTOCOL; leave NAME;
+ * Commands: join NAME BOOTSTRAP GROUP TOPIC STRATEGY INSTANCE PROTOCOL; leave NAME;
  * subscription TAG VERSION TOPICS USER_DATA OWNED GENERATION; assignment TAG VERSION OWNED USER_DATA;
  * assign TAG STRATEGY TOPIC=COUNT,... MEMBER=INSTANCE=SUBSCRIPTION...
  *

@@ -11,6 +11,6 @@ from zkconsumer.testing import LocalCluster
 
 @pytest.fixture(scope="session")
 def middle() -> Iterator[LocalCluster]:
-    """ZooKeeper and one broker of 1.1 for a whole worker: tests leave both running."""
+    """ZooKeeper and one broker of 1.1 for a whole worker. Tests leave both running."""
     with LocalCluster("1.1") as running:
         yield running

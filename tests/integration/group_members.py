@@ -1,6 +1,6 @@
-"""Members of one group, each of its own make: ours, kafka-python's, librdkafka's and Java's.
+"""Members of one group from four clients: zkconsumer, kafka-python, librdkafka and Java.
 
-Each has a thread that polls, or is a thread of one JVM; used from one thread.
+Each polls on its own thread, or is a thread of one JVM. A test uses it from one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PYTHON_ASSIGNORS: Final[dict[str, Any]] = {
 
 
 class Member(Protocol):
-    """What the tests see of a member of any make; it reads from its making to ``close``."""
+    """A member of any client, as the tests see it. It reads until ``close``."""
 
     partitions: set[int]
 
@@ -40,11 +40,11 @@ class Member(Protocol):
         """Partition and offset of each message."""
 
     def close(self) -> None:
-        """Leave the group (a static member: end)."""
+        """Leave the group. A static member only stops."""
 
 
 class Join:
-    """What each member is told."""
+    """The settings of one member."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Join:
 
 
 class Ours:
-    """Our connector."""
+    """A zkconsumer connector."""
 
     def __init__(self, join: Join) -> None:
         self.leader = ""
-        """Member id of the group's leader, as the last JoinGroup was answered."""
+        """Member id of the group's leader in the last JoinGroup response."""
         self.subscriptions: dict[str, bytes] = {}
-        """Of all members by id, when this one was the leader the last time."""
+        """Subscriptions of all members by id, from the last time this member was the leader."""
         self.own_subscription = b""
         self.assignments: list[bytes] = []
         config: dict[str, object] = {
@@ -119,7 +119,7 @@ class Ours:
 
 
 class Polled:
-    """A consumer of a library that is polled, by a thread of its own."""
+    """A consumer of a library with ``poll``, on its own thread."""
 
     def __init__(self) -> None:
         self.partitions: set[int] = set()
@@ -139,7 +139,7 @@ class Polled:
         self.partitions = set()
 
     def poll(self) -> None:
-        """Read for a moment into ``_got`` and renew ``partitions``."""
+        """Poll for a moment, add the messages to ``_got``, and update ``partitions``."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -171,7 +171,7 @@ class KafkaPython(Polled):
             heartbeat_interval_ms=200,
             partition_assignment_strategy=[PYTHON_ASSIGNORS[join.strategy]],
         )
-        # A static leader that assigns before it knows the topic stays without partitions.
+        # If a static leader assigns before it knows the topic, it stays without partitions.
         assert self._consumer.partitions_for_topic(join.topic)
         self._consumer.subscribe([join.topic])
         super().__init__()
@@ -214,7 +214,7 @@ class Librdkafka(Polled):
     def poll(self) -> None:
         for found in self._consumer.consume(100, 0.1):
             error = found.error()
-            if error is not None:  # it repeats what failed, such as reading a new topic
+            if error is not None:  # it retries after an error, such as reading a new topic
                 assert not error.fatal(), error
                 continue
             self._got.append((found.partition(), found.offset()))
@@ -225,7 +225,8 @@ class Librdkafka(Polled):
 
 
 class Jvm:
-    """One JVM with members of the Java consumer of a line of Kafka, its assignors and codecs."""
+    """One JVM with members of Kafka's Java consumer, its assignors and codecs, of one Kafka
+    version."""
 
     def __init__(self, folder: Path, line: str = "3.9") -> None:
         words = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
@@ -244,12 +245,12 @@ class Jvm:
         assert self._ready.wait(150), "the JVM starts"  # it compiles the source first
 
     def order(self, *words: object) -> None:
-        """Have it do something."""
+        """Send a command to the JVM."""
         assert self._process.stdin is not None
         print(*(str(word) or "-" for word in words), file=self._process.stdin, flush=True)
 
     def ask(self, what: str, *words: object) -> list[str]:
-        """Have it work something out."""
+        """Send a question to the JVM and return its answer."""
         self._tags += 1
         tag = f"#{self._tags}"
         self.order(what, tag, *words)
@@ -294,7 +295,7 @@ class Java:
         jvm.order("join", self._name, *words)
 
     def told(self, kind: str, words: Sequence[str]) -> None:
-        """One report of the JVM."""
+        """Process one report of the JVM."""
         if kind == "message":
             self._got.append((int(words[0]), int(words[1])))
         elif kind == "holds":

@@ -1,6 +1,6 @@
-"""What a program that uses streams may rely on, whoever decides about ownership.
+"""The behaviour of streams that programs rely on, the same with both kinds of ownership.
 
-Each test runs over both connectors: the programs differ by the class name alone.
+Each test runs with both connectors. The programs differ only in the class name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:bootstrap.servers is not a known
 
 @pytest.fixture(params=[ZookeeperConsumerConnector, CoordinatorConsumerConnector])
 def make(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> Iterator[Make]:
-    """Makes members of one group with one configuration for both; shut down after the test."""
+    """Creates members of one group with one configuration for both. They are shut down after the
+    test."""
     config: dict[str, object] = {
         "zookeeper.connect": cluster.zookeeper,
         "bootstrap.servers": cluster.bootstrap,
@@ -63,7 +64,8 @@ def make(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> I
 
 
 def test_streams_of_a_topic(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Each of several streams carries its run of partitions, in order; all is delivered once."""
+    """Each of several streams delivers its own partitions in order, and everything is delivered
+    once."""
     cluster.create_topic(topic, 4)
     with Producer(cluster.bootstrap, topic, range(4)) as producer:
         producer.send(40)
@@ -93,7 +95,7 @@ def test_several_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
 
 @pytest.mark.parametrize("kind", [Whitelist, Blacklist])
 def test_filters(cluster: LocalCluster, make: Make, unique: str, kind: type) -> None:
-    """A filter means topics there are and topics that come."""
+    """A filter includes existing topics and topics that are created later."""
     first, second = f"{unique}-f1", f"{unique}-f2"
     cluster.create_topic(first, 1)
     cluster.create_topic(f"{unique}-x", 1)
@@ -109,7 +111,8 @@ def test_filters(cluster: LocalCluster, make: Make, unique: str, kind: type) -> 
 
 
 def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """A second member takes its share and gives it back; nothing is lost or delivered twice."""
+    """A second member takes its share and gives it back when it leaves. Nothing is lost or
+    repeated."""
     cluster.create_topic(topic, 4)
     with Producer(cluster.bootstrap, topic, range(4), interval=0.002) as producer:
         first, second = make(), make()
@@ -119,7 +122,9 @@ def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: s
             wait_until(lambda m=member: m.metrics().owned_partitions == 2, 15, "equal shares")
         readers[1].wait(50)
         second.shutdown()
-        wait_until(lambda: first.metrics().owned_partitions == 4, 15, "the first has all")
+        wait_until(
+            lambda: first.metrics().owned_partitions == 4, 15, "the first member owns everything"
+        )
         sent = set(producer.stop())
         wait_until(
             lambda: {(d.partition, d.offset) for r in readers for d in r.deliveries} >= sent,
@@ -131,8 +136,8 @@ def test_members_share_and_take_over(cluster: LocalCluster, make: Make, topic: s
 
 
 def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Without automatic commits a successor starts where ``commit_offsets`` said; a partition that
-    is not owned and an offset that is none are refused."""
+    """Without automatic commits the next owner starts at the offset given to ``commit_offsets``. A
+    partition that is not owned and an invalid offset are refused."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(10)
@@ -158,7 +163,7 @@ def test_commits_by_hand(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_the_iterator_times_out_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """``consumer.timeout.ms`` raises and leaves the stream usable."""
+    """``consumer.timeout.ms`` raises an error, and the stream can be used afterwards."""
     cluster.create_topic(topic, 1)
     iterator = iter(make(consumer_timeout_ms=200).create_message_streams({topic: 1})[topic][0])
     begun = time.monotonic()
@@ -174,12 +179,12 @@ def test_the_iterator_times_out_and_goes_on(cluster: LocalCluster, make: Make, t
         except ConsumerTimeoutError:
             return False
 
-    wait_until(got, 10, "the message comes")
+    wait_until(got, 10, "the message arrives")
 
 
 def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """The listener hears of owners before fetching, and of partitions before their release, where
-    it may commit; the end of the member is no release."""
+    """The listener is called with the owners before fetching starts. It is called before partitions
+    are released, and may commit then. Shutting the member down is not a release."""
     cluster.create_topic(topic, 4)
     released: list[dict[str, frozenset[int]]] = []
     started: list[dict[int, int]] = []
@@ -216,7 +221,7 @@ def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_decoders(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Keys and values come through the decoders that were given."""
+    """Keys and values go through the given decoders."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(1)
@@ -226,7 +231,7 @@ def test_decoders(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_metrics(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """The same metrics count the same things."""
+    """Both connectors count the same things under the same metric names."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, range(2)) as producer:
         producer.send(10)
@@ -241,7 +246,8 @@ def test_metrics(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_wrong_use(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Streams are made once; a connector that is shut down is of no use; bad counts are told."""
+    """Streams can be created only once, a connector cannot be used after its shutdown, and invalid
+    counts are refused."""
     cluster.create_topic(topic, 1)
     member = make()
     with pytest.raises(ConfigError):

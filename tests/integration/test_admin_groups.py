@@ -1,6 +1,6 @@
-"""The group tools on a real ZooKeeper: the JVM tools' own tests by name, races, hostile znodes.
+"""The group tools on a real ZooKeeper: ports of the JVM tools' tests, races, hostile znodes.
 
-Members are znodes that the test writes; ``test_admin_jvm`` has real members.
+Members are znodes that the test writes. ``test_admin_jvm`` has real members.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from zkconsumer.zk.blocking import BlockingZk
 
 @pytest.fixture
 def zk(chroot: str) -> Iterator[KazooClient]:
-    """A session in an empty chroot; what it makes ephemeral is a member's."""
+    """A session in an empty chroot. Its ephemeral znodes stand for members."""
     client = KazooClient(chroot)
     client.start(timeout=15)
     yield client
@@ -56,7 +56,7 @@ def zk(chroot: str) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def tools(chroot: str) -> Iterator[GroupTools]:
-    """The tools in that chroot."""
+    """The group tools, connected to that chroot."""
     with GroupTools(chroot, timeout=15) as opened:
         yield opened
 
@@ -68,7 +68,8 @@ def fill(
     member: str | None = None,
     partitions: int = 1,
 ) -> None:
-    """Make a group with offsets and owner directories; with ``member`` also a live one."""
+    """Create a group with offsets and owner directories. With ``member`` it also has a live
+    member."""
     zk.ensure_path(f"/consumers/{group}/ids")
     if member is not None:
         names = ",".join(f'"{topic}":1' for topic in topics)
@@ -86,7 +87,7 @@ def fill(
 
 
 def topic_znodes(zk: KazooClient, topic: str, partitions: int = 1) -> None:
-    """Make a topic as the controller does, led by a broker that is not there."""
+    """Create a topic as the controller does. Its leader is a broker that does not exist."""
     replicas = {str(number): [0] for number in range(partitions)}
     content = json.dumps({"version": 1, "partitions": replicas}).encode()
     zk.create(f"/brokers/topics/{topic}", content, makepath=True)
@@ -126,8 +127,8 @@ def test_list_group_with_no_existing_group(tools: GroupTools) -> None:
 
 
 def test_describe_non_existing_group(zk: KazooClient, tools: GroupTools) -> None:
-    """DescribeConsumerGroupTest.testDescribeNonExistingGroupWithOldConsumer: an error that names
-    the groups of nearly that name, instead of no rows."""
+    """DescribeConsumerGroupTest.testDescribeNonExistingGroupWithOldConsumer: the error names groups
+    with similar names. The JVM's tool prints no rows."""
     fill(zk, "test.group")
     with pytest.raises(UnknownGroupError, match=r"no group missing\.group .*"):
         tools.describe(["missing.group"])
@@ -148,7 +149,7 @@ def test_describe_existing_group(zk: KazooClient, tools: GroupTools) -> None:
 
 def test_describe_existing_group_with_no_members(zk: KazooClient, tools: GroupTools) -> None:
     """DescribeConsumerGroupTest.testDescribeExistingGroupWithNoMembersWithOldConsumer: after the
-    member has gone its row has no owner."""
+    member has left, its row has no owner."""
     topic_znodes(zk, "orders")
     fill(zk, "g", member="g_c1")
     zk.delete("/consumers/g/owners/orders/0")
@@ -172,8 +173,8 @@ def test_describe_consumers_with_no_assigned_partitions(zk: KazooClient, tools: 
 
 
 def test_group_wide_delete(zk: KazooClient, tools: GroupTools) -> None:
-    """DeleteConsumerGroupTest.testGroupWideDeleteInZK: the whole tree of an inactive group goes,
-    another group is untouched; the plan before changes nothing."""
+    """DeleteConsumerGroupTest.testGroupWideDeleteInZK: the whole tree of an inactive group is
+    deleted. Another group is untouched, and showing the plan changes nothing."""
     fill(zk, "gone", ("a", "b"), partitions=3)
     fill(zk, "stays", ("a",))
     before, others = tree(zk), tree(zk, "/consumers/stays")
@@ -185,7 +186,7 @@ def test_group_wide_delete(zk: KazooClient, tools: GroupTools) -> None:
 
 
 def tree_without_ids(paths: set[str], group: str) -> set[str]:
-    """A group's paths but its ``ids``, which is the guard of the deletion."""
+    """A group's paths without its ``ids``, which guards the deletion."""
     root = f"/consumers/{group}"
     return {path for path in paths if (path + "/").startswith(root + "/") and path != f"{root}/ids"}
 
@@ -193,8 +194,8 @@ def tree_without_ids(paths: set[str], group: str) -> set[str]:
 def test_group_wide_delete_does_nothing_for_an_active_group(
     zk: KazooClient, tools: GroupTools
 ) -> None:
-    """DeleteConsumerGroupTest.testGroupWideDeleteInZKDoesNothingForActiveConsumerGroup: refused,
-    naming the member; nothing is removed."""
+    """DeleteConsumerGroupTest.testGroupWideDeleteInZKDoesNothingForActiveConsumerGroup: the
+    deletion is refused and names the member. No znode is removed."""
     fill(zk, "g", member="g_c1")
     before = tree(zk)
     with pytest.raises(GroupActiveError, match=r"group g is active: .*\(g_c1\)"):
@@ -203,8 +204,8 @@ def test_group_wide_delete_does_nothing_for_an_active_group(
 
 
 def test_topic_delete_for_a_group_with_one_topic(zk: KazooClient, tools: GroupTools) -> None:
-    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKForGroupConsumingOneTopic: without its
-    only topic the whole group is removed."""
+    """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKForGroupConsumingOneTopic: if its only
+    topic is deleted, the whole group is removed."""
     fill(zk, "gone", ("orders",))
     fill(zk, "stays", ("orders",))
     assert tools.delete("gone", "orders").whole
@@ -213,7 +214,7 @@ def test_topic_delete_for_a_group_with_one_topic(zk: KazooClient, tools: GroupTo
 
 def test_topic_delete_for_a_group_with_several_topics(zk: KazooClient, tools: GroupTools) -> None:
     """DeleteConsumerGroupTest.testGroupTopicWideDeleteInZKForGroupConsumingMultipleTopics: only
-    that topic's owners and offsets go; its other topics and other groups stay."""
+    that topic's owners and offsets are deleted. Other topics and groups stay."""
     fill(zk, "g", ("a", "b"), partitions=2)
     fill(zk, "other", ("a",))
     before = tree(zk)
@@ -236,8 +237,8 @@ MultipleTopics: refused, nothing is removed."""
 def test_topic_wide_delete(
     zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DeleteConsumerGroupTest.testTopicWideDeleteInZK: all groups lose the topic and keep the
-    other one; an active group is left out and named, which gives status 1."""
+    """DeleteConsumerGroupTest.testTopicWideDeleteInZK: all groups lose the topic and keep their
+    other topic. An active group is skipped and named, and the status is 1."""
     for group in ("one", "two"):
         fill(zk, group, ("a", "b"))
     assert run(["groups", "delete", "--all", "--topic", "a", "--zookeeper", chroot]) == 0
@@ -263,7 +264,8 @@ def test_deleting_a_topic_keeps_offsets_of_topics_never_owned(
 
 
 def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: GroupTools) -> None:
-    """More znodes than one request may carry, with znodes below partitions, all go."""
+    """All znodes are deleted, even if one request cannot carry them all and some are below
+    partitions."""
     fill(zk, "g", ("a", "b" * 200), partitions=1500)
     zk.create("/consumers/g/offsets/a/0/below", b"", makepath=True)
     steps: list[int] = []
@@ -277,7 +279,7 @@ def test_a_large_group_is_deleted_in_several_packets(zk: KazooClient, tools: Gro
 
 
 def interrupted(script: Script[object], when: int, act: Callable[[], object]) -> Script[object]:
-    """Run a script, doing something right before its ``when``-th multi."""
+    """Run a script, and call a function just before its ``when``-th multi."""
     op: ZkOp = next(script)
     multis = 0
     while True:
@@ -297,8 +299,8 @@ def interrupted(script: Script[object], when: int, act: Callable[[], object]) ->
 def test_a_member_that_registers_meanwhile_stops_the_deletion(
     zk: KazooClient, chroot: str, topic: str | None, has_ids: bool
 ) -> None:
-    """Between the look and the deletion, and between packets: what is left is all that the member
-    can see, and the error says how much is gone."""
+    """The member registers between the check and the deletion, or between packets. All znodes that
+    the member can see remain, and the error says how many are deleted."""
     for when, partitions in ((1, 3), (2, 2500)):
         group = f"g{when}"
         fill(zk, group, ("a",), partitions=partitions)
@@ -323,7 +325,7 @@ def test_a_member_that_registers_meanwhile_stops_the_deletion(
 
 
 def test_a_member_that_registers_meanwhile_stops_the_import(zk: KazooClient, chroot: str) -> None:
-    """Nothing is written once a member is there, unless forced."""
+    """Nothing is written once a member is registered, unless forced."""
     fill(zk, "g", ("a",))
     key = OffsetKey("g", "a", 0)
 
@@ -347,7 +349,7 @@ def test_a_member_that_registers_meanwhile_stops_the_import(zk: KazooClient, chr
 def test_an_offset_changed_meanwhile_is_left_alone(
     zk: KazooClient, chroot: str, there: bool
 ) -> None:
-    """A commit that comes between the plan and the write wins, and its znode is named."""
+    """A commit between the plan and the write wins, and the tool names its znode."""
     fill(zk, "g", ("a",))
     number = 0 if there else 5
     key = OffsetKey("g", "a", number)
@@ -369,8 +371,8 @@ def test_an_offset_changed_meanwhile_is_left_alone(
 def test_a_group_moves_through_a_file(
     zk: KazooClient, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Export, delete, import: a dry run changes nothing, ``--execute`` brings all offsets back,
-    and once more there is nothing to do."""
+    """After export and delete, a dry run of the import changes nothing. ``--execute`` restores all
+    offsets, and a second import has nothing to do."""
     fill(zk, "g", ("a", "b"), partitions=12)
     zk.set("/consumers/g/offsets/b/3", b" 8")
     zk.create("/consumers/g/offsets/b/0-1", b"8")
@@ -408,7 +410,8 @@ def test_a_group_moves_through_a_file(
 def test_a_file_with_one_bad_line_writes_nothing(
     zk: KazooClient, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All good lines of a file with a bad one stay unwritten, and the line is named."""
+    """If a file has one bad line, its good lines are not written either. The error names the
+    line."""
     file = tmp_path / "bad"
     file.write_text("/consumers/g/offsets/a/0:1\n/consumers/g/offsets/a/1: 2\n")
     assert run(["offsets", "import", str(file), "--execute", "--zookeeper", chroot]) == 2
@@ -420,8 +423,8 @@ def test_a_file_with_one_bad_line_writes_nothing(
 
 
 def test_a_zookeeper_of_2014(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On ZooKeeper 3.4, which has no multi-read, a group is described, verified, exported,
-    rewritten and deleted all the same, more znodes than one batch."""
+    """ZooKeeper 3.4 has no multi-read. A group with more znodes than one batch can still be
+    described, verified, exported, rewritten and deleted."""
     with LocalZooKeeper("0.8.2") as old:
         client = KazooClient(old.zookeeper)
         client.start(timeout=15)
@@ -451,8 +454,8 @@ def test_a_zookeeper_of_2014(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_hostile_znodes_stop_nothing(
     zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever a stranger writes below /consumers: every command ends with an answer, and none
-    prints a control or bidirectional character."""
+    """With any znodes below /consumers, every command ends with a result. No command prints a
+    control or bidirectional character."""
     seed = 20261121
     chance = random.Random(seed)
     topic_znodes(zk, "orders", 2)
@@ -505,7 +508,8 @@ def test_hostile_znodes_stop_nothing(
 def test_verify_names_a_foreign_member_and_exits_1(
     zk: KazooClient, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A healthy group gives status 0; a pykafka registration beside it is named, status 1."""
+    """A healthy group gives status 0. With a pykafka registration next to it, the status is 1 and
+    the member is named."""
     topic_znodes(zk, "orders", 2)
     fill(zk, "g", member="g_c1", partitions=2)
     command = ["groups", "verify", "g", "--no-lag", "--zookeeper", chroot]
@@ -520,8 +524,8 @@ def test_verify_names_a_foreign_member_and_exits_1(
 
 
 def test_an_owner_of_another_session_is_found(zk: KazooClient, chroot: str) -> None:
-    """Sessions are compared, not only names: another session's znode with the right text is
-    wrong (the JVM's tool accepts it)."""
+    """Sessions are compared, not only names. Another session's znode is wrong even with the right
+    text (the JVM's tool accepts it)."""
     topic_znodes(zk, "orders")
     fill(zk, "g", member="g_c1")
     zk.delete("/consumers/g/owners/orders/0")
@@ -538,7 +542,8 @@ def test_an_owner_of_another_session_is_found(zk: KazooClient, chroot: str) -> N
 
 
 def test_the_wrong_server_is_named(chroot: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No ZooKeeper, no chroot, a malformed address, unknown topics: one line and a status."""
+    """No ZooKeeper, no chroot, a malformed address or unknown topics: one line and an exit
+    status."""
     with pytest.raises(ZkUnavailableError), GroupTools(f"127.0.0.1:{free_port()}", 1):
         pass
     with pytest.raises(ChrootMissingError), GroupTools(f"{chroot}/missing", 15):
@@ -550,7 +555,7 @@ def test_the_wrong_server_is_named(chroot: str, capsys: pytest.CaptureFixture[st
 
 
 def test_scripts_run_at_once_and_in_order(zk: KazooClient, chroot: str) -> None:
-    """Results of many scripts come in the order they were given, however long each takes."""
+    """The results of many scripts are in the given order, even if some take longer."""
     for number in range(30):
         fill(zk, f"g{number:02}", partitions=number % 7)
 

@@ -1,4 +1,4 @@
-"""The group tools beside the JVM's own tools, on groups that our members and the JVM's run."""
+"""The group tools and the JVM's own tools, compared on groups of Python and JVM members."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(kafka: str, main: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def output(tool: subprocess.Popen[str]) -> str:
-    """What a tool printed on standard output, when it has ended."""
+    """The standard output of a tool, after it has ended."""
     try:
         out, err = tool.communicate(timeout=60)
     except subprocess.TimeoutExpired:
@@ -49,7 +49,7 @@ def output(tool: subprocess.Popen[str]) -> str:
 
 
 def fields(text: str) -> set[tuple[str, ...]]:
-    """The words of each line but the heading."""
+    """The words of each line except the heading."""
     lines = [tuple(line.split()) for line in text.splitlines()]
     return {line for line in lines if line and line[0] not in ("TOPIC", "Group")}
 
@@ -70,7 +70,7 @@ def messages(cluster: LocalCluster, topic: str) -> str:
 def our_member(
     cluster: LocalCluster, group: str, topic: str, consumer: str | None, streams: int = 1
 ) -> Iterator[tuple[ZookeeperConsumerConnector, Reader]]:
-    """One of our members, reading."""
+    """A zkconsumer member that reads."""
     config = {
         "zookeeper.connect": cluster.zookeeper,
         "group.id": group,
@@ -94,9 +94,9 @@ def kafka_offsets(cluster: LocalCluster, group: str) -> OffsetCoordinator:
 def test_the_jvm_tools_accept_a_group_of_ours(
     cluster: LocalCluster, messages: str, group: str, tmp_path: Path
 ) -> None:
-    """Two of our members (one without a partition of its own) in the JVM tools' eyes: the
-    rebalance verifies, and describe, the 0.8.2 checker, list, export and delete say what ours do;
-    what the JVM's tool exports is ours byte for byte, and each imports the other's file."""
+    """The JVM tools see two zkconsumer members, one of them without a partition. The rebalance
+    verifies. Describe, the 0.8.2 checker, list, export and delete agree with our commands. The
+    JVM's export equals ours byte for byte, and each tool imports the other's file."""
     topic = messages
     zookeeper = cluster.zookeeper
     theirs = tmp_path / "theirs"
@@ -199,9 +199,9 @@ def test_the_jvm_tools_accept_a_group_of_ours(
 def test_our_tools_read_a_group_of_the_jvm(
     cluster: LocalCluster, messages: str, group: str
 ) -> None:
-    """Two console consumers of Kafka 1.1 with roundrobin: our verify finds nothing wrong, with
-    the strategy recomputed; describe names host, owner and lag; after SIGKILL and the session's
-    end the owners are gone, and our delete removes the group."""
+    """Two console consumers of Kafka 1.1 use roundrobin. Our verify recomputes the assignment and
+    finds nothing wrong. Describe shows host, owner and lag. After SIGKILL and the end of the
+    session no partition has an owner, and our delete removes the group."""
     topic = messages
     consumers = [
         start(
@@ -229,7 +229,7 @@ def test_our_tools_read_a_group_of_the_jvm(
             wait_until(settled, 40, "both console consumers own their share")
             rows: list[GroupRow] = []
 
-            def consumed() -> bool:  # an original member lets go of all for a moment at a change
+            def consumed() -> bool:  # an original member briefly releases everything at a change
                 rows[:] = tools.describe([group])
                 return [row.lag for row in rows] == [0, 0, 0] and all(
                     row.consumer_id for row in rows
@@ -257,8 +257,8 @@ def test_our_tools_read_a_group_of_the_jvm(
 
 def test_consumption_on_a_recreated_topic(cluster: LocalCluster, topic: str, group: str) -> None:
     """DeleteConsumerGroupTest.testConsumptionOnRecreatedTopicAfterTopicWideDeleteInZK: after the
-    topic and its group information were deleted the re-created topic is consumed from its
-    beginning, and the information appears again."""
+    topic and its group information were deleted, the recreated topic is consumed from its
+    beginning. The group information appears again."""
     for _ in range(2):
         cluster.create_topic(topic)
         producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
@@ -276,9 +276,9 @@ def test_consumption_on_a_recreated_topic(cluster: LocalCluster, topic: str, gro
 
 
 def test_a_broker_that_is_down_costs_a_note(topic: str, group: str) -> None:
-    """With one of two brokers killed the other one's log ends are shown, the killed one's are
-    missing with a note; topics shows what lost its leader and replicas."""
-    patient = {"zookeeper.session.timeout.ms": "10000"}  # a killed broker is there a while longer
+    """One of two brokers is killed. The log ends on the other broker are shown, and a note explains
+    the missing ones. ``topics`` shows the partitions that lost their leader and replicas."""
+    patient = {"zookeeper.session.timeout.ms": "10000"}  # it stays registered for a while
     with LocalCluster("3.9", brokers=2, properties=patient) as pair:
         pair.create_topic(topic, partitions=2)
         pair.create_topic(f"{topic}-safe", partitions=1, replication=2)

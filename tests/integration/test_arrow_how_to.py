@@ -1,4 +1,4 @@
-"""The blocks of ``docs/how-to/read-with-arrow.md``, except Spark's, which ``tests/audit`` runs."""
+"""The code blocks of ``docs/how-to/read-with-arrow.md``. ``tests/audit`` runs the Spark block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPECTED = {"de": 100, "fr": 200}
 
 
 def block(heading: str, kind: str) -> str:
-    """The first block of a kind below a heading."""
+    """The first block of a language below a heading."""
     return PAGE.read_text().split(f"\n## {heading}\n")[1].split(f"```{kind}\n")[1].split("```")[0]
 
 
@@ -31,35 +31,35 @@ def events(cluster: LocalCluster, topic: str) -> str:
 
 
 def run(heading: str, cluster: LocalCluster, topic: str) -> Any:
-    """Run a Python block against this cluster and topic; return its ``result``."""
+    """Run a Python block with this cluster and topic, and return its ``result``."""
     text = block(heading, "python").replace("localhost:2181", cluster.zookeeper)
     text = text.replace('{"events": 1}["events"]', f'{{"{topic}": 1}}["{topic}"]')
     text = text.replace('{"events": 1})["events"]', f'{{"{topic}": 1}})["{topic}"]')
     text = text.replace('"3000"', '"1000"').replace("report-", f"{topic}-")
     names: dict[str, Any] = {}
-    exec(compile(text, f"{PAGE.name}: {heading}", "exec"), names)  # the page is ours
+    exec(compile(text, f"{PAGE.name}: {heading}", "exec"), names)  # our own page
     return names["result"]
 
 
 def test_polars(cluster: LocalCluster, events: str) -> None:
-    """Messages for each country."""
+    """The Polars block counts the messages of each country."""
     assert dict(run("polars", cluster, events).iter_rows()) == EXPECTED
 
 
 def test_duckdb(cluster: LocalCluster, events: str) -> None:
-    """Messages for each country."""
+    """The DuckDB block counts the messages of each country."""
     assert dict(run("DuckDB", cluster, events)) == EXPECTED
 
 
 def test_pandas(cluster: LocalCluster, events: str) -> None:
-    """Messages for each country."""
+    """The pandas block counts the messages of each country."""
     assert run("pandas", cluster, events).to_dict() == EXPECTED
 
 
 def test_files(
     cluster: LocalCluster, events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command writes files, and the query counts what is in them."""
+    """The command writes files, and the query counts their messages."""
     words = shlex.split(block("Files", "sh").replace("\\\n", ""))
     assert words[:2] == ["zkconsumer", "consume"]
     given = {"localhost:2181": cluster.zookeeper, "events": events, "files": f"{events}-files"}

@@ -1,4 +1,4 @@
-"""The program in docs/how-to/change-a-program.md, before and after its group is moved."""
+"""The program in docs/how-to/change-a-program.md, before and after its group is moved to Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZKMIGRATE = Path(sys.executable).with_name("zkmigrate")
 
 
 def _program(side: str, cluster: LocalCluster, topic: str, group: str) -> str:
-    """The page's program, ``-`` before or ``+`` after, for these servers."""
+    """The page's program for these servers: with ``-`` lines (before) or ``+`` lines (after)."""
     (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     lines = [line[1:] for line in diff.splitlines() if line[:1] in ("", " ", side)]
     text = "\n".join(lines)
@@ -31,7 +31,7 @@ def _program(side: str, cluster: LocalCluster, topic: str, group: str) -> str:
 
 
 def _run(program: str, path: Path, wanted: set[str]) -> list[str]:
-    """Run it until it has printed these lines, then press Ctrl-C; everything it printed."""
+    """Run it until it has printed these lines, then press Ctrl-C. Return its whole output."""
     path.write_text(program)
     with subprocess.Popen(
         [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -54,8 +54,8 @@ def _run(program: str, path: Path, wanted: set[str]) -> list[str]:
 def test_a_program_goes_on_after_its_group_was_moved(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """With the changes of the page the program reads on where it stopped: nothing is lost, and
-    nothing comes twice but the message that it had in hand."""
+    """With the changes of the page the program continues where it stopped. Nothing is lost, and
+    only the unacknowledged message is repeated."""
     cluster.create_topic(topic, 4)
     with Producer(cluster.bootstrap, topic, range(4)) as producer:
         producer.send(40)
@@ -76,6 +76,6 @@ def test_a_program_goes_on_after_its_group_was_moved(
         producer.send(8)
     rest = {f"{topic} {p} {n}" for p in range(4) for n in (10, 11)}
     after = _run(_program("+", cluster, topic, group), tmp_path / "after.py", rest)
-    in_hand = before[-1]  # Ctrl-C may have come before the program asked for the next one
+    in_hand = before[-1]  # Ctrl-C may arrive before the program asks for the next message
     assert sorted(line for line in after if line != in_hand) == sorted(rest)
     assert after.count(in_hand) <= 1

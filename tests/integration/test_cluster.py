@@ -1,4 +1,4 @@
-"""The embedded cluster: real servers that start fast, obey, and never outlive their user."""
+"""The embedded cluster: real servers that start fast, obey commands, and end with their parent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from zkconsumer.testing.waiting import process_started
 
 COMMAND = [sys.executable, "-c", "from zkconsumer.cli import main; main()"]
 READY_LIMIT_SECONDS = 60.0
-"""A quiet machine needs a few seconds; here a busy one must not fail."""
+"""A quiet machine needs a few seconds. The limit is higher so that a busy one does not fail."""
 
 
 def zkconsumer(*arguments: str, env: dict[str, str] | None = None) -> Any:
@@ -50,7 +50,8 @@ def zkconsumer(*arguments: str, env: dict[str, str] | None = None) -> Any:
 
 
 def process_ids_naming(text: str) -> set[int]:
-    """Processes whose command line contains ``text``: a cluster's directory names its servers."""
+    """Processes whose command line contains ``text``. A cluster's directory identifies its
+    servers."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -62,14 +63,14 @@ def process_ids_naming(text: str) -> set[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether a server accepts connections at a loopback port."""
+    """Return whether a server accepts connections on a loopback port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
 def session(zookeeper: str) -> Iterator[Callable[..., KazooClient]]:
-    """Opens ZooKeeper sessions that the test's end closes."""
+    """Opens ZooKeeper sessions that are closed after the test."""
     opened: list[KazooClient] = []
 
     def open_session(address: str = zookeeper, timeout: float = 4.0) -> KazooClient:
@@ -86,7 +87,7 @@ def session(zookeeper: str) -> Iterator[Callable[..., KazooClient]]:
 
 @pytest.mark.parametrize("kafka", ["3.9", "1.1", "0.8.2"])
 def test_each_generation_starts_and_serves(kafka: str) -> None:
-    """Every line of Kafka is ready in 15 s (jars cached) and keeps its data over a restart."""
+    """Every line of Kafka is ready in 15 s (with cached jars) and keeps its data over a restart."""
     jars.fetch_jars(kafka)
     began = time.monotonic()
     with LocalCluster(kafka) as running:
@@ -116,7 +117,7 @@ def test_each_generation_starts_and_serves(kafka: str) -> None:
 
 
 def test_messages_pass_and_topic_settings_arrive(cluster: LocalCluster, topic: str) -> None:
-    """A created topic can be written to and read at once, under the settings it was given."""
+    """A created topic can be written and read at once, and has the given settings."""
     cluster.create_topic(topic, partitions=2, config={"max.message.bytes": "2000"})
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for partition in (0, 1):
@@ -136,7 +137,7 @@ def test_messages_pass_and_topic_settings_arrive(cluster: LocalCluster, topic: s
 
 
 def test_replicas_survive_a_broker(topic: str) -> None:
-    """With two brokers a replicated partition finds a new leader when its leader is killed."""
+    """With two brokers, a replicated partition gets a new leader when its leader is killed."""
     with LocalCluster("3.9", brokers=2) as running:
         running.create_topic(topic, partitions=2, replication=2)
         running.broker_servers[0].kill()
@@ -147,7 +148,7 @@ def test_replicas_survive_a_broker(topic: str) -> None:
                 20,
                 "broker 1 leads partition 0",
             )
-        running.create_topic(f"{topic}-later")  # by the broker that is left
+        running.create_topic(f"{topic}-later")  # by the remaining broker
 
 
 class KafkaSession:
@@ -166,7 +167,7 @@ class KafkaSession:
 
 
 def test_properties_reach_the_brokers(topic: str) -> None:
-    """Given properties win over the defaults: here topics are created by use."""
+    """Given properties override the defaults. Here, topics are created automatically."""
     with LocalCluster("3.9", properties={"auto.create.topics.enable": "true"}) as running:
         producer = KafkaProducer(bootstrap_servers=running.bootstrap)
         producer.send(topic, b"value").get(timeout=30)
@@ -174,7 +175,7 @@ def test_properties_reach_the_brokers(topic: str) -> None:
 
 
 def test_zookeeper_alone_keeps_data_in_its_directory(tmp_path: Path) -> None:
-    """A named directory is kept; a later start, even after a crash, finds the same znodes."""
+    """A named directory is kept. After a restart, even after a crash, it has the same znodes."""
     with LocalZooKeeper(dir=tmp_path) as first, KafkaSession(first.zookeeper) as client:
         client.create("/kept", b"1")
         first.kill()
@@ -189,7 +190,8 @@ def test_zookeeper_alone_keeps_data_in_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_paused_server_answers_again_after_resume(session: Callable[..., KazooClient]) -> None:
-    """Pause freezes ZooKeeper with its connections open; resume lets the same session continue."""
+    """Pause freezes ZooKeeper with its connections open. After resume the same session
+    continues."""
     with LocalZooKeeper() as running:
         client = session(running.zookeeper, timeout=10.0)
         running.zookeeper_server.pause()
@@ -201,7 +203,7 @@ def test_a_paused_server_answers_again_after_resume(session: Callable[..., Kazoo
 
 
 def test_short_session_timeouts_are_granted(session: Callable[..., KazooClient]) -> None:
-    """The server grants session timeouts from 1 s, which the tests of failures rely on."""
+    """The server grants session timeouts from 1 s, which the fault tests need."""
     client = session(timeout=1.0)
     assert client._session_timeout == 1000
 
@@ -209,7 +211,8 @@ def test_short_session_timeouts_are_granted(session: Callable[..., KazooClient])
 def test_an_expired_session_is_lost(
     zookeeper: str, unique: str, session: Callable[..., KazooClient]
 ) -> None:
-    """``expire_session`` ends the session at once: its client sees it lost, its ephemerals go."""
+    """``expire_session`` ends the session at once. Its client gets LOST, and its ephemerals are
+    deleted."""
     client, watcher = session(), session()
     states: list[str] = []
     lost = threading.Event()
@@ -230,7 +233,8 @@ def test_an_expired_session_is_lost(
 def test_the_proxy_loses_answers_refuses_and_recovers(
     cluster: LocalCluster, unique: str, session: Callable[..., KazooClient]
 ) -> None:
-    """A request behind a stalled answer is carried out though its client never hears of it."""
+    """A request whose response is stalled is carried out, although its client never gets the
+    response."""
     direct = session()
     with TcpProxy(cluster.zookeeper_server.port) as proxy:
         client = session(proxy.address, timeout=10.0)
@@ -250,7 +254,7 @@ def test_the_proxy_loses_answers_refuses_and_recovers(
         assert client.exists(f"/{unique}") is not None
         assert proxy.connections == 1
         client.stop()
-        wait_until(lambda: proxy.connections == 0, 10, "the proxy let go of the connection")
+        wait_until(lambda: proxy.connections == 0, 10, "the proxy closed the connection")
 
 
 CRASHING_PARENT = """
@@ -265,7 +269,7 @@ with LocalCluster("3.9") as cluster:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_outlives_a_crashed_parent(how: signal.Signals) -> None:
-    """Processes, ports and the temporary directory are gone however the parent ends."""
+    """Processes, ports and the temporary directory are gone, however the parent ends."""
     parent = subprocess.Popen(
         [sys.executable, "-c", CRASHING_PARENT],
         stdout=subprocess.PIPE,
@@ -289,7 +293,7 @@ def test_nothing_outlives_a_crashed_parent(how: signal.Signals) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's help is Linux's")
 def test_servers_die_with_a_killed_supervisor() -> None:
-    """Should the supervisor itself be killed, its servers go with it and the user is told."""
+    """If the supervisor itself is killed, its servers end with it and the user gets an error."""
     running = LocalZooKeeper()
     running.start()
     pid = running.zookeeper_server.pid
@@ -301,7 +305,8 @@ def test_servers_die_with_a_killed_supervisor() -> None:
 
 
 def test_up_status_down(tmp_path: Path) -> None:
-    """`up --json` prints exactly the addresses, its servers outlive it, `down` leaves nothing."""
+    """`up --json` prints exactly the addresses, and its servers keep running. `down` removes
+    everything."""
     directory = tmp_path / "cluster"
     at = ("--dir", str(directory))
     assert zkconsumer("cluster", "status", *at).returncode == 1
@@ -336,7 +341,7 @@ def test_up_status_down(tmp_path: Path) -> None:
 
 
 def test_a_stale_state_kills_no_stranger(tmp_path: Path) -> None:
-    """A pid in the state file that now belongs to another process is left alone."""
+    """If a pid in the state file now belongs to another process, that process is not killed."""
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         process = {"pid": stranger.pid, "started": "1"}
@@ -359,7 +364,8 @@ def test_a_stale_state_kills_no_stranger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_up_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    """Ctrl-C or a kill while `up` waits for its servers ends them too and deletes their data."""
+    """If `up` is interrupted or killed while it waits for its servers, they end and their data is
+    deleted."""
     directory = tmp_path / "cluster"
     command = subprocess.Popen(
         [*COMMAND, "cluster", "up", "--dir", str(directory)],
@@ -380,7 +386,7 @@ def test_an_interrupted_up_leaves_nothing(tmp_path: Path, how: signal.Signals) -
 
 
 def test_foreign_files_are_not_touched(tmp_path: Path) -> None:
-    """`up` refuses a directory that holds something else, and says so in one line."""
+    """`up` refuses a directory with other files, and prints one line."""
     precious = tmp_path / "precious.txt"
     precious.write_text("x")
     refused = zkconsumer("cluster", "up", "--dir", str(tmp_path))
@@ -392,10 +398,10 @@ def test_foreign_files_are_not_touched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tool", "named"), [("java", "openjdk"), ("mvn", "apt install maven")])
 def test_missing_tools_are_named(tmp_path: Path, tool: str, named: str) -> None:
-    """Without Java or Maven the error is one line that says what to install."""
+    """Without Java or Maven the error is one line that names the package to install."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    if tool == "mvn":  # Java is there, Maven is not
+    if tool == "mvn":  # Java is installed, Maven is not
         (commands / "java").symlink_to(jars.java())
     env = {
         "PATH": str(commands),
@@ -410,7 +416,8 @@ def test_missing_tools_are_named(tmp_path: Path, tool: str, named: str) -> None:
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """A broker that refuses its configuration gives one line with its reason; nothing stays."""
+    """A broker that refuses its configuration gives one line with its reason. No process
+    remains."""
     broken = LocalCluster("3.9", dir=tmp_path, properties={"log.segment.bytes": "none"})
     with pytest.raises(ClusterError, match=r"broker-0 ended at its start: .*log\.segment\.bytes"):
         broken.start()
@@ -418,7 +425,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_two_processes_fetch_once(tmp_path: Path) -> None:
-    """Two processes that need the same jars at once run Maven once and both find them."""
+    """If two processes need the same jars at once, Maven runs once and both find the jars."""
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "mvn").write_text(
@@ -441,13 +448,15 @@ def test_two_processes_fetch_once(tmp_path: Path) -> None:
 
 
 def test_free_ports_are_not_given_to_outgoing_connections() -> None:
-    """A server's port lies below the kernel's range, so a restart finds it free."""
+    """A server's port is below the kernel's range for outgoing connections, so it is free at a
+    restart."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(1024 < free_port() < low for _ in range(50))
 
 
 def test_processes_side_by_side_choose_different_ports() -> None:
-    """No port is given to two servers that have yet to start, whatever process asks for it."""
+    """Two servers that have not started yet never get the same port, even in different
+    processes."""
     code = (
         "from zkconsumer.testing.waiting import free_port\nfor _ in range(400): print(free_port())"
     )

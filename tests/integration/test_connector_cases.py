@@ -1,4 +1,4 @@
-"""The original consumer's own tests of its connector, ported by name, on real servers."""
+"""The original consumer's own connector tests, ported by name, on real servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkconsumer.testing.groups import GroupWatch, Producer, Reader
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[LocalCluster]:
-    """ZooKeeper and two brokers, as the original tests have."""
+    """ZooKeeper and two brokers, as in the original tests."""
     with LocalCluster("3.9", brokers=2) as running:
         yield running
 
@@ -30,7 +30,7 @@ def watch(pair: LocalCluster, group: str) -> Iterator[GroupWatch]:
 
 
 def settings(cluster: LocalCluster, group: str, consumer: str | None = None, **more: object):
-    """The original tests' settings, with keys written with ``_``."""
+    """The original tests' settings. Keys are written with ``_``."""
     found: dict[str, object] = {
         "zookeeper.connect": cluster.zookeeper,
         "group.id": group,
@@ -49,7 +49,7 @@ def settings(cluster: LocalCluster, group: str, consumer: str | None = None, **m
 def basic_flow(
     pair: LocalCluster, watch: GroupWatch, group: str, topic: str, compression: str | None
 ) -> None:
-    """What testBasic and testCompression have in common."""
+    """The common part of testBasic and testCompression."""
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1), compression=compression) as producer:
         first = producer.send(4)
@@ -96,8 +96,9 @@ def basic_flow(
 
 
 def test_basic(pair: LocalCluster, watch: GroupWatch, group: str, topic: str) -> None:
-    """ZookeeperConsumerConnectorTest.testBasic: an iterator that timed out can be used again; a
-    second member takes its half; a member without topics changes nothing; streams come once."""
+    """ZookeeperConsumerConnectorTest.testBasic: an iterator can be used again after a timeout. A
+    second member takes its half. A member without topics changes nothing. Streams can be created
+    only once."""
     pair.create_topic(topic + "-empty", 2)
     config = settings(pair, group, "consumer0", consumer_timeout_ms=200)
     with ZookeeperConsumerConnector(config) as zero:
@@ -116,8 +117,8 @@ def test_compression(pair: LocalCluster, watch: GroupWatch, group: str, topic: s
 def test_compression_set_consumption(
     pair: LocalCluster, watch: GroupWatch, group: str, topic: str
 ) -> None:
-    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: one member receives twice 200
-    messages in compressed sets and owns both partitions."""
+    """ZookeeperConsumerConnectorTest.testCompressionSetConsumption: one member receives 200
+    messages twice in compressed sets, and owns both partitions."""
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1), compression="gzip") as producer:
         sent = producer.send(400)
@@ -131,8 +132,8 @@ def test_compression_set_consumption(
 
 
 def test_consumer_decoder(pair: LocalCluster, group: str, topic: str) -> None:
-    """ZookeeperConsumerConnectorTest.testConsumerDecoder: decoders give the application objects,
-    and ``has_next`` is true for each message that is there."""
+    """ZookeeperConsumerConnectorTest.testConsumerDecoder: the application gets the decoders'
+    objects, and ``has_next`` is true for each message."""
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1)) as producer:
         sent = producer.send(4)
@@ -150,7 +151,7 @@ def test_leader_selection_for_partition(
     pair: LocalCluster, watch: GroupWatch, group: str, topic: str
 ) -> None:
     """ZookeeperConsumerConnectorTest.testLeaderSelectionForPartition: with one partition there is
-    one owner znode, and messages come in order."""
+    one owner znode, and messages arrive in order."""
     pair.create_topic(topic, 1)
     with Producer(pair.bootstrap, topic, (0,)) as producer:
         sent = producer.send(20)
@@ -162,7 +163,7 @@ def test_leader_selection_for_partition(
 
 
 def until_timeout(stream: KafkaStream) -> list[MessageAndMetadata]:
-    """All messages until none comes for ``consumer.timeout.ms``."""
+    """All messages until none arrives for ``consumer.timeout.ms``."""
     found = []
     try:
         for message in stream:
@@ -173,7 +174,7 @@ def until_timeout(stream: KafkaStream) -> list[MessageAndMetadata]:
 
 
 class Notes:
-    """A rebalance listener that writes down what it is told."""
+    """A rebalance listener that records its calls."""
 
     def __init__(self) -> None:
         self.released: list[dict[str, frozenset[int]]] = []
@@ -190,9 +191,10 @@ class Notes:
 def test_consumer_rebalance_listener(
     pair: LocalCluster, watch: GroupWatch, group: str, topic: str, profile: str
 ) -> None:
-    """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener: both callbacks come, with what
-    is released and with the whole group's assignment. The default profile releases only what it
-    loses and says nothing when that is nothing; the scala profile releases everything each time."""
+    """ZookeeperConsumerConnectorTest.testConsumerRebalanceListener: both callbacks are called, with
+    the released partitions and with the whole group's assignment. The default profile releases only
+    the partitions that it loses, and does not call the listener if there are none. The scala
+    profile releases everything each time."""
     pair.create_topic(topic, 2)
     scala = profile == "scala"
     notes = Notes(), Notes()
@@ -219,7 +221,7 @@ def test_consumer_rebalance_listener(
 
 def test_two_streams(pair: LocalCluster, group: str, topic: str) -> None:
     """javaapi ZookeeperConsumerConnectorTest.testBasic: two streams share the partitions and all
-    messages come; streams are created once."""
+    messages arrive. Streams can be created only once."""
     pair.create_topic(topic, 2)
     with Producer(pair.bootstrap, topic, (0, 1)) as producer:
         sent = producer.send(40)
@@ -253,8 +255,9 @@ def test_auto_offset_reset(
     reset: str,
     received: int,
 ) -> None:
-    """AutoOffsetResetTest: where reading begins when the stored offset is not in the log. The
-    position found is then stored, below the void one: else messages up to it would be skipped."""
+    """AutoOffsetResetTest: where reading begins if the stored offset is not in the log. The
+    position found is then stored, even if it is lower than the invalid offset. Otherwise messages
+    up to that offset would be skipped."""
     pair.create_topic(topic, 1)
     with Producer(pair.bootstrap, topic, (0,)) as producer:
         producer.send(10)
@@ -270,4 +273,4 @@ def test_auto_offset_reset(
             assert len(until_timeout(stream)) == received, case
             producer.send(1)
             assert next(iter(stream)).offset == 10
-        assert watch.offsets(topic) == {0: 10}, "the message in hand is not committed"
+        assert watch.offsets(topic) == {0: 10}, "the unacknowledged message is not committed"

@@ -50,8 +50,8 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 def test_filter_follows_topics(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], unique: str
 ) -> None:
-    """A filter's streams carry topics that exist, topics created later, and let go of deleted
-    ones; each of the streams has its share of every topic."""
+    """A filter's streams deliver existing topics and topics created later, and release deleted
+    ones. Each stream has its share of every topic."""
     first, second, other = f"{unique}-f1", f"{unique}-f2", f"{unique}-x"
     cluster.create_topic(first, 2)
     cluster.create_topic(other, 1)
@@ -82,8 +82,8 @@ def test_filter_follows_topics(
 
 @pytest.fixture
 def borrowed(cluster: LocalCluster, chroot: str, group: str) -> Iterator[GroupWatch]:
-    """An empty chroot that looks as if the run's broker and its topics were registered in it, as
-    soon as a test copies them there with ``borrow``."""
+    """An empty chroot into which a test copies the registrations of the run's broker and topics
+    with ``borrow``."""
     with GroupWatch(chroot, group) as watching:
         for path in ("/brokers/ids", "/brokers/topics"):
             watching.client.ensure_path(path)
@@ -103,7 +103,8 @@ def test_filters_leave_internal_topics_out(
     config: dict[str, object],
     topic: str,
 ) -> None:
-    """Neither list takes ``__consumer_offsets`` unless ``exclude.internal.topics`` is false."""
+    """Neither kind of filter includes ``__consumer_offsets`` unless ``exclude.internal.topics`` is
+    false."""
     cluster.create_topic(topic, 1)
     internal, path = "__consumer_offsets", f"/brokers/topics/{topic}"
     borrow(cluster, borrowed, "/brokers/ids/0")
@@ -128,7 +129,7 @@ def expected_owners(
     topics: dict[str, int],
     assignor: Assignor,
 ) -> dict[str, dict[int, str]]:
-    """What the assignor, fed with the plain facts, says about each topic."""
+    """The assignor's result for each topic, from plain input."""
     partitions = {topic: tuple(range(count)) for topic, count in topics.items()}
     view = GroupView(True, (), members, {}, partitions)
     owners: dict[str, dict[int, str]] = {topic: {} for topic in topics}
@@ -157,8 +158,8 @@ def test_owners_are_what_the_assignor_says(
     assignor: Assignor,
     case: str,
 ) -> None:
-    """Vectors V4, V5, V6 and V8 on real servers: owner znodes equal the assignor's result, thread
-    ids included, whatever the order in which members came; streams carry what they own."""
+    """Vectors V4, V5, V6 and V8 on real servers: the owner znodes, with their thread ids, equal the
+    assignor's result, in whatever order members joined. Streams deliver their own partitions."""
     one, two = f"{unique}-orders", f"{unique}-clicks"
     topics = {one: 4, two: 6}
     group = str(config["group.id"])
@@ -219,9 +220,9 @@ def test_owners_are_what_the_assignor_says(
 def test_commit_offsets(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """OffsetCommitTest.testUpdateOffsets for ZooKeeper: without automatic commits only what
-    ``commit_offsets`` says is stored, as decimal text, first on the first commit; a message counts
-    once the next one is asked for. A successor continues from there."""
+    """OffsetCommitTest.testUpdateOffsets for ZooKeeper: without automatic commits, only
+    ``commit_offsets`` stores offsets, as decimal text. The first commit creates the znode. A
+    message counts once the next one is requested. The next owner continues from there."""
     cluster.create_topic(topic, 2)
     settings = config | {"auto.commit.enable": "false", "consumer.timeout.ms": 5000}
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
@@ -247,8 +248,8 @@ def test_commit_offsets(
 def test_commit_given_offsets(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """OffsetCommitTest.testCommitAndFetchOffsets for ZooKeeper: given offsets are stored as given;
-    what cannot be stored is named, and the rest is stored all the same."""
+    """OffsetCommitTest.testCommitAndFetchOffsets for ZooKeeper: given offsets are stored unchanged.
+    Offsets that cannot be stored are named, and the others are still stored."""
     cluster.create_topic(topic, 2)
     settings = config | {"auto.commit.enable": "false"}
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
@@ -279,8 +280,7 @@ def test_commit_given_offsets(
 def test_commit_never_lowers_what_others_wrote(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A tool or a JVM member that stores a larger offset behind a member's back wins; a smaller
-    one is replaced."""
+    """If a tool or a JVM member stores a larger offset, it wins. A smaller one is replaced."""
     cluster.create_topic(topic, 1)
     settings = config | {"auto.commit.enable": "false"}
     path = watch.paths.offset(TopicPartition(topic, 0))
@@ -302,7 +302,7 @@ def test_commit_never_lowers_what_others_wrote(
 def test_automatic_commits(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """With automatic commits consumed offsets follow within the interval, and the last at
+    """With automatic commits, consumed offsets are stored within the interval, and the last ones at
     shutdown."""
     cluster.create_topic(topic, 1)
     with (
@@ -320,7 +320,7 @@ def test_automatic_commits(
 
 
 class Mirror:
-    """The mirror maker's pattern: before partitions go, wait for the worker and commit."""
+    """MirrorMaker's pattern: before partitions are released, wait for the worker and commit."""
 
     def __init__(self, member: ZookeeperConsumerConnector) -> None:
         self.member = member
@@ -347,8 +347,8 @@ class Mirror:
 def test_listener_may_commit(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """The mirror maker's pattern: a listener that commits what was written before partitions are
-    released, so that the next owner repeats nothing."""
+    """MirrorMaker's pattern: a listener commits the written offsets before partitions are released,
+    so the next owner repeats nothing."""
     cluster.create_topic(topic, 4)
     settings = config | {"auto.commit.enable": "false", "consumer.timeout.ms": 100}
     with (
@@ -373,7 +373,7 @@ def test_listener_may_commit(
 
 
 class Raising:
-    """A listener with a fault."""
+    """A listener that raises an exception."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -390,7 +390,7 @@ class Raising:
 def test_listener_that_raises(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A listener's exception is reported and stops nothing."""
+    """A listener's exception is reported and does not stop the member."""
     cluster.create_topic(topic, 2)
     with ZookeeperConsumerConnector(config | {"consumer.id": "a"}) as one:
         listener = Raising()
@@ -414,7 +414,7 @@ def test_listener_that_raises(
 def test_partition_added(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A partition added to a topic is owned and read without a restart."""
+    """A partition added to a topic gets an owner and is read without a restart."""
     cluster.create_topic(topic, 1)
     with ZookeeperConsumerConnector(config) as member:
         reader = Reader(member.create_message_streams({topic: 2})[topic])
@@ -428,7 +428,8 @@ def test_partition_added(
 def test_topic_that_does_not_exist_yet(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Subscribing to a missing topic succeeds with nothing; its creation is noticed."""
+    """Subscribing to a missing topic succeeds and assigns nothing. The member notices when the
+    topic is created."""
     with ZookeeperConsumerConnector(config) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
         assert watch.owners(topic) == {}
@@ -442,9 +443,9 @@ def test_topic_that_does_not_exist_yet(
 def test_topic_deleted_and_created_again(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """DeleteConsumerGroupTest.testConsumptionOnRecreatedTopicAfterTopicWideDeleteInZK, without the
-    group's restart: a re-created topic is read from its start, and the stored offset follows it
-    down, so that nothing is skipped later."""
+    """DeleteConsumerGroupTest.testConsumptionOnRecreatedTopicAfterTopicWideDeleteInZK, without
+    restarting the group: a recreated topic is read from its start. The stored offset is lowered to
+    match, so that nothing is skipped later."""
     cluster.create_topic(topic, 1)
     with ZookeeperConsumerConnector(config) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])
@@ -469,7 +470,8 @@ def test_no_brokers_at_the_start(
     config: dict[str, object],
     topic: str,
 ) -> None:
-    """With no broker registered streams come at once and empty; the first broker starts them."""
+    """If no broker is registered, streams are returned at once and are empty. They start when the
+    first broker appears."""
     cluster.create_topic(topic, 2)
     borrow(cluster, borrowed, f"/brokers/topics/{topic}")
     with ZookeeperConsumerConnector(config | {"zookeeper.connect": chroot}) as member:
@@ -485,8 +487,8 @@ def test_no_brokers_at_the_start(
 def test_streams_of_several_topics(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], unique: str
 ) -> None:
-    """Each topic has its own streams, numbered from 0, that never mix topics; more streams than
-    partitions leave some idle."""
+    """Each topic has its own streams, numbered from 0, which never mix topics. If there are more
+    streams than partitions, some are idle."""
     wide, narrow = f"{unique}-wide", f"{unique}-narrow"
     cluster.create_topic(wide, 5)
     cluster.create_topic(narrow, 1)
@@ -510,8 +512,8 @@ def test_streams_of_several_topics(
 def test_release_waits_for_the_message_in_hand(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A partition is handed over when the message in the application's hands is finished; then it
-    is committed and the next owner does not get it again."""
+    """A partition is handed over only when the application has finished its unacknowledged message.
+    That message is then committed, and the next owner does not get it again."""
     cluster.create_topic(topic, 2)
     finish = threading.Event()
     settings = config | {"zkconsumer.release.wait.ms": 20_000}

@@ -1,4 +1,5 @@
-"""Members on real servers in trouble: hostile znodes, administrators, bad starts, hasty ends."""
+"""Members on real servers with faults: hostile znodes, administrators, failed starts, early
+ends."""
 
 from __future__ import annotations
 
@@ -57,8 +58,9 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 def test_duplicate_consumer_id(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A second live member with the same id is refused, after the time a dead one's session may
-    still last; the first is not disturbed, and its id is free again after it left."""
+    """A second live member with the same id is refused, after waiting for the time a dead member's
+    session may still last. The first member is not disturbed. Its id is free again after it has
+    left."""
     cluster.create_topic(topic, 1)
     settings = config | {"consumer.id": "same"}
     with ZookeeperConsumerConnector(settings) as first:
@@ -76,14 +78,15 @@ def test_duplicate_consumer_id(
             producer.send(3)
         reader.wait(3)
         assert watch.owners(topic) == {0: f"{first.consumer_id}-0"}
-        assert watch.client.get(path)[1].czxid == registered, "nobody deleted it meanwhile"
+        assert watch.client.get(path)[1].czxid == registered, "no member deleted it meanwhile"
         first.commit_offsets()
     with ZookeeperConsumerConnector(settings) as third:
         third.create_message_streams({topic: 1})
 
 
 def test_bad_starts(cluster: LocalCluster, config: dict[str, object]) -> None:
-    """What the constructor and the calls refuse names the key and leaves no thread behind."""
+    """The constructor and the calls refuse bad values with an error that names the key, and leave
+    no thread."""
     before = set(threading.enumerate())
     port = free_port()
     with pytest.raises(ChrootMissingError, match="the chroot /not/there does not exist"):
@@ -137,8 +140,8 @@ HOSTILE = {
 def test_hostile_registrations(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str, kind: str
 ) -> None:
-    """A registration that cannot be used is left out by all members alike: those that are there go
-    on, others may join, and every partition keeps one owner among the healthy."""
+    """All members ignore a registration that cannot be used. The healthy members continue, others
+    may join, and every partition has one healthy owner."""
     cluster.create_topic(topic, 4)
     data = HOSTILE[kind].replace(b"TOPIC", topic.encode())
     with ZookeeperConsumerConnector(config | {"consumer.id": "a"}) as one:
@@ -157,14 +160,14 @@ def test_hostile_registrations(
             for member in (one, two):
                 assert member._loop is not None
                 seen = member._loop.reports["quarantined"]
-                assert seen == 1 or (kind == "catastrophic" and seen == 0)  # may be quick enough
+                assert seen == 1 or (kind == "catastrophic" and seen == 0)  # may be fast enough
 
 
 def test_numeric_timestamp_is_read(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A registration whose timestamp is a number stops members up to Kafka 0.11; later JVM members
-    accept it, and so do ours: its share is left to it."""
+    """A registration with a numeric timestamp stops members up to Kafka 0.11. Later JVM members
+    accept it, and so do ours: they leave its share to it."""
     cluster.create_topic(topic, 2)
     registration = {
         "version": 1,
@@ -190,8 +193,9 @@ def test_malformed_offset(
     topic: str,
     data: bytes,
 ) -> None:
-    """A partition whose offset znode cannot be read is reported and left alone, its znode is not
-    overwritten; the others are read. Once it is mended and something changes, it is read too."""
+    """A partition whose offset znode cannot be read is reported and skipped, and its znode is not
+    overwritten. The other partitions are read. Once the znode is repaired and something changes,
+    this partition is read too."""
     cluster.create_topic(topic, 2)
     path = watch.paths.offset(TopicPartition(topic, 0))
     watch.client.create(path, data, makepath=True)
@@ -218,8 +222,8 @@ def test_malformed_offset(
 def test_registration_deleted(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """An administrator who deletes a registration makes its member register and go on: nothing is
-    read twice, and peers that had taken over give back."""
+    """An administrator deletes a registration. The member registers again and continues. Nothing is
+    read twice, and members that had taken over release the partitions."""
     cluster.create_topic(topic, 4)
     with (
         Producer(cluster.bootstrap, topic, range(4), interval=0.005) as producer,
@@ -253,8 +257,8 @@ def test_registration_deleted(
 def test_owner_deleted(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """An owner znode that an administrator deletes is noticed by the periodic re-read and made
-    again; nothing is lost."""
+    """An administrator deletes an owner znode. The periodic refresh notices this and creates it
+    again. Nothing is lost."""
     cluster.create_topic(topic, 2)
     settings = config | {"zkconsumer.reread.interval.ms": 300}
     with (
@@ -274,7 +278,8 @@ def test_owner_deleted(
 def test_delivery_rests_on_the_session_timeout_the_server_grants(
     cluster: LocalCluster, config: dict[str, object], topic: str
 ) -> None:
-    """Asked for 1,200 s, the server grants 600: cut off, a member may deliver for 2/3 of that."""
+    """The member asks for 1,200 s and the server grants 600 s. If it is cut off, the member may
+    deliver for 2/3 of that."""
     cluster.create_topic(topic, 1)
     settings = config | {"zookeeper.session.timeout.ms": 1_200_000}
     with ZookeeperConsumerConnector(settings) as member:
@@ -289,8 +294,8 @@ def test_delivery_rests_on_the_session_timeout_the_server_grants(
 def test_shutdown_while_iterating(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """``shutdown`` from another thread ends the iteration, commits what was consumed and leaves no
-    znode but the offsets; a second one does nothing."""
+    """``shutdown`` from another thread ends the iteration, commits the consumed messages and leaves
+    only offset znodes. A second call does nothing."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0, 1), interval=0.001) as producer:
         member = ZookeeperConsumerConnector(config)
@@ -298,7 +303,7 @@ def test_shutdown_while_iterating(
         wait_until(lambda: min(len(reader.offsets(n)) for n in (0, 1)) >= 30, 15, "deliveries")
         began = time.monotonic()
         member.shutdown()
-        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
+        assert time.monotonic() - began < 6, "otherwise it would stop the remaining work after 7 s"
         reader.join(5)
         member.shutdown()
         producer.stop()
@@ -306,15 +311,15 @@ def test_shutdown_while_iterating(
     assert watch.owners(topic) == {}
     delivered = {n: reader.offsets(n)[-1] + 1 for n in (0, 1)}
     stored = watch.offsets(topic)
-    # at most the one message in hand is delivered and not committed
+    # at most the one unacknowledged message is delivered and not committed
     assert sum(delivered[n] - stored[n] for n in (0, 1)) in (0, 1)
 
 
 def test_shutdown_in_the_reading_thread(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """``shutdown`` from within the loop over a stream does not wait for itself; the message in hand
-    is not counted as consumed unless it was marked."""
+    """``shutdown`` from within the loop over a stream does not wait for itself. The unacknowledged
+    message does not count as consumed unless it was marked."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(10)
@@ -332,14 +337,14 @@ def test_shutdown_in_the_reading_thread(
                 member.shutdown()
         assert got == [first, first + 1, first + 2]
         assert began is not None
-        assert time.monotonic() - began < 6, "it would end what is left to do after 7 s"
+        assert time.monotonic() - began < 6, "otherwise it would stop the remaining work after 7 s"
         assert watch.offsets(topic) == {0: stored}
 
 
 def test_exception_in_the_with_block(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """An exception leaves the block as it is, and the member leaves the group."""
+    """An exception leaves the block unchanged, and the member leaves the group."""
     cluster.create_topic(topic, 1)
 
     def fail() -> None:
@@ -354,7 +359,7 @@ def test_exception_in_the_with_block(
 
 
 def test_shutdown_without_zookeeper(config: dict[str, object], topic: str) -> None:
-    """``shutdown`` ends within its time when ZooKeeper is gone, and says what that means."""
+    """If ZooKeeper is gone, ``shutdown`` ends within its time and explains the consequences."""
     with LocalCluster("3.9") as own:
         own.create_topic(topic, 1)
         with Producer(own.bootstrap, topic, (0,)) as producer:
@@ -373,7 +378,7 @@ def test_shutdown_without_zookeeper(config: dict[str, object], topic: str) -> No
 
 
 def sockets() -> int:
-    """How many sockets this process has open."""
+    """Number of sockets that this process has open."""
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -386,8 +391,8 @@ def sockets() -> int:
 def test_fifty_cycles_leave_nothing(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """MetricsTest.testMetricsLeak, for what this library has to lose: members that come, read and
-    go leave no thread, no socket and no znode, and each finds its messages at once."""
+    """MetricsTest.testMetricsLeak, for this library's resources. Members join, read and leave. They
+    leave no thread, no socket and no znode, and each one gets its messages at once."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
         gc.collect()
@@ -410,13 +415,13 @@ def test_fifty_cycles_leave_nothing(
 def test_churn(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Six members that start and stop at random for some seconds: no call hangs or fails, nothing
-    is lost, and clean leaves repeat nothing but what was in hand."""
+    """Six members start and stop at random for some seconds. No call hangs or fails, and nothing is
+    lost. Clean leaves repeat only unacknowledged messages."""
     seed = int(os.environ.get("CHURN_SEED", str(random.randrange(10**6))))
     print(f"CHURN_SEED={seed}")  # noqa: T201
     chance = random.Random(seed)
     cluster.create_topic(topic, 8)
-    # No stall of a busy machine ends a session, or the wait for a message in hand.
+    # No pause of a busy machine ends a session, or the wait for an unacknowledged message.
     patient = config | {
         "zookeeper.session.timeout.ms": 20_000,
         "zkconsumer.release.wait.ms": 10_000,
@@ -471,8 +476,8 @@ def test_churn(
 def test_scala_profile_flow(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """The scala profile does the basic flow, and gives up everything at each change: owner znodes
-    that a member keeps are made anew, which the default profile does not do."""
+    """The scala profile passes the basic flow and releases everything at each change. It recreates
+    the owner znodes that a member keeps. The default profile does not."""
     cluster.create_topic(topic, 4)
     made: dict[str, list[int]] = {}
     for profile in ("scala", "default"):
@@ -502,9 +507,10 @@ def test_scala_profile_flow(
 def test_scala_profile_zombie(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """After ``rebalance.max.retries`` attempts against a foreign owner a scala member raises and
-    stays registered without owning anything; the next change of the group heals it. A member of
-    the default profile starts with what is free and takes the rest when it is let go."""
+    """After ``rebalance.max.retries`` attempts against a foreign owner, a scala member raises an
+    error and stays registered without owning anything. The next change of the group repairs it. A
+    member of the default profile starts with the free partitions and takes the others when they are
+    released."""
     cluster.create_topic(topic, 2)
     path = watch.paths.owner(TopicPartition(topic, 0))
     watch.client.create(path, b"somebody-0", makepath=True, ephemeral=True)

@@ -1,4 +1,4 @@
-"""``zkconsumer consume`` as its user meets it: real processes, real servers."""
+"""``zkconsumer consume`` as a user runs it: real processes, real servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def consume(*arguments: str, timeout: float = 60) -> Any:
 
 @pytest.fixture
 def started() -> Iterator[Any]:
-    """Starts the command and returns its process; what still runs at the end is killed."""
+    """Starts the command and returns its process. A process that is still running is killed at the
+    end."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -52,7 +53,7 @@ def started() -> Iterator[Any]:
 
 @pytest.fixture
 def zk(zookeeper: str) -> Iterator[KazooClient]:
-    """A ZooKeeper session to look at znodes with."""
+    """A ZooKeeper session to inspect znodes."""
     client = KazooClient(zookeeper)
     client.start(timeout=15)
     yield client
@@ -69,7 +70,7 @@ def filled(cluster: LocalCluster, topic: str) -> str:
 
 
 def committed(zk: KazooClient, group: str, topic: str) -> int:
-    """Sum of the group's committed offsets."""
+    """The sum of the group's committed offsets."""
     path = f"/consumers/{group}/offsets/{topic}"
     if zk.exists(path) is None:
         return 0
@@ -77,13 +78,13 @@ def committed(zk: KazooClient, group: str, topic: str) -> int:
 
 
 def members(zk: KazooClient, group: str) -> list[str]:
-    """Registered members."""
+    """The registered members."""
     path = f"/consumers/{group}/ids"
     return [] if zk.exists(path) is None else zk.get_children(path)
 
 
 def assert_clean_error(done: Any, status: int, *words: str) -> None:
-    """One clear line, the status, and no traceback."""
+    """Check for one clear line, the exit status, and no traceback."""
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error: ")]
@@ -112,7 +113,7 @@ def test_should_parse_valid_old_consumer_config_with_auto_offset_reset(reset: st
 
 
 def test_should_set_auto_reset_to_smallest_when_from_beginning_configured() -> None:
-    """``--from-beginning`` means ``auto.offset.reset=smallest``, whether that is said or not."""
+    """``--from-beginning`` means ``auto.offset.reset=smallest``, also if that is set explicitly."""
     said = configure(zookeeper="z", from_beginning=True, properties=["auto.offset.reset=smallest"])
     unsaid = configure(zookeeper="z", from_beginning=True)
     assert {said[0].auto_offset_reset, unsaid[0].auto_offset_reset} == {"smallest"}
@@ -130,7 +131,7 @@ def test_should_exit_on_invalid_config_with_auto_offset_reset_and_conflicting_fr
 
 
 def test_group_ids_provided_in_different_places_must_match(tmp_path: Path) -> None:
-    """Different group ids in option, property and file are refused; equal ones are fine."""
+    """Different group ids in option, property and file are refused. Equal ones are accepted."""
     file = tmp_path / "c.properties"
     file.write_text("group.id=in-file\nzookeeper.connect=z\n")
     for group, properties, source in [
@@ -148,7 +149,8 @@ def test_group_ids_provided_in_different_places_must_match(tmp_path: Path) -> No
 def test_from_beginning_is_refused_when_the_group_has_offsets(
     cluster: LocalCluster, filled: str, group: str
 ) -> None:
-    """A group with committed offsets would not start at the beginning: said so, not done."""
+    """A group with committed offsets would not start at the beginning. So the command refuses and
+    says why."""
     first = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled)
     assert consume(*first, "--from-beginning", "--max-messages", "30").returncode == 0
     assert_clean_error(consume(*first, "--from-beginning"), 2, group, "--from-beginning")
@@ -157,7 +159,7 @@ def test_from_beginning_is_refused_when_the_group_has_offsets(
 def test_a_group_that_was_not_named_leaves_nothing(
     cluster: LocalCluster, filled: str, zk: KazooClient
 ) -> None:
-    """Without ``--group`` the group is new, and its tree is deleted at the end."""
+    """Without ``--group`` the command generates a new group, and deletes its tree at the end."""
     before = set(zk.get_children("/consumers")) if zk.exists("/consumers") else set()
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--topic", filled),
@@ -175,7 +177,8 @@ def test_a_group_that_was_not_named_leaves_nothing(
 def test_values_one_a_line(
     cluster: LocalCluster, filled: str, group: str, zk: KazooClient, streams: int
 ) -> None:
-    """stdout has each value once, stderr the count; exactly what was printed is committed."""
+    """stdout has each value once, and stderr the count. Exactly the printed messages are
+    committed."""
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
         *("--from-beginning", "--max-messages", "20", "--streams", str(streams)),
@@ -195,7 +198,7 @@ def test_values_one_a_line(
 
 
 def test_lines_of_several_streams_do_not_mix(cluster: LocalCluster, topic: str, group: str) -> None:
-    """Long lines from four threads arrive whole, in order for each partition."""
+    """Long lines from four threads arrive whole, and in order within each partition."""
     cluster.create_topic(topic, partitions=4)
     payload = "x" * 20_000
     send(cluster.bootstrap, topic, [(b"%d" % i, f"{i}:{payload}".encode()) for i in range(400)])
@@ -217,7 +220,7 @@ def test_lines_of_several_streams_do_not_mix(cluster: LocalCluster, topic: str, 
 
 
 def test_json_shows_every_byte(cluster: LocalCluster, topic: str, group: str) -> None:
-    """Text is a string, other bytes are base64, null is null: nothing is lost or ambiguous."""
+    """Text is a string, other bytes are base64, null is null. Nothing is lost or ambiguous."""
     cluster.create_topic(topic)
     sent: list[tuple[bytes | None, bytes | None]] = [
         (None, "Zo\u00eb\n".encode()),
@@ -248,11 +251,11 @@ def test_json_shows_every_byte(cluster: LocalCluster, topic: str, group: str) ->
 def test_filters(
     cluster: LocalCluster, filled: str, unique: str, group: str, option: str, expected: str
 ) -> None:
-    """A white list reads the topics that match, a black list the others."""
+    """A white list reads the matching topics, and a black list reads the other topics."""
     other = f"other-{unique}"
     cluster.create_topic(other)
     send(cluster.bootstrap, other, [(None, b"other%d" % i) for i in range(5)])
-    # Of the run's topics only this test's two are let through.
+    # The filter allows only this test's two topics, of all topics of the run.
     regex = f"{filled},nothing" if option == "--whitelist" else f"(?!{other}$).*"
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--group", group, option, regex),
@@ -270,7 +273,7 @@ def test_filters(
 def test_timeout_is_success_only_with_messages(
     cluster: LocalCluster, filled: str, group: str
 ) -> None:
-    """A timeout ends with 0 when something was printed and with 1 when nothing came."""
+    """A timeout ends with 0 if something was printed, and with 1 if no message arrived."""
     base = ("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled)
     some = consume(*base, "--from-beginning", "--timeout-ms", "5000", "--streams", "2")
     assert (some.returncode, len(some.stdout.splitlines())) == (0, 30), some.stderr
@@ -289,7 +292,7 @@ def test_a_signal_leaves_the_group_cleanly(
     number: int,
     status: int,
 ) -> None:
-    """Ctrl-C and SIGTERM: what was printed is committed, the registration is gone."""
+    """After Ctrl-C or SIGTERM the printed messages are committed and the registration is gone."""
     process = started(
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
         "--from-beginning",
@@ -309,7 +312,7 @@ def test_a_signal_leaves_the_group_cleanly(
 def test_a_closed_pipe_leaves_the_group_cleanly(
     cluster: LocalCluster, topic: str, group: str, zk: KazooClient, started: Any
 ) -> None:
-    """``| head``: the command ends by itself, leaves, and says nothing but the count."""
+    """With ``| head`` the command ends by itself, leaves the group, and prints only the count."""
     cluster.create_topic(topic)
     send(cluster.bootstrap, topic, [(None, b"y" * 1000) for _ in range(2000)])
     process = started(
@@ -331,7 +334,7 @@ def test_a_closed_pipe_leaves_the_group_cleanly(
 def test_status_is_1_when_the_last_commit_fails(
     topic: str, group: str, started: Any, tmp_path: Path
 ) -> None:
-    """ZooKeeper gone at the end: the offsets are not stored, and the status says so."""
+    """If ZooKeeper is gone at the end, the offsets are not stored, and the status shows it."""
     with LocalCluster("3.9") as own:
         own.create_topic(topic)
         send(own.bootstrap, topic, [(None, b"m%d" % i) for i in range(5)])
@@ -374,13 +377,14 @@ def test_status_is_1_when_the_last_commit_fails(
     ],
 )
 def test_bad_configuration_names_key_and_fix(arguments: list[str], words: list[str]) -> None:
-    """A configuration fault is one line that names the key and what to write; status 2."""
+    """A configuration error is one line that names the key and the correct value. The status is
+    2."""
     done = consume("--zookeeper", "127.0.0.1:1", "--topic", "t", *arguments)
     assert_clean_error(done, 2, *words)
 
 
 def test_a_malformed_file_names_its_line(tmp_path: Path) -> None:
-    """A bad value in a file is told with file and line."""
+    """The error for a bad value in a file names the file and the line."""
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=z\ngroup.id=g\n\nauto.commit.enable=yes\n")
     done = consume("--topic", "t", "--consumer-config", str(file))
@@ -388,7 +392,7 @@ def test_a_malformed_file_names_its_line(tmp_path: Path) -> None:
 
 
 def test_a_bad_regex_is_refused() -> None:
-    """A filter that Java would not compile is refused before anything is connected."""
+    """A filter that Java would not compile is refused before the command connects."""
     done = consume("--zookeeper", "127.0.0.1:1", "--whitelist", "a{1,2}")
     assert_clean_error(done, 2, "a{1|2}", "regex")
 
@@ -397,13 +401,14 @@ def test_a_bad_regex_is_refused() -> None:
     "chosen", [[], ["--topic", "t", "--whitelist", "t"], ["--whitelist", "a", "--blacklist", "b"]]
 )
 def test_exactly_one_of_topic_and_filters(chosen: list[str]) -> None:
-    """Topic, white list and black list exclude each other, and one is needed."""
+    """Topic, white list and black list exclude each other, and one of them is required."""
     done = consume("--zookeeper", "127.0.0.1:1", *chosen)
     assert_clean_error(done, 2, "exactly one of --topic, --whitelist and --blacklist")
 
 
 def test_unreachable_zookeeper() -> None:
-    """No ZooKeeper at the address: said within the timeout, status 1."""
+    """If there is no ZooKeeper at the address, the command says so within the timeout, with status
+    1."""
     done = consume(
         *("--zookeeper", f"127.0.0.1:{free_port()}", "--group", "g", "--topic", "t"),
         *("--consumer-property", "zookeeper.connection.timeout.ms=1000"),
@@ -413,19 +418,20 @@ def test_unreachable_zookeeper() -> None:
 
 
 def test_missing_chroot(zookeeper: str) -> None:
-    """A chroot that does not exist is named."""
+    """The error names a chroot that does not exist."""
     done = consume("--zookeeper", f"{zookeeper}/no-such", "--group", "g", "--topic", "t")
     assert_clean_error(done, 2, "chroot /no-such")
 
 
 def test_no_brokers(chroot: str) -> None:
-    """An address that no broker uses is refused, as by the JVM's tool."""
+    """An address without any registered broker is refused, as in the JVM's tool."""
     done = consume("--zookeeper", chroot, "--group", "g", "--topic", "t")
     assert_clean_error(done, 1, "/brokers/ids", "chroot")
 
 
 def test_an_unknown_key_is_a_warning(cluster: LocalCluster, filled: str, group: str) -> None:
-    """The JVM only warns of unknown keys and its files must run; the nearest key is named."""
+    """The JVM only warns of unknown keys, and its configuration files must work here. The warning
+    names the nearest key."""
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
         *(
@@ -444,7 +450,7 @@ def test_an_unknown_key_is_a_warning(cluster: LocalCluster, filled: str, group: 
 
 
 def test_verbose_logs_to_stderr(cluster: LocalCluster, filled: str, group: str) -> None:
-    """``-v`` tells more, on stderr only."""
+    """``-v`` prints more, on stderr only."""
     done = consume(
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", filled),
         *("--from-beginning", "--max-messages", "30", "-vv"),
@@ -460,8 +466,8 @@ def test_a_generated_group_that_a_member_joins_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The member registers after the look at the members and before the deletion: its group keeps
-    every znode, and the warning names the member."""
+    """The member registers after the command has checked for members and before the deletion. Its
+    group keeps every znode, and the warning names the member."""
     path = f"/consumers/{group}"
     zk.create(f"{path}/offsets/t/0", b"5", makepath=True)
     zk.create(f"{path}/ids", b"")
@@ -484,5 +490,5 @@ def test_a_generated_group_that_a_member_joins_is_kept(
     monkeypatch.undo()
     delete_generated(config)
     assert zk.exists(path) is None
-    delete_generated(config)  # there is nothing to delete any more
+    delete_generated(config)  # there is nothing left to delete
     assert capfd.readouterr().err == ""

@@ -27,7 +27,7 @@ ROWS = 500
 def filled(cluster: LocalCluster, topic: str) -> str:
     """A topic with 2 partitions."""
     cluster.create_topic(topic, partitions=2)
-    for first in range(0, MESSAGES, 300):  # one batch of records cannot be cut into files
+    for first in range(0, MESSAGES, 300):  # one batch of records cannot be split into files
         batch = range(first, first + 300)
         send(cluster.bootstrap, topic, [(b"k%d" % i, b"m%d" % i) for i in batch])
     return topic
@@ -35,7 +35,7 @@ def filled(cluster: LocalCluster, topic: str) -> str:
 
 @pytest.fixture
 def started() -> Iterator[Any]:
-    """Starts the command; what still runs at the end is killed."""
+    """Starts the command. A process that is still running is killed at the end."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ def started() -> Iterator[Any]:
 
 
 def read(folder: Path) -> list[pa.Table]:
-    """Every finished file, in the order of their names."""
+    """All finished files, sorted by name."""
     tables = []
     for path in sorted(folder.glob("part-*")):
         tables.append(
@@ -63,12 +63,12 @@ def read(folder: Path) -> list[pa.Table]:
 
 
 def values(tables: list[pa.Table]) -> Counter[bytes]:
-    """How often each value is there."""
+    """How often each value occurs."""
     return Counter(value for table in tables for value in table["value"].to_pylist())
 
 
 def settings(cluster: LocalCluster, group: str, topic: str, out: Path, form: str) -> list[str]:
-    """Arguments of a command in a group of its own."""
+    """Arguments of a command in its own group."""
     return [
         *("--zookeeper", cluster.zookeeper, "--group", group, "--topic", topic),
         *("--format", form, "--out", str(out), "--file-rows", str(ROWS)),
@@ -82,7 +82,7 @@ def settings(cluster: LocalCluster, group: str, topic: str, out: Path, form: str
 def test_files_have_everything_once(
     cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, form: str
 ) -> None:
-    """All messages are in files that are whole, and what is committed is exactly that."""
+    """All messages are in complete files, and exactly these messages are committed."""
     out = tmp_path / "out"
     done = consume(*settings(cluster, group, filled, out, form), "--max-messages", "2900")
     assert done.returncode == 0, done.stderr
@@ -96,8 +96,8 @@ def test_files_have_everything_once(
 def test_a_kill_repeats_at_most_one_file(
     cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, started: Any
 ) -> None:
-    """Killed as soon as a file appears, twice: nothing is missing, what is committed is in files,
-    and each kill repeats at most one of them."""
+    """The command is killed twice, as soon as a file appears. Nothing is missing, and committed
+    messages are in files. Each kill repeats at most one file."""
     arguments = settings(cluster, group, filled, tmp_path, "parquet")
     kills = 2
     for _ in range(kills):
@@ -127,8 +127,8 @@ def test_a_kill_repeats_at_most_one_file(
 def test_an_interrupt_writes_and_commits_what_is_collected(
     cluster: LocalCluster, filled: str, group: str, zk: KazooClient, tmp_path: Path, started: Any
 ) -> None:
-    """Ctrl-C, and a second member that takes a partition before: what was collected is on disk and
-    committed, so nothing is repeated."""
+    """Ctrl-C ends the command, after a second member took a partition. Collected messages are on
+    disk and committed, so nothing is repeated."""
     many = ["--file-rows", "700", "--file-seconds", "3600"]
     arguments = [*settings(cluster, group, filled, tmp_path, "arrow"), *many]
     first = started(*arguments)
@@ -148,7 +148,8 @@ def test_an_interrupt_writes_and_commits_what_is_collected(
 
 
 def test_wrong_use(tmp_path: Path) -> None:
-    """A format without a folder, a folder without a format, and a folder that cannot be made."""
+    """A format without a folder, a folder without a format, or a folder that cannot be created is
+    refused."""
     common = ("--zookeeper", "127.0.0.1:1", "--topic", "t")
     for wrong in (("--format", "arrow"), ("--out", str(tmp_path))):
         done = consume(*common, *wrong)

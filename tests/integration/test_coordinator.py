@@ -34,7 +34,7 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
-    """Makes members that are shut down after the test."""
+    """Creates members that are shut down after the test."""
     made: list[CoordinatorConsumerConnector] = []
 
     def one(**more: object) -> CoordinatorConsumerConnector:
@@ -48,19 +48,19 @@ def make(config: dict[str, object]) -> Iterator[Make]:
 
 
 def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
-    """The partitions a member owns."""
+    """The partitions that a member owns."""
     assert member._loop is not None
     return set(member._loop.machine.held)
 
 
 def share(members: list[CoordinatorConsumerConnector], count: int) -> bool:
-    """Whether all ``count`` partitions are held, each by one member."""
+    """Return whether all ``count`` partitions are owned, each by one member."""
     each = [held(member) for member in members]
     return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
 
 
 def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """A member reads everything once; its successor continues where it ended."""
+    """A member reads everything once. The next member continues where it stopped."""
     cluster.create_topic(topic, 3)
     with Producer(cluster.bootstrap, topic, range(3)) as producer:
         producer.send(30)
@@ -86,8 +86,9 @@ def test_one_member_reads_and_goes_on(cluster: LocalCluster, make: Make, topic: 
     ["range", "roundrobin", "sticky", "cooperative-sticky", "legacy-range", "legacy-roundrobin"],
 )
 def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strategy: str) -> None:
-    """Partitions are shared when the second comes and fall back when it leaves; each message is
-    delivered once, since offsets are committed before each move."""
+    """The members share partitions when the second one joins. The first gets them back when the
+    second leaves. Each message is delivered once, because offsets are committed before each
+    move."""
     cluster.create_topic(topic, 6)
     settings = {"partition_assignment_strategy": strategy}
     with Producer(cluster.bootstrap, topic, range(6), interval=0.002) as producer:
@@ -96,13 +97,13 @@ def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strate
         second = make(**settings)
         readers.append(Reader(second.create_message_streams({topic: 1})[topic]))
         wait_until(lambda: share([first, second], 6), 10, "both have their share")
-        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second member reads")
         if not strategy.startswith("legacy"):
             assert len(held(second)) == 3
         else:
-            assert len(held(first)) == 4, "two streams of three are the first one's"
+            assert len(held(first)) == 4, "the first member has two of three streams"
         second.shutdown()
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         sent = producer.stop()
         expected = {(partition, offset) for partition, offset in sent}
         wait_until(
@@ -115,8 +116,8 @@ def test_two_members_share(cluster: LocalCluster, make: Make, topic: str, strate
 
 
 def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """Commits are by hand, with and without waiting, of all and of given partitions; a partition
-    that is not owned is refused, by name."""
+    """Manual commits work with and without waiting, for all partitions or for given ones. A
+    partition that is not owned is refused by name."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(10)
@@ -135,7 +136,7 @@ def test_commits(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -> None:
-    """A filter takes in topics that are created later."""
+    """A filter includes topics that are created later."""
     cluster.create_topic(f"{unique}-f1", 1)
     member = make()
     member.create_message_streams_by_filter(Whitelist(f"{unique}-f.*"), 1)
@@ -147,8 +148,8 @@ def test_filter_follows_topics(cluster: LocalCluster, make: Make, unique: str) -
 def test_a_listener_that_shuts_the_member_down(
     cluster: LocalCluster, make: Make, topic: str
 ) -> None:
-    """It leaves the group in order and at once: the other member has everything long before the
-    session timeout of the one that left."""
+    """The member leaves the group cleanly and at once. The other member has everything long before
+    the session timeout of the member that left."""
     cluster.create_topic(topic, 4)
     slow = {"session_timeout_ms": 60_000}
     first, second = make(**slow), make(**slow)
@@ -167,7 +168,7 @@ def test_a_listener_that_shuts_the_member_down(
 
 
 def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """The listener is told of assigned and revoked partitions under both kinds of names."""
+    """The listener is called with assigned and revoked partitions under both kinds of names."""
     cluster.create_topic(topic, 2)
     told: list[tuple[str, object]] = []
 
@@ -195,8 +196,8 @@ def test_listener(cluster: LocalCluster, make: Make, topic: str) -> None:
 
 
 def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, topic: str) -> None:
-    """A member whose application works on one message beyond max.poll.interval.ms leaves: others
-    get its partitions; it joins again when the application asks for more."""
+    """A member whose application works on one message beyond max.poll.interval.ms leaves. Other
+    members get its partitions. It rejoins when the application requests the next message."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
         producer.send(10)
@@ -205,16 +206,16 @@ def test_the_slow_one_leaves_and_comes_back(cluster: LocalCluster, make: Make, t
     iterator.next()
     other = make()
     other.create_message_streams({topic: 1})
-    wait_until(lambda: len(held(other)) == 2, 15, "the other one gets all")
-    wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow one has left")
+    wait_until(lambda: len(held(other)) == 2, 15, "the other member gets everything")
+    wait_until(lambda: slow.metrics().state == "OUTSIDE", 10, "the slow member has left")
     iterator.mark_consumed()
     wait_until(lambda: share([slow, other], 2), 10, "both have a share")
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
 def test_partitions_are_added(cluster: LocalCluster, make: Make, topic: str, static: bool) -> None:
-    """Partitions that are added are dealt out and read from the beginning, also when the leader is
-    a static member that was restarted and whom nobody has told that it leads."""
+    """Added partitions are assigned and read from the beginning. This also holds if the leader is a
+    static member that was restarted and does not know that it leads."""
     cluster.create_topic(topic, 2)
     settings = [{"group_instance_id": name if static else None} for name in ("a", "b")]
     first, second = (make(**more) for more in settings)
@@ -225,7 +226,9 @@ def test_partitions_are_added(cluster: LocalCluster, make: Make, topic: str, sta
         first = make(**settings[0])
         readers[0] = Reader(first.create_message_streams({topic: 1})[topic])
     cluster.add_partitions(topic, 4)
-    wait_until(lambda: share([first, second], 4), 20, "the new ones are dealt out")
+    wait_until(lambda: share([first, second], 4), 20, "the new partitions are assigned")
     with Producer(cluster.bootstrap, topic, (2, 3)) as producer:
         producer.send(10)
-    wait_until(lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "all is read")
+    wait_until(
+        lambda: sum(len(reader.deliveries) for reader in readers) == 10, 20, "everything is read"
+    )

@@ -1,6 +1,6 @@
-"""Each error code of the table, answered by a real broker, and what the member does about it.
+"""A real broker returns each error code of the table, and the member reacts as documented.
 
-14 and 16 need a second broker: they are reached in ``tests/faults``.
+NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS need a second broker. ``tests/faults`` covers them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zkconsumer.testing.groups import Producer, Reader
 
 
 class Listened(CoordinatorConsumerConnector):
-    """A member that notes which request was answered with which code."""
+    """A member that records the error code of each response."""
 
     def __init__(self, config: dict[str, object]) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -44,7 +44,7 @@ class Listened(CoordinatorConsumerConnector):
 
     @property
     def machine(self) -> Any:
-        """What decides for it."""
+        """The member's state machine."""
         assert self._loop is not None
         return self._loop.machine
 
@@ -54,7 +54,7 @@ Make = Callable[..., Listened]
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalCluster]:
-    """A broker that looks into access control lists, and nobody has asked it for a group yet."""
+    """A broker that checks ACLs. It has not had any request about a group yet."""
     properties = {
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -76,7 +76,7 @@ def settings(cluster: LocalCluster, group: str, **more: object) -> dict[str, obj
 
 @pytest.fixture(scope="module")
 def first_ever(guarded: LocalCluster) -> list[tuple[str, int]]:
-    """What the first member that a cluster ever has is answered."""
+    """The error codes that the first member of a new cluster gets."""
     with Listened(settings(guarded, "first-ever")) as member:
         member.create_message_streams({"none": 1})
         assert member.metrics().state == "STABLE"
@@ -85,7 +85,7 @@ def first_ever(guarded: LocalCluster) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def make(guarded: LocalCluster, first_ever: object, group: str) -> Iterator[Make]:
-    """Makes members of the test's group; shut down after it."""
+    """Creates members of the test's group. They are shut down after the test."""
     made: list[Listened] = []
 
     def one(**more: object) -> Listened:
@@ -117,12 +117,13 @@ def outsider(guarded: LocalCluster, group: str) -> Iterator[GroupClient]:
 
 
 def test_15_no_coordinator_yet(first_ever: list[tuple[str, int]]) -> None:
-    """FindCoordinator before ``__consumer_offsets`` exists: asked again until there is one."""
+    """FindCoordinator before ``__consumer_offsets`` exists: the member retries until there is a
+    coordinator."""
     assert ("FindCoordinator", 15) in first_ever
 
 
 def test_79_an_id_is_handed_out(make: Make, topic: str) -> None:
-    """The first JoinGroup is answered with an id, the second with it lets the member in."""
+    """The response to the first JoinGroup has an id. With this id the second JoinGroup succeeds."""
     member = make()
     member.create_message_streams({topic: 1})
     assert member.seen == [("JoinGroup", 79)]
@@ -130,13 +131,13 @@ def test_79_an_id_is_handed_out(make: Make, topic: str) -> None:
 
 
 def test_27_others_come(guarded: LocalCluster, make: Make, topic: str) -> None:
-    """A heartbeat says that the group rebalances: the member joins again under its id."""
+    """A heartbeat response says that the group rebalances. The member rejoins with its id."""
     guarded.create_topic(topic, 2)
     member = make()
     member.create_message_streams({topic: 1})
     before = member.machine.member_id
     make().create_message_streams({topic: 1})
-    wait_until(lambda: len(member.machine.held) == 1, 20, "it is shared")
+    wait_until(lambda: len(member.machine.held) == 1, 20, "the partitions are shared")
     assert ("Heartbeat", 27) in member.seen
     assert member.machine.member_id == before
 
@@ -145,9 +146,9 @@ def test_27_others_come(guarded: LocalCluster, make: Make, topic: str) -> None:
 def test_the_group_went_on(
     guarded: LocalCluster, make: Make, outsider: GroupClient, topic: str, code: int
 ) -> None:
-    """22 (an older generation) and 25 (expelled): what is held is dropped and the listener hears
-    ``lost``; nothing of that time is stored; the member joins again, with 25 as a new one, and goes
-    on where the last commit stood."""
+    """After ILLEGAL_GENERATION (22) or UNKNOWN_MEMBER_ID (25) the member drops its partitions, and
+    the listener gets ``lost``. Nothing from that time is stored. The member rejoins, after code 25
+    as a new one, and continues at the last commit."""
     guarded.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
     lost: list[frozenset[TopicPartition]] = []
@@ -167,7 +168,7 @@ def test_the_group_went_on(
         former, generation = machine.member_id, machine.generation
         if code == 25:
             assert isinstance(outsider.execute(commands.LeaveGroup(1, former)), events.Left)
-        else:  # an answer of the older generation is still on its way
+        else:  # a response of the older generation is still in flight
             machine.generation -= 1
         wait_until(lambda: ("Heartbeat", code) in member.seen, 20, f"code {code}")
         wait_until(lambda: set(machine.held) == {tp} and lost, 20, "it is a member again")
@@ -182,8 +183,8 @@ def test_the_group_went_on(
 
 
 def test_30_not_allowed(guarded: LocalCluster, make: Make, group: str, topic: str) -> None:
-    """A member that may no longer use its group ends with the error: commits are refused, then the
-    streams end. One that never may is told at once."""
+    """A member that loses access to its group ends with the error. Its commits are refused, then
+    its streams end. A member that never had access gets the error at once."""
     guarded.create_topic(topic, 1)
     member = make(auto_commit_enable="false")
     iterator = iter(member.create_message_streams({topic: 1})[topic][0])
@@ -208,8 +209,8 @@ def test_30_not_allowed(guarded: LocalCluster, make: Make, group: str, topic: st
 
 
 def test_82_the_same_instance_id_twice(guarded: LocalCluster, make: Make, topic: str) -> None:
-    """Of two processes with one ``group.instance.id`` the elder ends with the error, and its
-    commits are refused; the younger one has the partitions."""
+    """Two processes use one ``group.instance.id``. The older one ends with the error, and its
+    commits are refused. The newer one owns the partitions."""
     guarded.create_topic(topic, 1)
     elder, younger = (make(group_instance_id="one", auto_commit_enable="false") for _ in range(2))
     iterator = iter(elder.create_message_streams({topic: 1})[topic][0])
@@ -220,4 +221,4 @@ def test_82_the_same_instance_id_twice(guarded: LocalCluster, make: Make, topic:
     assert elder.machine.held == {}
     with pytest.raises(CommitFailedError):
         elder.commit_offsets({TopicPartition(topic, 0): 1})
-    wait_until(lambda: len(younger.machine.held) == 1, 20, "the younger one has it")
+    wait_until(lambda: len(younger.machine.held) == 1, 20, "the newer process owns it")

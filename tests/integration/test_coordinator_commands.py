@@ -1,4 +1,5 @@
-"""Commands that a person who knows Kafka's tools types, on real servers and beside those tools."""
+"""Commands that a user of Kafka's tools would type, on real servers and compared with those
+tools."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FORMAT = [
 
 @pytest.fixture
 def filled(cluster: LocalCluster, topic: str) -> str:
-    """A topic with one partition and five messages: keys, headers and values, some of them null."""
+    """A topic with one partition and five messages. Some keys, headers and values are null."""
     cluster.create_topic(topic, partitions=1)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     producer.send(topic, b"one", key=b"k", headers=[("a", b"1"), ("b", b"2")])
@@ -41,8 +42,8 @@ def filled(cluster: LocalCluster, topic: str) -> str:
 def test_lines_are_those_of_kafkas_console_consumer(
     cluster: LocalCluster, filled: str, group: str
 ) -> None:
-    """With the same ``--property``, lines are those of Kafka 1.1, byte for byte: of a group on
-    the brokers, of one in ZooKeeper, and of one partition without a group."""
+    """With the same ``--property``, the lines equal those of Kafka 1.1 byte for byte. This holds
+    for a group on the brokers, a group in ZooKeeper, and one partition without a group."""
     brokers = ["--bootstrap-server", cluster.bootstrap]
     common = ["--topic", filled, "--from-beginning", "--max-messages", "5", *FORMAT]
     theirs = start("1.1", CONSOLE, *brokers, *common)
@@ -59,8 +60,8 @@ def test_lines_are_those_of_kafkas_console_consumer(
 def test_a_group_on_the_brokers_commits_and_resumes(
     cluster: LocalCluster, filled: str, group: str
 ) -> None:
-    """``consume --bootstrap-server`` commits what it printed, and the next run continues there; a
-    group whose name was made up leaves nothing on the brokers."""
+    """``consume --bootstrap-server`` commits the printed messages, and the next run continues
+    there. A generated group leaves nothing on the brokers."""
     brokers = ["--bootstrap-server", cluster.bootstrap, "--topic", filled]
     first = consume(*brokers, "--group", group, "--from-beginning", "--max-messages", "2")
     assert first.stdout == "one\ntwo\n", first.stderr
@@ -77,7 +78,8 @@ def test_a_group_on_the_brokers_commits_and_resumes(
 def test_a_partition_is_read_from_an_offset(
     cluster: LocalCluster, filled: str, offset: str, values: str
 ) -> None:
-    """``--partition --offset`` reads from there; the timeout ends it with status 0."""
+    """``--partition --offset`` reads from that offset. The timeout ends the command with status
+    0."""
     place = ["--bootstrap-server", cluster.bootstrap, "--topic", filled, "--partition", "0"]
     done = consume(*place, "--offset", offset, "--timeout-ms", "500")
     assert (done.returncode, done.stdout) == (0, values), done.stderr
@@ -89,7 +91,7 @@ def test_a_partition_is_read_from_an_offset(
 def test_a_partition_or_offset_that_is_not_there_is_named(
     cluster: LocalCluster, filled: str, partition: str, offset: str, word: str
 ) -> None:
-    """The error names the option and what there is."""
+    """The error names the option and the available values."""
     place = ["--bootstrap-server", cluster.bootstrap, "--topic", filled]
     done = consume(*place, "--partition", partition, "--offset", offset)
     assert done.returncode == 2
@@ -120,7 +122,7 @@ def member(cluster: LocalCluster, filled: str, group: str) -> Iterator[None]:
 def test_groups_on_the_brokers_are_described_as_by_kafka(
     cluster: LocalCluster, filled: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Offsets, lag, owner, host, client and state are what kafka-consumer-groups says, in columns
+    """Offsets, lag, owner, host, client and state equal those of kafka-consumer-groups, in columns
     of the same names."""
     brokers = ["--bootstrap-server", cluster.bootstrap]
     theirs = [
@@ -167,7 +169,7 @@ def test_groups_on_the_brokers_are_described_as_by_kafka(
 def test_an_unknown_group_on_the_brokers_is_an_error(
     cluster: LocalCluster, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A group that no broker knows is named."""
+    """The error names a group that no broker knows."""
     brokers = ["--bootstrap-server", cluster.bootstrap]
     assert run(["groups", "describe", "--group", group, *brokers]) == 1
     assert f"the brokers know no group {group}" in capsys.readouterr().err
@@ -176,8 +178,9 @@ def test_an_unknown_group_on_the_brokers_is_an_error(
 def test_a_member_that_joins_and_dies_shows_in_tree_top_and_describe(
     cluster: LocalCluster, filled: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``tree --watch`` prints the registration and the owner as they appear and vanish; ``describe
-    --members`` and ``--state``, and ``top``, show the member of the group in ZooKeeper."""
+    """``tree --watch`` prints the registration and the owner when they appear and when they vanish.
+    ``describe --members``, ``describe --state`` and ``top`` show the member of the group in
+    ZooKeeper."""
     place = ["--zookeeper", cluster.zookeeper]
     done = consume(
         *place, "--group", group, "--topic", filled, "--from-beginning", "--max-messages", "1"

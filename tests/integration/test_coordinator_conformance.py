@@ -1,6 +1,6 @@
-"""The simulated group coordinator against a real broker: the same requests, the same answers.
+"""The simulated group coordinator and a real broker give the same responses to the same requests.
 
-What a broker leaves open is taken from its answer: see ``OPEN``.
+Where a broker is free to choose, the simulator follows the broker's response: see ``OPEN``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ OPEN: Final = (
     "which member leads after a leader that has gone",
     "the order of the members that the leader is told of",
 )
-"""What depends on the hashes of random member ids in a broker: the simulator takes the first."""
+"""Choices that depend on the hashes of random member ids in a broker. The simulator takes the
+first."""
 
 SEEDS = range(1, 7)
 STEPS = 250
@@ -49,7 +50,7 @@ STATES = {
 
 
 def metadata(*topics: str) -> bytes:
-    """What a consumer of these topics says in JoinGroup."""
+    """A consumer's metadata for these topics in JoinGroup."""
     return encode_subscription(SubscriptionData(topics))
 
 
@@ -59,7 +60,7 @@ STICKY = ("sticky", metadata(TOPIC))
 
 
 class Connection(BrokerConnection):
-    """Tells when a request is on its way."""
+    """A connection that signals when a request has been sent."""
 
     sent: threading.Event | None = None
 
@@ -70,7 +71,7 @@ class Connection(BrokerConnection):
 
 
 class Client(GroupClient):
-    """Sends one request at a time, from a thread of its own."""
+    """Sends one request at a time, from its own thread."""
 
     def __init__(self, broker: BrokerEndpoint, spec: GroupSpec) -> None:
         super().__init__(
@@ -113,7 +114,8 @@ class Client(GroupClient):
 
 @dataclass(eq=False)
 class Member:
-    """One process: its settings, and what the answers taught it. Ids are the simulator's."""
+    """One process: its settings, and the values it learned from responses. Ids are the
+    simulator's."""
 
     spec: GroupSpec
     name: str = ""
@@ -124,7 +126,7 @@ class Member:
 
 @dataclass(eq=False)
 class Asked:
-    """A request, and the answers to it so far: at most one from each side."""
+    """A request, and the responses to it so far: at most one from each side."""
 
     member: Member
     order: Any
@@ -138,7 +140,7 @@ class Asked:
 
 
 class Follower(GroupCoordinator):
-    """The simulated coordinator, but for the first of ``OPEN``."""
+    """The simulated coordinator, which follows the broker in the first point of ``OPEN``."""
 
     choose: Callable[[Sequence[str]], str]
 
@@ -183,7 +185,7 @@ class Pair:
     # -- requests
 
     def ask(self, member: Member, order: Any) -> Asked:
-        """Send ``order`` to both, and compare all answers there are because of it."""
+        """Send ``order`` to both, and compare all responses that it causes."""
         asked = Asked(member, order)
         self.under_way.append(asked)
         client = next((one for one in member.clients if one.idle), None)
@@ -193,7 +195,7 @@ class Pair:
             for warm in (commands.SyncGroup(0, "?", 0, {}), commands.Heartbeat(0, "?", 0)):
                 client.execute(warm)  # opens its connections
         client.send(self._translated(order), asked.real)
-        for _ in range(2):  # one thread serves all requests in turn: it has been carried out
+        for _ in range(2):  # one thread serves all in order: it is carried out
             self.look()
         self.fake.handle(order, member.spec, asked.fake.append)
         self.kernel.run(until=self.kernel.now)
@@ -201,37 +203,37 @@ class Pair:
         return asked
 
     def passes(self, seconds: float) -> float:
-        """Time passes, until something is answered; return the real seconds it took."""
+        """Let time pass until a response arrives. Return the real seconds that it took."""
         began = time.monotonic()
         before = sum(len(asked.fake) for asked in self.under_way)
         until = self.kernel.now + seconds
         while sum(len(asked.fake) for asked in self.under_way) == before:
             due = self.kernel.next_due()
-            assert due is not None, "nothing would ever happen"
+            assert due is not None, "no response would ever arrive"
             assert due <= until, f"nothing is answered within {seconds} s"
             self.kernel.run(until=due)
         self.compare(f"{seconds} s pass")
         return time.monotonic() - began
 
     def join(self, member: Member, *protocols: tuple[str, bytes]) -> Asked:
-        """JoinGroup, and again with the id that the coordinator hands out."""
+        """Send JoinGroup, then again with the id that the coordinator assigns."""
         asked = self.ask(member, commands.JoinGroup(0, member.name, protocols or (RANGE,)))
         if asked.fake and getattr(asked.answer, "code", 0) == 79:
             asked = self.ask(member, commands.JoinGroup(0, member.name, protocols or (RANGE,)))
         return asked
 
     def sync(self, member: Member) -> Asked:
-        """SyncGroup; a leader gives each member its own name."""
+        """Send SyncGroup. A leader assigns each member its own name."""
         given = {name: name.encode() for name in member.told}
         return self.ask(member, commands.SyncGroup(0, member.name, member.generation, given))
 
     def beat(self, member: Member) -> int:
-        """Heartbeat."""
+        """Send a heartbeat."""
         order = commands.Heartbeat(0, member.name, member.generation)
         return int(self.ask(member, order).answer.code)
 
     def settle(self, *members: Member) -> None:
-        """All of them join and sync."""
+        """All members join and sync."""
         for member in members:
             self.join(member)
         if any(member.generation != self.fake.generation for member in members):
@@ -244,7 +246,8 @@ class Pair:
     # -- comparing
 
     def look(self) -> tuple[GroupState, dict[str, bytes]]:
-        """The group as the broker describes it: its state, and members with their assignment."""
+        """The group as the broker describes it: its state, and the members with their
+        assignment."""
         request = DescribeGroupsRequest(groups=[self.group])
         answer = self._looker.call(request, DescribeGroupsResponse, 0)
         (found,) = answer.groups
@@ -252,7 +255,7 @@ class Pair:
         return STATES[found.group_state], given
 
     def compare(self, what: str) -> None:
-        """Both have answered the same requests, alike, and are in the same state."""
+        """Check that both have answered the same requests alike and are in the same state."""
         where = f"{self.group}: {what}"
         answered = [asked for asked in self.under_way if asked.fake]
         for asked in answered:
@@ -283,7 +286,7 @@ class Pair:
         return given == {name: parts.get(name, b"") for name in given}
 
     def _learn(self, asked: Asked) -> None:
-        """Pair the ids in two answers to one request; the member remembers what it was told."""
+        """Match the ids in two responses to one request. The member remembers its id."""
         fake, real = asked.fake[0], asked.real[0]
         member = asked.member
         if isinstance(fake, events.Joined) and isinstance(real, events.Joined):
@@ -295,7 +298,7 @@ class Pair:
             member.name = fake.member_id
 
     def _leader_of(self, joined: Sequence[str]) -> str:
-        """The broker's choice: the answer to any of ``joined`` names it."""
+        """The leader that the broker chose. The response to any of ``joined`` names it."""
         waiting = [
             asked
             for asked in self.under_way
@@ -328,7 +331,7 @@ class Pair:
         return order
 
     def _back(self, fact: Any) -> Any:
-        """The broker's answer with the simulator's ids."""
+        """The broker's response with the simulator's ids."""
         back = {real: name for name, real in self.real_of.items()}
         if not isinstance(fact, events.Joined):
             return fact
@@ -341,7 +344,7 @@ class Pair:
         )
 
     def _plain(self, fact: Any) -> Any:
-        """Without texts for people, and without the second of ``OPEN``."""
+        """The response without its message texts, and without the second point of ``OPEN``."""
         if isinstance(fact, events.Joined):
             return replace(fact, members=tuple(sorted(fact.members, key=str)))
         if isinstance(fact, events.RequestFailed):
@@ -350,7 +353,7 @@ class Pair:
 
 
 def started(delay: float) -> LocalCluster:
-    """A broker that serves requests one after the other, in the order in which they arrive."""
+    """A broker that serves one request at a time, in the order of arrival."""
     return LocalCluster(
         "3.9",
         properties={
@@ -364,7 +367,7 @@ def started(delay: float) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def orderly() -> Iterator[LocalCluster]:
-    """Without an initial delay."""
+    """A broker without an initial rebalance delay."""
     with started(0.0) as running:
         running.create_topic(TOPIC, 3)
         wait_for_coordinator(running)
@@ -373,16 +376,16 @@ def orderly() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def delaying() -> Iterator[LocalCluster]:
-    """With an initial delay."""
+    """A broker with an initial rebalance delay."""
     with started(DELAY) as running:
         wait_for_coordinator(running)
         yield running
 
 
 def wait_for_coordinator(cluster: LocalCluster) -> None:
-    """The first search creates ``__consumer_offsets``; a group's partition loads after that."""
+    """The first search creates ``__consumer_offsets``, and a group's partition loads afterwards."""
     host, _, port = cluster.bootstrap.rpartition(":")
-    for number in range(8):  # among them one for each of the four partitions
+    for number in range(8):  # among them are groups for each of the four partitions
         pair = Pair(cluster, f"first-{number}")
         client = Client(BrokerEndpoint(0, host, int(port)), pair.member("first").spec)
         wait_until(
@@ -413,7 +416,7 @@ OFFERS = ((RANGE, ROBIN), (RANGE, ROBIN), (RANGE,), (ROBIN,), (OTHER, ROBIN), (S
 
 
 def random_order(rng: random.Random, pair: Pair, member: Member) -> Any:
-    """One request that ``member`` could send, now and then with a mistake."""
+    """A random request that ``member`` could send. Some have a mistake."""
     name = member.name if rng.random() < 0.93 else rng.choice(["", "nobody"])
     generation = member.generation + (rng.choice((-1, 1)) if rng.random() < 0.08 else 0)
     weights = {
@@ -442,10 +445,10 @@ def random_order(rng: random.Random, pair: Pair, member: Member) -> Any:
 
 
 def test_random_requests_get_the_same_answers(orderly: LocalCluster) -> None:
-    """Random requests of five processes, two of them with one instance id, are answered alike.
+    """Random requests of five processes, two of them with one instance id, get the same responses.
 
-    Compared after each step: which requests have been answered, and how; the group's state, its
-    members and their assignments. What waits at one coordinator waits at the other.
+    After each step the test compares which requests were answered and how, the group's state, its
+    members and their assignments. A request that waits at one coordinator also waits at the other.
     """
     codes: set[int] = set()
     states = {GroupState.DEAD}
@@ -473,12 +476,13 @@ def test_random_requests_get_the_same_answers(orderly: LocalCluster) -> None:
 
 
 def code(asked: Asked) -> int:
-    """The error code of the answer; 0 is none."""
+    """The error code of the response, or 0 if there is none."""
     return int(getattr(asked.answer, "code", 0))
 
 
 def test_a_group_begins_and_ends(pair: Pair) -> None:
-    """Dead, Empty, two generations, and Empty again, which counts as a generation."""
+    """The group is Dead, Empty, has two generations, and is Empty again, which counts as a
+    generation."""
     a, b = pair.member("a"), pair.member("b")
     assert code(pair.ask(a, commands.JoinGroup(0, "gone", (RANGE,)))) == 25
     commit = commands.CommitOffsets(0, "gone", 1, {TopicPartition(TOPIC, 0): 7})
@@ -512,7 +516,8 @@ def test_a_group_begins_and_ends(pair: Pair) -> None:
 
 
 def test_most_votes_choose_the_strategy(pair: Pair) -> None:
-    """Two of three members prefer roundrobin; one that offers neither is refused."""
+    """Two of three members prefer roundrobin. A member that supports neither strategy is
+    refused."""
     members = [pair.member(name) for name in "abc"]
     offers = ((RANGE, ROBIN), (ROBIN, RANGE), (ROBIN, RANGE))
     for _ in range(2):
@@ -525,7 +530,7 @@ def test_most_votes_choose_the_strategy(pair: Pair) -> None:
 
 
 def test_a_lone_member_cannot_change_its_strategy_at_once(pair: Pair) -> None:
-    """Its own former offer counts, even if it is the only member."""
+    """The strategies of its previous JoinGroup also count, even if it is the only member."""
     a = pair.member("a")
     pair.settle(a)
     assert code(pair.ask(a, commands.JoinGroup(0, a.name, (STICKY,)))) == 23
@@ -534,8 +539,8 @@ def test_a_lone_member_cannot_change_its_strategy_at_once(pair: Pair) -> None:
 
 
 def test_an_instance_id_belongs_to_the_process_that_came_last(pair: Pair) -> None:
-    """A static member that comes back keeps its assignment, whatever its metadata; the former
-    process is fenced."""
+    """A static member that returns keeps its assignment, with any metadata. The previous process is
+    fenced."""
     old, new, other = pair.member("s1", "x"), pair.member("s2", "x"), pair.member("a")
     pair.settle(old, other)
     generation = pair.fake.generation
@@ -553,7 +558,8 @@ def test_an_instance_id_belongs_to_the_process_that_came_last(pair: Pair) -> Non
 
 
 def test_a_fenced_process_hears_it_in_the_middle_of_a_rebalance(pair: Pair) -> None:
-    """JoinGroup and SyncGroup that wait are answered when another process takes the instance id."""
+    """Waiting JoinGroup and SyncGroup requests are answered when another process takes the instance
+    id."""
     one, two, three = (pair.member(f"s{number}", "x") for number in range(3))
     a = pair.member("a")
     pair.settle(one, a)
@@ -572,8 +578,8 @@ def test_a_fenced_process_hears_it_in_the_middle_of_a_rebalance(pair: Pair) -> N
 
 
 def test_who_does_not_join_again_in_time_is_left_behind(pair: Pair) -> None:
-    """After the longest rebalance timeout the generation begins without it, but a static member
-    stays, until it does not sync either."""
+    """After the longest rebalance timeout the generation begins without the member. A static member
+    stays in the group until it does not sync either."""
     a, b = pair.member("a", rebalance=1.0), pair.member("b", rebalance=0.5)
     static = pair.member("s", "x", rebalance=0.5)
     pair.settle(a, b, static)
@@ -591,7 +597,7 @@ def test_who_does_not_join_again_in_time_is_left_behind(pair: Pair) -> None:
 
 
 def test_who_does_not_sync_in_time_is_expelled(pair: Pair) -> None:
-    """Without the leader's SyncGroup the others are asked to join again, without the leader."""
+    """Without the leader's SyncGroup, the other members are asked to rejoin without the leader."""
     a, b = pair.member("a", rebalance=1.0), pair.member("b", rebalance=1.0)
     pair.settle(a, b)
     for member in (a, b):
@@ -606,7 +612,8 @@ def test_who_does_not_sync_in_time_is_expelled(pair: Pair) -> None:
 
 
 def test_a_silent_member_expires(pair: Pair) -> None:
-    """After its session timeout the others are asked to join again; static members expire too."""
+    """After its session timeout the other members are asked to rejoin. Static members expire
+    too."""
     a, silent = pair.member("a"), pair.member("b", session=0.6)
     static = pair.member("s", "x", session=0.6)
     pair.settle(a, silent, static)
@@ -622,7 +629,7 @@ def test_a_silent_member_expires(pair: Pair) -> None:
 
 
 def test_an_id_that_is_not_used_holds_up_the_group_for_a_session_timeout(pair: Pair) -> None:
-    """A member that was given an id is waited for, until that id expires."""
+    """The group waits for a member that was given an id, until that id expires."""
     a, absent = pair.member("a"), pair.member("b", session=0.6)
     pair.settle(a)
     assert code(pair.ask(absent, commands.JoinGroup(0, "", (RANGE,)))) == 79
@@ -634,8 +641,8 @@ def test_an_id_that_is_not_used_holds_up_the_group_for_a_session_timeout(pair: P
 
 
 def test_an_empty_group_waits_for_more_members(delaying: LocalCluster, group: str) -> None:
-    """The initial delay begins anew when a member comes in it, in a group's first generation
-    only."""
+    """The initial delay starts again when another member joins during it, but only in a group's
+    first generation."""
     pair = Pair(delaying, group, DELAY)
     try:
         a, b = pair.member("a"), pair.member("b")
@@ -662,7 +669,7 @@ def test_an_empty_group_waits_for_more_members(delaying: LocalCluster, group: st
 
 
 def test_a_lenient_coordinator_differs_where_it_says(pair: Pair) -> None:
-    """A static member that comes back with other metadata: the broker stays in its generation, the
+    """A static member returns with other metadata. The broker stays in its generation, but the
     lenient coordinator begins another one."""
     assert len(LENIENCIES) == 1
     pair.fake.lenient = True

@@ -1,4 +1,4 @@
-"""The journal of a real member on the coordinator: the schema of all journals, and true costs."""
+"""The journal of a real member on the coordinator follows the common schema and has real sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _config(cluster: LocalCluster, group: str) -> dict[str, object]:
 
 
 def _sizes(told: list[tuple[str, int, int]], patch: pytest.MonkeyPatch) -> OnExchange:
-    """Notes name and sizes on the wire of each request and its answer."""
+    """Records the name of each request, and its size and its response's size on the wire."""
     last = threading.local()
     right = BrokerConnection.exchange_opened
 
@@ -55,8 +55,8 @@ def test_a_member_writes_what_it_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two members' journals, in one file, are as the schema says; ownership follows from them, and
-    each request that was answered costs the bytes that went over the wire."""
+    """Two members' journals, in one file, follow the schema, and ownership can be computed from
+    them. The bytes of each answered request equal the bytes that were sent and received."""
     cluster.create_topic(topic, 4)
     told: list[tuple[str, int, int]] = []
     path = tmp_path / "j"
@@ -100,7 +100,7 @@ def test_a_member_writes_what_it_does(
         *("FindCoordinator", "LoadTopics", "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"),
         *("FetchOffsets", "CommitOffsets"),
     }
-    # Hosts are counted with ten characters, and refusals without what fills their fields.
+    # Hosts count as ten characters. Refusals count without the content of their fields.
     exact = {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "FetchOffsets", "CommitOffsets"}
     assert sorted(one for one in written if one[0] in exact) == sorted(
         one for one in known if one[0] in exact

@@ -1,4 +1,4 @@
-"""After a live move: consumers of Java and librdkafka take over from migratable members."""
+"""After a live move, consumers of Java and librdkafka take over from migratable members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_java_and_librdkafka_take_over(
     group: str,
 ) -> None:
     """In mode ``open`` both join, and the migratable members leave one at a time. Every partition
-    continues at the exact next message: nothing is lost, and nothing is delivered twice."""
+    continues at the exact next message. Nothing is lost or repeated."""
     cluster.create_topic(topic, PARTITIONS)
     with (
         Producer(cluster.bootstrap, topic, range(PARTITIONS), interval=0.002) as producer,
@@ -50,13 +50,15 @@ def test_java_and_librdkafka_take_over(
             wait_until(lambda: len(plain[-1].got()) > before + 20, 30, f"{make_of} reads")  # noqa: B023
         for member in mine:
             member.shutdown()
-        wait_until(lambda: [len(one.partitions) for one in plain] == [4, 4], 30, "both have all")
+        wait_until(
+            lambda: [len(one.partitions) for one in plain] == [4, 4], 30, "both own everything"
+        )
         sent = producer.stop()
 
         def got() -> Counter[tuple[int, int]]:
             ours = ((one.partition, one.offset) for some in readers for one in some.deliveries)
             return Counter(ours) + Counter(found for one in plain for found in one.got())
 
-        wait_until(lambda: got().keys() >= set(sent), 30, "all is read")
+        wait_until(lambda: got().keys() >= set(sent), 30, "everything is read")
     assert got().keys() == set(sent)
     assert got().total() == len(sent), "delivered twice"

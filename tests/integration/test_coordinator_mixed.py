@@ -1,4 +1,4 @@
-"""One group of our members, kafka-python's, librdkafka's and the Java consumer's."""
+"""One group with members of zkconsumer, kafka-python, librdkafka and the Java consumer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from zkconsumer.testing.groups import Producer
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 PARTITIONS: Final = 8
 SETTLED: Final = 40
-"""Seconds within which a group must have settled; it takes one or two."""
+"""Seconds within which a group must be stable. It usually takes one or two."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
 
 @pytest.fixture
 def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
-    """Makes members of any make; those that are left end with the test."""
+    """Creates members of any client. Members that are still running stop after the test."""
     makes: Mapping[str, Callable[[Join], Member]] = {
         "ours": Ours,
         "kafka-python": KafkaPython,
@@ -70,7 +70,7 @@ def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
 
     yield one
     left = sorted(made, key=lambda pair: pair[0])
-    while left:  # static ones last, and those when no rebalance would wait for one that is gone
+    while left:  # static members last, and only when no rebalance would wait for a stopped one
         static, member = left.pop(0)
         member.close()
         with suppress(ClusterError):
@@ -84,13 +84,13 @@ def start(jvm: Jvm) -> Iterator[Callable[[str, Join], Member]]:
 
 
 def makes_of(strategy: str) -> list[str]:
-    """Who knows a strategy."""
+    """The clients that support a strategy."""
     known = ["ours", "kafka-python", "librdkafka", "java"]
     return [make for make in known if make != "librdkafka" or strategy != "sticky"]
 
 
 def shared(members: Mapping[str, Member]) -> bool:
-    """Whether each partition is one member's, and nobody has two more than another."""
+    """Return whether each partition has one owner, and no member has two more than another."""
     shares = [set(member.partitions) for member in members.values()]
     sizes = [len(share) for share in shares]
     return len(set().union(*shares)) == sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
@@ -105,13 +105,13 @@ def share_a_group(
     first: str,
     static: bool,
 ) -> None:
-    """See ``test_one_group``."""
+    """The steps of ``test_one_group`` and ``test_one_group_on_1_1``."""
     cluster.create_topic(topic, PARTITIONS)
     makes = makes_of(strategy)
     other = makes[(makes.index(first) + 1) % len(makes)]
 
     def join(make: str) -> Join:
-        # kafka-python's leader gives some members nothing where static and other ones are mixed
+        # kafka-python's leader gives some members nothing if static and dynamic members are mixed.
         named = static and (make in (first, other) or first == "kafka-python")
         return Join(cluster.bootstrap, group, topic, strategy, make if named else None)
 
@@ -132,8 +132,8 @@ def share_a_group(
         if static:
             members[other] = start(other, join(other))
             wait_until(lambda: members[other].partitions == before, SETTLED, "it has its share")
-            assert other == "ours" or len(ours.assignments) == joined, "nobody else joins again"
-        wait_until(lambda: shared(members), SETTLED, "all is shared")
+            assert other == "ours" or len(ours.assignments) == joined, "no other member rejoins"
+        wait_until(lambda: shared(members), SETTLED, "all partitions are shared")
         check_subscriptions(ours, strategy, topic)
         sent = set(producer.stop())
 
@@ -142,7 +142,7 @@ def share_a_group(
 
         wait_until(lambda: got().keys() >= sent, SETTLED, "everything is delivered")
         twice = {one for one, count in got().items() if count > 1}
-        if strategy == "cooperative-sticky":  # Java reads on after its commit, until it must let go
+        if strategy == "cooperative-sticky":  # Java reads on until revocation
             twice -= {
                 one for m in [*members.values(), *gone] if isinstance(m, Java) for one in m.got()
             }
@@ -150,7 +150,8 @@ def share_a_group(
 
 
 def check_subscriptions(ours: Ours, strategy: str, topic: str) -> None:
-    """When ours leads: what the others told it, and our codec writes the same bytes for it."""
+    """If our member leads, check that it can read the others' subscriptions, and that our codec
+    writes the same bytes for them."""
     for member, raw in ours.subscriptions.items():
         told = decode_subscription(raw)
         assert told.topics == (topic,)
@@ -162,7 +163,7 @@ def check_subscriptions(ours: Ours, strategy: str, topic: str) -> None:
                 kafka_pythons if member.startswith("kafka-python") else written
             )
         written = encode_subscription(replace(told, version=min(told.version, 2)))
-        if not told.user_data:  # null or empty: the libraries differ
+        if not told.user_data:  # null or empty, depending on the library
             at = len(encode_subscription(SubscriptionData(told.topics)))
             empty = written[: at - 4] + b"\0\0\0\0" + written[at:]
             written = empty if raw[at - 4 : at] == b"\0\0\0\0" else written
@@ -183,9 +184,10 @@ def test_one_group(
     first: str,
     static: bool,
 ) -> None:
-    """Who comes first leads a group with one member of each make. The partitions are shared evenly,
-    each is one member's. One leaves and the others get its share; a static one comes back to its
-    share and nobody else joins again. Everything is delivered, and nothing twice."""
+    """The first member to join leads a group with one member of each client. The partitions are
+    shared evenly, and each has one owner. When one member leaves, the others get its share. A
+    static member returns to its share, and no other member rejoins. Everything is delivered
+    once."""
     share_a_group(cluster, start, group, topic, strategy, first, static)
 
 
@@ -199,7 +201,7 @@ def test_one_group_on_1_1(
     strategy: str,
     first: str,
 ) -> None:
-    """The same on a broker of 1.1, which knows no static members."""
+    """The same on a broker of 1.1, which does not support static members."""
     share_a_group(middle, start, group, topic, strategy, first, static=False)
 
 
@@ -207,12 +209,12 @@ def test_one_group_on_1_1(
 
 
 def b64(raw: bytes) -> str:
-    """Bytes as the JVM reads them."""
+    """Bytes in the form that the JVM reads."""
     return base64.b64encode(raw).decode()
 
 
 def named(partitions: Sequence[TopicPartition]) -> str:
-    """Partitions as the JVM reads them."""
+    """Partitions in the form that the JVM reads."""
     return ",".join(f"{tp.topic}:{tp.partition}" for tp in partitions)
 
 
@@ -249,12 +251,12 @@ def partition(text: str) -> TopicPartition:
 
 
 def counts(topics: Mapping[str, int]) -> str:
-    """Topics as the JVM reads them."""
+    """Topics in the form that the JVM reads."""
     return ",".join(f"{name}={count}" for name, count in topics.items())
 
 
 def member_word(member: GroupMember) -> str:
-    """A member as the JVM reads it."""
+    """A member in the form that the JVM reads."""
     return f"{member.member_id}={member.instance_id or ''}={b64(member.metadata)}"
 
 
@@ -272,7 +274,8 @@ def shape(chance: random.Random, alike: bool) -> tuple[dict[str, int], dict[str,
 
 @pytest.mark.parametrize("strategy", [RangeStrategy(), RoundRobinStrategy()], ids=["range", "rr"])
 def test_leaders_decide_as_java(jvm: Jvm, strategy: Any) -> None:
-    """Of 200 random groups, static members among them, the assignment is that of Java's leader."""
+    """For 200 random groups, some with static members, the assignment equals that of Java's
+    leader."""
     chance = random.Random(8)
     for _ in range(200):
         topics, wanted = shape(chance, alike=False)
@@ -295,8 +298,8 @@ def test_leaders_decide_as_java(jvm: Jvm, strategy: Any) -> None:
 
 @pytest.mark.parametrize("cooperative", [False, True], ids=["sticky", "cooperative-sticky"])
 def test_sticky_leaders_are_as_good_as_java(jvm: Jvm, cooperative: bool) -> None:
-    """Of 200 random groups after members came or went, told in Java's newest bytes, as many
-    partitions stay where they were as with Java's leader, and the shares are as even."""
+    """For 200 random groups after members joined or left, as many partitions keep their owner as
+    with Java's leader. The shares are equally even. The input is in Java's newest format."""
     strategy = StickyStrategy(cooperative)
     chance = random.Random(9)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Blocks of pages that need servers: the tutorial's later steps, and looking after groups."""
+"""Code blocks of pages that need servers: the tutorial's later steps, and operating groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """(mark, text) of each marked block."""
+    """The (mark, text) pairs of the page's marked blocks."""
     text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert len(found) == text.count("<!-- test: ")
@@ -31,7 +31,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Runs scripts in a folder of their own, with the commands on the path."""
+    """Runs scripts in their own folder, with the commands on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": path}
     shutil.copy(ROOT / "README.md", tmp_path)
@@ -56,7 +56,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_the_tutorial_moves_the_group_and_audits_it(run: Run, tmp_path: Path) -> None:
-    """The group's znodes, the move to the brokers, reading on there, and the audit's report."""
+    """The tutorial inspects the group's znodes, moves the group to the brokers, continues reading,
+    and writes the audit's report."""
     steps = blocks("tutorial/first-group.md")
     runs = [text for mark, text in steps if mark == "run"]
     marked = dict(steps)
@@ -77,7 +78,7 @@ def test_the_tutorial_moves_the_group_and_audits_it(run: Run, tmp_path: Path) ->
 
 
 def _session(run: Run, environment: str, page: str) -> None:
-    """Run a page's console blocks: what the page shows is what the commands print, in order."""
+    """Run a page's console blocks in order. The output of the commands equals the page's."""
     for mark, text in blocks(page):
         assert mark == "run"
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
@@ -89,7 +90,7 @@ def _session(run: Run, environment: str, page: str) -> None:
 
 @pytest.fixture
 def fresh() -> Iterator[LocalCluster]:
-    """A cluster with the topic ``pages``: two partitions, the first of them with ten messages."""
+    """A cluster with the topic ``pages``. Of its two partitions, the first has ten messages."""
     with LocalCluster() as cluster:
         cluster.create_topic("pages", partitions=2)
         send(cluster.bootstrap, "pages", TEN, partition=0)
@@ -97,7 +98,7 @@ def fresh() -> Iterator[LocalCluster]:
 
 
 def test_groups_are_looked_after_as_the_pages_say(run: Run, fresh: LocalCluster) -> None:
-    """How-to and myths: each command prints what the page shows."""
+    """Each command in the how-to and in the page on myths prints the output that the page shows."""
     environment = f"export ZKCONSUMER_ZOOKEEPER={fresh.zookeeper}"
     run(
         f"{environment}; zkconsumer consume --group readers --topic pages --from-beginning "

@@ -1,4 +1,4 @@
-"""``zkconsumer trace``, and brokers of other generations."""
+"""``zkconsumer trace``, and brokers of other versions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FAST = [
 
 
 def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: str) -> None:
-    """Two traces of one group: the first shows find, join (79, then with an id), sync, heartbeats,
-    a heartbeat with 27, join and sync again, and leave at SIGTERM, each with fields; the diagram of
-    the second has the same steps."""
+    """Two traces of one group run. The first shows find, join (without and then with an id), sync
+    and heartbeats. After a heartbeat with REBALANCE_IN_PROGRESS it shows join and sync again, and
+    leave at SIGTERM. Each step has fields. The diagram of the second trace has the same steps."""
     cluster.create_topic(topic, 2)
     arguments = ["--bootstrap-server", cluster.bootstrap, "--group", group, "--topic", topic]
     first = subprocess.Popen(
@@ -69,15 +69,15 @@ def test_trace_shows_a_members_life(cluster: LocalCluster, group: str, topic: st
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Address of a server that takes connections and answers nothing, as a broker that waits for
-    TLS or SASL does."""
+    """Address of a server that accepts connections and does not answer, like a broker that waits
+    for TLS or SASL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @contextmanager
 def unheard(folder: Path, address: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A trace of a group that it cannot join, and its stderr; killed if it has not ended."""
+    """A trace that cannot join its group, and its stderr. It is killed if it has not ended."""
     arguments = ["--bootstrap-server", address, "--group", "g", "--topic", "t", *more]
     said = folder / "stderr"
     with said.open("w") as stderr:
@@ -93,11 +93,11 @@ def unheard(folder: Path, address: str, *more: str) -> Iterator[tuple[subprocess
 def test_a_trace_that_waits_for_a_broker_ends_at_a_signal(
     silent: str, number: int, tmp_path: Path
 ) -> None:
-    """Ctrl-C and SIGTERM end it while the brokers do not answer; before that it says what it waits
-    for."""
+    """Ctrl-C and SIGTERM end the trace while the brokers do not answer. Before that it prints the
+    reason for waiting."""
     with unheard(tmp_path, silent) as (process, said):
         waits = f"it waits for the coordinator, found through {silent}"
-        wait_until(lambda: waits in said.read_text(), 20, "it says what it waits for")
+        wait_until(lambda: waits in said.read_text(), 20, "it prints what it waits for")
         assert "no partitions assigned to this member of group g after 5 s" in said.read_text()
         process.send_signal(number)
         status = process.wait(timeout=15)
@@ -111,7 +111,7 @@ def test_a_trace_that_waits_for_a_broker_ends_at_a_signal(
 
 
 def test_a_trace_of_an_unreachable_broker_ends_after_its_seconds(tmp_path: Path) -> None:
-    """``--seconds`` counts from the start, whether or not the member has joined."""
+    """``--seconds`` counts from the start, even if the member has not joined."""
     address = f"127.0.0.1:{free_port()}"
     with unheard(tmp_path, address, "--seconds", "6") as (process, said):
         assert process.wait(timeout=25) == 1
@@ -135,7 +135,7 @@ def settings(cluster: LocalCluster, group: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "legacy-range"])
 def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: str) -> None:
-    """Two members share a topic on a broker of 1.1; one leaves, and nothing is delivered twice."""
+    """Two members share a topic on a broker of 1.1. One leaves, and nothing is delivered twice."""
     middle.create_topic(topic, 4)
     config = settings(middle, group) | {"partition.assignment.strategy": strategy}
     with (
@@ -161,7 +161,7 @@ def test_brokers_of_1_1(middle: LocalCluster, group: str, topic: str, strategy: 
 
 
 def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
-    """A static member is refused by name where the broker does not know it."""
+    """The error names a static member if the broker does not support them."""
     config = settings(middle, group) | {"group.instance.id": "one"}
     member = CoordinatorConsumerConnector(config)
     with pytest.raises(UnsupportedBrokerError, match=r"group\.instance\.id.*older than 2\.3"):
@@ -173,7 +173,7 @@ def test_static_members_need_2_3(middle: LocalCluster, group: str) -> None:
 def test_the_consumer_protocol_needs_4_0(
     request: pytest.FixtureRequest, broker: str, group: str
 ) -> None:
-    """A broker of 3.9 or 1.1 is refused by name, and the error says what to set."""
+    """The error names a broker of 3.9 or 1.1, and the setting to use."""
     config = settings(request.getfixturevalue(broker), group) | {"group.protocol": "consumer"}
     member = CoordinatorConsumerConnector(config)
     expected = r"127\.0\.0\.1:\d+ is older than 4\.0.*set group\.protocol=classic"
@@ -183,7 +183,7 @@ def test_the_consumer_protocol_needs_4_0(
 
 
 def test_brokers_of_0_8_2_are_refused(group: str) -> None:
-    """Without a group protocol there is no group: the error says what to use instead."""
+    """Without a group protocol there is no group. The error says what to use instead."""
     with LocalCluster("0.8.2") as old:
         member = CoordinatorConsumerConnector(settings(old, group))
         with pytest.raises(UnsupportedBrokerError, match="use ZookeeperConsumerConnector"):
@@ -191,7 +191,7 @@ def test_brokers_of_0_8_2_are_refused(group: str) -> None:
 
 
 def test_faults_of_the_configuration_are_told_together() -> None:
-    """All faults at once, each with its key."""
+    """All errors are reported at once, each with its key."""
     with pytest.raises(ConfigError) as caught:
         CoordinatorConsumerConnector(
             {

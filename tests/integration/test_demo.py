@@ -1,4 +1,4 @@
-"""``zkconsumer demo`` with fewer lines: its verdict, and that it cleans up after itself."""
+"""A short ``zkconsumer demo``: its verdict, and its cleanup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def processes_naming(text: str) -> set[int]:
 
 
 def test_the_demo_loses_nothing(tmp_path: Path) -> None:
-    """Joins, a SIGKILL and a leave under load: nothing lost, every repetition explained."""
+    """Members join, are killed and leave under load. Nothing is lost, and every repetition is
+    explained."""
     keep, svg = tmp_path / "kept", tmp_path / "demo.svg"
     done = subprocess.run(
         [*COMMAND, "--lines", "30000", "--json", "--keep", keep, "--save-svg", svg],
@@ -58,7 +59,7 @@ def test_the_demo_loses_nothing(tmp_path: Path) -> None:
         "member-2": "4-5 | 6-7",
         "member-3": "8-9 | 10-11",
     }
-    # The changes happened under load: messages flowed between each two, and some were left.
+    # The changes happened under load: messages arrived between any two, and some were left.
     delivered = [event["delivered"] for event in found["events"]]
     assert delivered == sorted(set(delivered))
     assert delivered[-2] < 30_000
@@ -72,7 +73,8 @@ def test_the_demo_loses_nothing(tmp_path: Path) -> None:
 def test_an_interrupted_demo_leaves_no_process(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """Ctrl-C ends with 130 and no traceback; whatever ends it, members and servers go too."""
+    """Ctrl-C ends with status 130 and no traceback. Members and servers always end with the
+    demo."""
     keep = tmp_path / "kept"
     demo = subprocess.Popen(
         [*COMMAND, "--lines", "5000", "--keep", keep],

@@ -1,4 +1,4 @@
-"""The fetch plane while brokers fail, move leaders, restart and send nonsense."""
+"""Fetching while brokers fail, move leaders, restart and send corrupt responses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from zkconsumer.testing import LocalCluster, wait_until
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[LocalCluster]:
-    """Two brokers of this module's own, which are stopped and started."""
+    """Two brokers for this module only, which are stopped and started."""
     with LocalCluster("3.9", brokers=2) as running:
         yield running
 
 
 def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """Where the cluster's brokers are."""
+    """The addresses of the cluster's brokers."""
     return [BrokerEndpoint(i, "127.0.0.1", b.port) for i, b in enumerate(cluster.broker_servers)]
 
 
@@ -80,8 +80,8 @@ def leader(cluster: LocalCluster, topic: str) -> int:
 
 
 def test_leader_change_and_broker_restart(pair: LocalCluster, topic: str) -> None:
-    """When the leader is stopped the other broker is fetched from; when it is back, and the other
-    one stopped, it is fetched from again. Nothing is lost or repeated."""
+    """When the leader is stopped, the member fetches from the other broker. When the leader is back
+    and the other broker stops, it fetches from the first one again. Nothing is lost or repeated."""
     pair.create_topic(topic, replication=2)
     events: list[FetchEvent] = []
     manager, target = fetch(endpoints(pair), topic, events)
@@ -107,7 +107,7 @@ def test_leader_change_and_broker_restart(pair: LocalCluster, topic: str) -> Non
 
 
 def in_sync(cluster: LocalCluster, topic: str) -> int:
-    """How many replicas of partition 0 are in sync."""
+    """Number of replicas of partition 0 that are in sync."""
     client = KazooClient(cluster.zookeeper)
     client.start(timeout=15)
     try:
@@ -119,7 +119,7 @@ def in_sync(cluster: LocalCluster, topic: str) -> int:
 
 
 def test_killed_broker_comes_back(pair: LocalCluster, topic: str) -> None:
-    """The only replica's broker is killed and started again: fetching resumes by itself."""
+    """The broker with the only replica is killed and restarted. Fetching resumes by itself."""
     pair.create_topic(topic)
     events: list[FetchEvent] = []
     manager, target = fetch(endpoints(pair), topic, events)
@@ -140,9 +140,9 @@ def test_killed_broker_comes_back(pair: LocalCluster, topic: str) -> None:
 
 
 class Garbler:
-    """A port in front of a broker that spoils some of its answers after the first few.
+    """A proxy for a broker that corrupts some of its responses after the first few.
 
-    One thread for each direction of each connection. ``rate`` is the share of received pieces in
+    Each direction of each connection has one thread. ``rate`` is the share of received chunks in
     which some bytes are overwritten.
     """
 
@@ -183,7 +183,7 @@ class Garbler:
                 pass
 
     def close(self) -> None:
-        """End all of it."""
+        """Close all connections and the proxy."""
         self._listener.close()
         for end in self._open:
             end.close()
@@ -191,9 +191,11 @@ class Garbler:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
-    """Spoiled answers give messages that were sent, or our errors; no thread dies, nothing hangs.
+    """Corrupt responses give messages that were sent, or our errors. No thread dies, and nothing
+    hangs.
 
-    Only values are compared: no checksum covers the base offset of a batch."""
+    Only values are compared, because no checksum covers the base offset of a batch.
+    """
     cluster.create_topic(topic)
     values = [b"%d-" % i + b"x" * 200 for i in range(400)]
     send(cluster.bootstrap, topic, values)
@@ -213,7 +215,7 @@ def test_hostile_bytes(cluster: LocalCluster, topic: str, seed: int) -> None:
         for message in target:
             assert message.value in values
     except ConsumerTimeoutError:
-        pass  # everything was delivered, or a spoiled offset sent the fetcher beyond the end
+        pass  # everything was delivered, or a corrupt offset sent the fetcher beyond the end
     except BrokerError:
         with pytest.raises(UsageError):
             next(iter(target))

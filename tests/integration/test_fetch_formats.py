@@ -1,4 +1,4 @@
-"""Every message format and codec from brokers of every generation."""
+"""Every message format and codec from brokers of every version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zkconsumer.testing import LocalCluster
 from zkconsumer.testing.produce import send
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
-# line, version that kafka-python takes the broker for, message formats, codecs, highest fetch
+# line, version that kafka-python uses for the broker, message formats, codecs, highest fetch
 LINES = {
     "3.9": (None, {2: {}}, CODECS),
     "1.1": (
@@ -76,7 +76,7 @@ def consume(
 
 
 def test_all_codecs_and_formats(line: tuple[str, LocalCluster], unique: str) -> None:
-    """What kafka-python sends is what we deliver: offsets, keys, values, nulls, times."""
+    """Messages from kafka-python are delivered unchanged: offsets, keys, values, nulls, times."""
     name, cluster = line
     version, formats, codecs = LINES[name]
     cases = {
@@ -126,7 +126,8 @@ def test_all_codecs_and_formats(line: tuple[str, LocalCluster], unique: str) -> 
 
 
 def test_generation_is_detected(line: tuple[str, LocalCluster]) -> None:
-    """Brokers without ApiVersions are noticed; the others are asked in their newest common way."""
+    """A broker without ApiVersions is recognised. Other brokers get the newest version that both
+    sides know."""
     name, cluster = line
     connection = BrokerConnection(endpoint(cluster), "c", 10, 65536)
     try:
@@ -139,7 +140,8 @@ def test_generation_is_detected(line: tuple[str, LocalCluster]) -> None:
 def test_a_broken_connection_says_nothing_of_a_broker_s_age(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that ends while versions are asked for is made again, and asked again."""
+    """If a connection ends while the member asks for versions, the member connects and asks
+    again."""
     asked: list[BrokerConnection] = []
 
     def breaking(connection: BrokerConnection) -> Mapping[int, range] | None:
@@ -158,7 +160,8 @@ def test_a_broken_connection_says_nothing_of_a_broker_s_age(
 
 
 def test_message_larger_than_the_fetch_size(line: tuple[str, LocalCluster], unique: str) -> None:
-    """Newer brokers send it whole; 0.8.2 sends its head, and the iterator says so, once."""
+    """Newer brokers send the message whole. 0.8.2 sends its head, and the iterator reports this
+    once."""
     name, cluster = line
     cluster.create_topic(unique)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, api_version=LINES[name][0])
@@ -181,7 +184,7 @@ def test_message_larger_than_the_fetch_size(line: tuple[str, LocalCluster], uniq
 
 
 def test_unknown_topic_is_not_created(line: tuple[str, LocalCluster], unique: str) -> None:
-    """Fetching a topic that does not exist creates it on no generation."""
+    """Fetching a topic that does not exist does not create it on any broker version."""
     _, cluster = line
     manager, target = consume(cluster, [unique], timeout_ms=700, refresh_leader_backoff_ms=20)
     with pytest.raises(ConsumerTimeoutError):
@@ -193,8 +196,9 @@ def test_unknown_topic_is_not_created(line: tuple[str, LocalCluster], unique: st
 def test_a_session_names_only_what_has_changed(
     line: tuple[str, LocalCluster], unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On brokers of 1.1 and later: the second request names nothing, an answer only what is new,
-    and a session that the broker does not know is replaced at once. Others are asked in full."""
+    """On brokers of 1.1 and later, the second request lists no partitions and a response lists only
+    new data. A session that the broker does not know is replaced at once. Older brokers get full
+    requests."""
     name, cluster = line
     cluster.create_topic(unique, partitions=3)
     connection = BrokerConnection(endpoint(cluster), "test", 10.0, -1)
@@ -222,7 +226,7 @@ def test_a_session_names_only_what_has_changed(
     assert got.data
     moved = [want._replace(offset=want.partition == got.partition) for want in wanted]
     assert fetcher.fetch(moved, 100, 1, 10_000) == []
-    session._epoch += 5  # as after answers that were lost
+    session._epoch += 5  # as after lost responses
     assert len(fetcher.fetch(moved, 100, 1, 10_000)) == 3
     assert fetcher.fetch(moved[:2], 100, 1, 10_000) == []
     connection.close()

@@ -1,4 +1,4 @@
-"""The fetch plane against a real broker: from assignment to delivered messages."""
+"""Fetching from a real broker: from assignment to delivered messages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Make = Callable[..., ConsumerFetcherManager]
 
 
 def endpoints(cluster: LocalCluster) -> list[BrokerEndpoint]:
-    """Where the cluster's brokers are."""
+    """The addresses of the cluster's brokers."""
     return [BrokerEndpoint(i, "127.0.0.1", b.port) for i, b in enumerate(cluster.broker_servers)]
 
 
 def send(cluster: LocalCluster, topic: str, values: Sequence[bytes], partitions: int = 1) -> None:
-    """Send the values, dealt out over the partitions in turn."""
+    """Send the values to the partitions in rotation."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, linger_ms=5)
     try:
         for i, value in enumerate(values):
@@ -53,7 +53,7 @@ def take(source: KafkaStream, count: int) -> list[bytes]:
 
 @pytest.fixture
 def manager() -> Iterator[Make]:
-    """Makes fetcher managers that know a cluster's brokers; shut down at the end."""
+    """Creates fetcher managers that know a cluster's brokers. They are shut down at the end."""
     made: list[ConsumerFetcherManager] = []
 
     def make(
@@ -77,7 +77,8 @@ def manager() -> Iterator[Make]:
 
 
 def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """FetcherTest.testFetcher: everything produced reaches the queue, which drains empty; twice."""
+    """FetcherTest.testFetcher: everything produced reaches the queue, and the queue can be emptied.
+    The test does this twice."""
     cluster.create_topic(topic, 2)
     target = stream()
     manager(endpoints(cluster)).start({PartitionTopicInfo(topic, p, 0): target for p in range(2)})
@@ -101,7 +102,8 @@ def test_fetcher(cluster: LocalCluster, manager: Make, topic: str) -> None:
 def test_auto_offset_reset(
     cluster: LocalCluster, manager: Make, topic: str, reset: str, start: int, received: int
 ) -> None:
-    """AutoOffsetResetTest: an offset outside the log is replaced by the log's start or end."""
+    """AutoOffsetResetTest: the fetcher replaces an offset outside the log with the log's start or
+    end."""
     cluster.create_topic(topic)
     send(cluster, topic, [b"%d" % i for i in range(10)])
     events: list[FetchEvent] = []
@@ -120,7 +122,7 @@ def test_auto_offset_reset(
 
 
 def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """A start inside the log, also in the middle of a batch, is kept: no reset."""
+    """A start offset inside the log is kept without a reset, even in the middle of a batch."""
     cluster.create_topic(topic)
     send(cluster, topic, [b"%d" % i for i in range(10)])
     info, target = PartitionTopicInfo(topic, 0, 7), stream()
@@ -134,8 +136,9 @@ def test_committed_offset_is_used(cluster: LocalCluster, manager: Make, topic: s
 def test_slow_stream_holds_its_chunks_and_loses_none(
     cluster: LocalCluster, manager: Make, topic: str, profile: str
 ) -> None:
-    """Without a reader a queue keeps as many chunks as allowed; reading on gives every message in
-    order. In the default profile another stream of the same fetcher is not held up meanwhile."""
+    """Without a reader a queue keeps as many chunks as allowed. When reading continues, every
+    message arrives in order. In the default profile another stream of the same fetcher is not
+    blocked meanwhile."""
     cluster.create_topic(topic, 2)
     keys = {"fetch_message_max_bytes": 2000, "zkconsumer.profile": profile}
     slow, quick = stream(capacity=3), stream()
@@ -158,8 +161,8 @@ def test_slow_stream_holds_its_chunks_and_loses_none(
 def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
     cluster: LocalCluster, manager: Make, topic: str
 ) -> None:
-    """Back-pressure of one stream does not stall another one on the same connection, and the
-    waiting makes no busy loop."""
+    """A full queue of one stream does not block another stream on the same connection, and waiting
+    does not become a busy loop."""
     cluster.create_topic(topic, 2)
     send(cluster, topic, [b"x" * 900 for _ in range(400)], 2)
     slow, quick = stream(capacity=1), stream()
@@ -178,8 +181,8 @@ def test_one_fetcher_serves_a_quick_stream_beside_a_full_one(
 def test_stop_is_quick_and_final(
     cluster: LocalCluster, manager: Make, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopping 1,000 partitions does not wait for the long poll that is under way, and nothing of
-    them is enqueued afterwards; starting them took a few metadata requests."""
+    """Stopping 1,000 partitions does not wait for the pending long poll. None of their messages are
+    enqueued afterwards. Starting them took only a few metadata requests."""
     cluster.create_topic(topic, 1000)
     asked = []
     monkeypatch.setattr(
@@ -212,7 +215,7 @@ def test_stop_is_quick_and_final(
 
 
 def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """Shutdown does not wait for a request, and leaves no thread."""
+    """Shutdown does not wait for a pending request, and leaves no thread."""
     cluster.create_topic(topic)
     before = set(threading.enumerate())
     tested = manager(endpoints(cluster), fetch_wait_max_ms=20_000)
@@ -227,7 +230,8 @@ def test_shutdown_interrupts_a_long_poll(cluster: LocalCluster, manager: Make, t
 
 
 def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """Partitions started while no broker is known are fetched once one is, without a pause."""
+    """Partitions that start while no broker is known are fetched as soon as one is, without a
+    pause."""
     cluster.create_topic(topic)
     send(cluster, topic, [b"v"])
     target = stream()
@@ -240,7 +244,7 @@ def test_brokers_that_come_late(cluster: LocalCluster, manager: Make, topic: str
 def test_a_dead_broker_among_the_registered(
     cluster: LocalCluster, manager: Make, topic: str
 ) -> None:
-    """A broker that refuses connections costs nothing but a retry."""
+    """A broker that refuses connections causes only a retry."""
     cluster.create_topic(topic)
     send(cluster, topic, [b"v"])
     target = stream()
@@ -250,7 +254,7 @@ def test_a_dead_broker_among_the_registered(
 
 
 def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> None:
-    """Connections cut again and again lose and repeat nothing."""
+    """If connections are cut again and again, nothing is lost or repeated."""
     cluster.create_topic(topic)
     values = [b"%d" % i + b"x" * 300 for i in range(3000)]
     target, got = stream(), list[bytes]()
@@ -270,8 +274,8 @@ def test_cut_connections(cluster: LocalCluster, manager: Make, topic: str) -> No
 
 
 def test_deleted_topic_is_not_created_again(manager: Make) -> None:
-    """Fetching a topic that is deleted does not bring it back, though brokers create by use; once
-    it is made again it is read from its start."""
+    """Fetching a deleted topic does not recreate it, although brokers create topics automatically.
+    Once it is recreated, it is read from its start."""
     with LocalCluster(
         "3.9", properties={"auto.create.topics.enable": "true", "delete.topic.enable": "true"}
     ) as own:
@@ -289,7 +293,7 @@ def test_deleted_topic_is_not_created_again(manager: Make) -> None:
         tested.start({PartitionTopicInfo("gone", 1, 0): target})
         send(own, "stays", [b"v"])
         assert take(other, 1) == [b"v"]
-        time.sleep(0.5)  # a time in which some twenty metadata requests are sent
+        time.sleep(0.5)  # long enough for about twenty metadata requests
         assert [e.kind for e in events[seen:]].count(FetchEventKind.LEADER_FOUND) == 0
         own.create_topic("gone")  # raises if it exists
         send(own, "gone", [b"new"])

@@ -1,4 +1,4 @@
-"""``zkconsumer groups verify --watch`` beside a healthy group and one with an idle member."""
+"""``zkconsumer groups verify --watch`` with a healthy group and a group with an idle member."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-c", MAIN, "groups", "verify", "--watch")
 
 
 class Command:
-    """The command in a process of its own; its lines are read as they arrive."""
+    """The command in its own process. Its lines are read as they arrive."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -52,7 +52,7 @@ class Command:
         return json.loads(self._lines.get(timeout=30))
 
     def end(self, number: signal.Signals) -> tuple[int, str, list[str]]:
-        """Send a signal; return the status, standard error and the lines that are left."""
+        """Send a signal. Return the status, standard error and the remaining lines."""
         self.process.send_signal(number)
         status = self.process.wait(10)
         self._reader.join(10)
@@ -78,9 +78,10 @@ def member(cluster: LocalCluster, group: str, topic: str) -> Iterator[ZookeeperC
 def test_an_idle_member_and_its_partition_are_found_and_cleared(
     cluster: LocalCluster, group: str, topic: str
 ) -> None:
-    """A member registers and claims nothing: after the grace time the partition without an owner
-    and the member are printed once, and again when they are over. The other group is in order.
-    While ZooKeeper is silent that is printed once as well. Ctrl-C ends it without a trace."""
+    """A member registers and claims nothing. After the grace time the partition without an owner
+    and the member are printed once, and once more when they are resolved. The other group is
+    healthy. A silent ZooKeeper is also printed once. Ctrl-C ends the command without a
+    traceback."""
     healthy = f"{group}-healthy"
     with ExitStack() as stack:
         proxy = stack.enter_context(TcpProxy(cluster.zookeeper_server.port))
@@ -121,8 +122,8 @@ def test_an_idle_member_and_its_partition_are_found_and_cleared(
 
 @pytest.mark.usefixtures("member")
 def test_the_status_says_what_lasts(cluster: LocalCluster, group: str, topic: str) -> None:
-    """SIGTERM, and the end of ``--seconds``, give status 1 while something is wrong, and 0 if
-    nothing is. A first look that fails gives the error's own status."""
+    """After SIGTERM or ``--seconds``, the status is 1 if something is still wrong, and 0 otherwise.
+    If the first check fails, the status is that of the error."""
     with GroupWatch(cluster.zookeeper, group) as watch:
         ended = Command(group, "--zookeeper", cluster.zookeeper, "--seconds", "0")
         assert ended.process.wait(30) == 0
@@ -146,7 +147,8 @@ def _changes(changes: Iterator[Change]) -> list[str]:
 
 
 def test_a_rebalance_within_the_grace_time_is_not_printed() -> None:
-    """Only what lasts is; what comes back begins anew. Numbers in a text do not make it new."""
+    """Only problems that last are printed. A problem that returns starts a new grace time. Changed
+    numbers in its text do not make it a new problem."""
     watch = Watch(10.0)
     one = Finding("g", Kind.UNOWNED, "/a", "5 above")
     assert _changes(watch.looked([one], 0.0)) == []

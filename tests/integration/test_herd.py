@@ -1,4 +1,4 @@
-"""The herd on a real ensemble: journal, server and simulator agree."""
+"""Journal, server and simulator agree about the herd on a real ensemble."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from zkconsumer.testing import LocalZooKeeper
 from zkconsumer.testing.herd import RealHerd, run_herd
 from zkconsumer.testing.herd_jvm import JvmHerd
 
-#: So long that no stall of a busy machine ends a session.
+#: So long that no pause of a busy machine ends a session.
 PATIENT = 30.0
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A ZooKeeper of its own: its counters are compared with the members' journals."""
+    """A ZooKeeper only for this test, because its counters are compared with the members'
+    journals."""
     with LocalZooKeeper() as zookeeper:
         yield zookeeper.zookeeper_server.port
 
 
 def _server_agrees(real: Measures) -> None:
-    """The server has received what the journals say; pings at rest are an estimate."""
+    """The server received what the journals say. Pings at rest are an estimate."""
     received, expected = real.server["packets_received"], real.server["packets_expected"]
     assert abs(received - expected) <= 15 + real.server["packets_idle"]
 
 
 def _watches_fired(found: Measures) -> dict[int, int]:
-    """Watches fired by the member's number. The names are ``g_m00006-0`` in either run."""
+    """Watches fired by the member's number. In both runs the names are like ``g_m00006-0``."""
     return {
         int(name[-7:-2]): share["watches_fired"]
         for name, share in found.by_member.items()
@@ -48,13 +49,14 @@ def _watches_fired(found: Measures) -> dict[int, int]:
 def test_simulator_and_ensemble_count_the_same(
     event: str, members: int, partitions: int, profile: str, port: int, tmp_path: Path
 ) -> None:
-    """Where no two members ever want one partition at a time, nothing is left to chance: each kind
-    of request, read and write, the bytes, the watches and the attempts are equal, to the last one.
+    """If no two members ever want one partition at the same time, every count is equal: each kind
+    of request, reads and writes, bytes, watches and attempts.
 
-    (Who joins gets nothing, for there are no more partitions than members, and who leaves had
-    nothing; in the other events nobody gives anything to another.) One thing is left to chance: the
-    watch that a leaving member fires itself. ZooKeeper sends it just before the answer, and kazoo
-    hands the two to different threads, so the member may be gone when its watch arrives.
+    (A member that joins gets nothing, because there are no more partitions than members. A member
+    that leaves owned nothing. In the other events no partition moves to another member.) One thing
+    is random: the watch that a leaving member fires itself. ZooKeeper sends it just before the
+    response, and kazoo passes the two to different threads. So the member may be gone when its
+    watch arrives.
     """
     simulated = simulate(Herd(members, partitions, event=event, profile=profile))
     herd = RealHerd(
@@ -84,9 +86,8 @@ def test_simulator_and_ensemble_count_the_same(
 
 @pytest.mark.parametrize("profile", ["scala", "default"])
 def test_all_members_restart(profile: str, port: int, tmp_path: Path) -> None:
-    """A rolling restart: each member leaves and one more joins; then all is owned, and the server
-    has seen what the journals tell.
-    """
+    """In a rolling restart each member leaves and another one joins. Afterwards all partitions have
+    owners, and the server has counted the requests of the journals."""
     herd = RealHerd(
         port, 4, 8, event="rolling-restart", profile=profile, session_timeout=PATIENT, restart=0.3
     )
@@ -99,7 +100,7 @@ def test_all_members_restart(profile: str, port: int, tmp_path: Path) -> None:
 
 
 def test_a_killed_member_and_its_journal(port: int, tmp_path: Path) -> None:
-    """A killed member's partitions have no owner until its session ends, and then all have one."""
+    """A killed member's partitions have no owner until its session ends. Then all have one."""
     real = run_herd(RealHerd(port, 6, 12, event="crash", session_timeout=4.0), tmp_path)
     assert real.unowned_at_end == 0
     assert real.seconds_to_stable is not None
@@ -116,7 +117,8 @@ def test_a_killed_member_and_its_journal(port: int, tmp_path: Path) -> None:
 def test_messages_are_consumed_twice_after_a_crash_only(
     profile: str, port: int, tmp_path: Path
 ) -> None:
-    """What a killed member took after its last commit is taken again; a leaving one commits."""
+    """Messages after a killed member's last commit are delivered again. A member that leaves
+    commits."""
     found = {}
     for event in ("crash", "leave"):
         herd = RealHerd(
@@ -135,13 +137,12 @@ def test_messages_are_consumed_twice_after_a_crash_only(
 
 
 def test_original_members_beside(port: int, tmp_path: Path) -> None:
-    """Members of the JVM's consumer in the group: their partitions are left out of the figures,
-    and their requests show in the server's counters.
-    """
+    """JVM members are in the group. The figures omit their partitions, but the server's counters
+    include their requests."""
     herd = RealHerd(port, 3, 8, profile="default", session_timeout=PATIENT, backoff=1.0)
     real = run_herd(herd, tmp_path, jvm=JvmHerd(1, PATIENT, 1.0))
     assert real.unowned_at_end == 0
     assert real.partitions < 8
     assert "1 JVM members" in real.notes[0]
     theirs = real.server["packets_received"] - real.server["packets_expected"]
-    assert theirs >= 5  # one attempt at least: the list, the members, a topic
+    assert theirs >= 5  # one attempt at least: the list of members, the members, a topic

@@ -29,7 +29,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class _Page(HTMLParser):
-    """Cells of the table of figures, the JSON, and every element that is there."""
+    """Cells of the table of figures, the JSON, and every element of the page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Page(HTMLParser):
 
 
 def _in_browser(page: Path, tmp_path: Path) -> tuple[_Page, str]:
-    """The document after its scripts have run, and what the browser's console said."""
+    """The document after its scripts have run, and the messages on the browser's console."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     assert browser is not None, "no Chromium: install chromium"
     shown = subprocess.run(
@@ -87,7 +87,8 @@ def _in_browser(page: Path, tmp_path: Path) -> tuple[_Page, str]:
 
 
 def test_the_report_in_a_browser_shows_the_figures_of_the_json(tmp_path: Path) -> None:
-    """No script error; each number on the page is the JSON's; only one size is shown in detail."""
+    """The page has no script error. Each number on the page equals the JSON's. Only one size is
+    shown in detail."""
     page = tmp_path / "report.html"
     done = _run(
         "simulate", "--members", "5,10", "--partitions", "20", "--json", "--html", str(page)
@@ -112,7 +113,7 @@ def test_the_report_in_a_browser_shows_the_figures_of_the_json(tmp_path: Path) -
 
 
 def test_a_script_error_would_be_seen(tmp_path: Path) -> None:
-    """The check of the console finds an error that is there."""
+    """The check of the console finds a real error."""
     page = tmp_path / "bad.html"
     page.write_text("<!doctype html><title>x</title><script>nowhere.to.be.found()</script>")
     assert "ReferenceError" in _in_browser(page, tmp_path)[1]
@@ -137,7 +138,7 @@ def test_names_from_outside_stay_text(tmp_path: Path) -> None:
 
 
 def test_simulate_writes_a_journal_and_names_bad_options(tmp_path: Path) -> None:
-    """The journal of a run is complete and repeatable; wrong options are one line and status 2."""
+    """The journal of a run is complete and repeatable. Wrong options give one line and status 2."""
     texts = []
     for name in ("a", "b"):
         path = tmp_path / name
@@ -156,7 +157,7 @@ def test_simulate_writes_a_journal_and_names_bad_options(tmp_path: Path) -> None
 
 
 def test_simulate_plays_a_scenario() -> None:
-    """A case of split brain is told for both profiles."""
+    """A case of split brain is reported for both profiles."""
     done = _run("simulate", "--scenario", "zombie-fetcher")
     assert done.returncode == 0, done.stderr
     assert "messages of partitions that another member owned" in done.stdout
@@ -164,7 +165,7 @@ def test_simulate_plays_a_scenario() -> None:
 
 
 def test_the_herd_command_compares_server_journal_and_simulator(tmp_path: Path) -> None:
-    """``herd --simulate`` measures a real group and prints how far the simulator is off."""
+    """``herd --simulate`` measures a real group and prints how far the simulator differs."""
     page, journal = tmp_path / "report.html", tmp_path / "journal"
     done = _run(
         *("herd", "--members", "5", "--partitions", "10", "--profile", "scala", "--simulate"),

@@ -1,4 +1,4 @@
-"""``docs/upstream/kazoo_get_many.patch``: applied to the kazoo that is installed, it works."""
+"""``docs/upstream/kazoo_get_many.patch`` applies to the installed kazoo and works."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
-    """Makes members that are shut down after the test."""
+    """Creates members that are shut down after the test."""
     made: list[MigratableConsumerConnector] = []
 
     def one(**more: object) -> MigratableConsumerConnector:
@@ -54,7 +54,7 @@ def make(config: dict[str, object]) -> Iterator[Make]:
 
 
 def acknowledged(zk: BlockingZk, group: str, members: int, version: int) -> None:
-    """Wait until so many members have acknowledged this version of the mode."""
+    """Wait until this number of members has acknowledged this version of the mode."""
     paths = LivePaths.of(group)
     wait_until(
         lambda: list(zk.run(read_members(paths)).values()) == [version] * members,
@@ -64,7 +64,7 @@ def acknowledged(zk: BlockingZk, group: str, members: int, version: int) -> None
 
 
 def move(zk: BlockingZk, group: str, target: Mode, members: int) -> None:
-    """Write a mode; wait until all members have acknowledged it."""
+    """Write a mode, and wait until all members have acknowledged it."""
     paths = LivePaths.of(group)
     version = zk.run(read_mode(paths))[1]
     assert zk.run(write_mode(paths, target, version))
@@ -72,12 +72,13 @@ def move(zk: BlockingZk, group: str, target: Mode, members: int) -> None:
 
 
 def held(member: MigratableConsumerConnector) -> int:
-    """How many partitions a member owns."""
+    """Number of partitions that a member owns."""
     return member.metrics().owned_partitions
 
 
 def wait_acting(members: list[MigratableConsumerConnector], mode: Mode) -> None:
-    """Wait until the members' metrics show that they act on a mode; so does the exporter."""
+    """Wait until the members' metrics show that they act on a mode, and the exporter's metrics
+    too."""
 
     def acting() -> set[tuple[str, int]]:
         found = [member.metrics() for member in members]
@@ -92,7 +93,7 @@ def wait_acting(members: list[MigratableConsumerConnector], mode: Mode) -> None:
 def check_pauses(
     members: list[MigratableConsumerConnector], before: list[Mapping[TopicPartition, float]]
 ) -> None:
-    """Look at the pause of partitions that were moved, also as it is exported."""
+    """Check the exported pauses of partitions that were moved, and those in the metrics."""
     pauses: dict[TopicPartition, float] = {}
     for member, had in zip(members, before, strict=True):
         now = member.metrics().pause_seconds
@@ -113,8 +114,8 @@ def longest_pause(readers: list[Reader]) -> float:
 def test_forward_back_and_forward(
     cluster: LocalCluster, make: Make, topic: str, group: str
 ) -> None:
-    """Under production nothing is lost or repeated; the group never stops; members keep what they
-    have."""
+    """While messages are produced, nothing is lost or repeated. The group never stops, and members
+    keep their partitions."""
     cluster.create_topic(topic, 6)
     with (
         Producer(cluster.bootstrap, topic, range(6), interval=0.005) as producer,
@@ -136,7 +137,9 @@ def test_forward_back_and_forward(
         check_pauses(members, before)
         sent = producer.stop()
         wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
+            20,
+            "everything is read",
         )
         got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
         assert len(got) == len(set(got)), "delivered twice"
@@ -147,7 +150,8 @@ def test_forward_back_and_forward(
 def test_plain_consumers_join_in_open_only(
     cluster: LocalCluster, make: Make, config: dict[str, object], topic: str, group: str
 ) -> None:
-    """The coordinator refuses a plain consumer until the group is open; then both share."""
+    """The coordinator refuses a plain consumer until the group is open. Then both share the
+    partitions."""
     cluster.create_topic(topic, 4)
     plain = {k: v for k, v in config.items() if not k.startswith(("zookeeper", "rebalance"))}
     with (
@@ -156,7 +160,7 @@ def test_plain_consumers_join_in_open_only(
     ):
         mine = make()
         readers = [Reader(mine.create_message_streams({topic: 1})[topic])]
-        wait_until(lambda: held(mine) == 4, 20, "the member has all")
+        wait_until(lambda: held(mine) == 4, 20, "the member owns everything")
         for version, there in enumerate((Mode.ZOOKEEPER, Mode.LOCKED, Mode.KAFKA)):
             if version:
                 move(zk, group, there, 1)
@@ -173,11 +177,13 @@ def test_plain_consumers_join_in_open_only(
             wait_until(
                 lambda: (held(mine), joined.metrics().owned_partitions) == (2, 2), 20, "they share"
             )
-            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain one reads")
-        wait_until(lambda: held(mine) == 4, 20, "the member has all again")
+            wait_until(lambda: len(readers[1].deliveries) > 20, 20, "the plain consumer reads")
+        wait_until(lambda: held(mine) == 4, 20, "the member owns everything again")
         sent = producer.stop()
         wait_until(
-            lambda: sum(len(one.deliveries) for one in readers) >= len(sent), 20, "all is read"
+            lambda: sum(len(one.deliveries) for one in readers) >= len(sent),
+            20,
+            "everything is read",
         )
         got = [(found.partition, found.offset) for one in readers for found in one.deliveries]
         assert len(got) == len(set(got)), "delivered twice"

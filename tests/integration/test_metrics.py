@@ -1,4 +1,4 @@
-"""Metrics of members on real servers: they equal what happened, also as Prometheus reads them."""
+"""Metrics of members on real servers equal the real events, also as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def watch(cluster: LocalCluster, group: str) -> Iterator[GroupWatch]:
 
 @pytest.fixture
 def config(cluster: LocalCluster, group: str) -> dict[str, object]:
-    """Settings of a member that reads from the beginning and commits only when told to."""
+    """Settings of a member that reads from the beginning and commits only on demand."""
     return {
         "zookeeper.connect": cluster.zookeeper,
         "group.id": group,
@@ -51,15 +51,15 @@ def config(cluster: LocalCluster, group: str) -> dict[str, object]:
 
 
 def counters(metrics: Metrics) -> dict[str, float]:
-    """The counters alone."""
+    """Only the counters."""
     return {m.name: getattr(metrics, m.name) for m in declared() if m.kind is Kind.COUNTER}
 
 
 def test_before_streams_and_after_shutdown(
     cluster: LocalCluster, config: dict[str, object], topic: str
 ) -> None:
-    """The snapshot can be taken at any time: nearly all 0 before streams; after shutdown counters
-    keep their value for good and nothing is owned or connected."""
+    """A snapshot can be taken at any time. Before streams exist nearly all values are 0. After
+    shutdown counters keep their values, and nothing is owned or connected."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
         producer.send(10)
@@ -84,8 +84,8 @@ def test_before_streams_and_after_shutdown(
 def test_values_equal_what_was_consumed(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Messages, bytes, lag, owned partitions, commits: each equals what the application got, what
-    the log holds, and what ZooKeeper stores."""
+    """Messages, bytes, lag, owned partitions and commits equal the application's messages, the
+    log's contents and the offsets in ZooKeeper."""
     cluster.create_topic(topic, 2)
     with (
         Producer(cluster.bootstrap, topic, (0, 1)) as producer,
@@ -108,7 +108,7 @@ def test_values_equal_what_was_consumed(
 
         wait_until(lag_is_right, 5, "lag is log end minus consumed")
         producer.send(4)
-        read = {p: done - 2 for p, done in read.items()}  # each log has two more
+        read = {p: done - 2 for p, done in read.items()}  # each log has two more messages
         wait_until(lag_is_right, 5, "lag grows with the log")
         for _ in range(14):
             iterator.next()
@@ -144,7 +144,7 @@ def test_values_equal_what_was_consumed(
         member.create_message_streams({topic: 1})
         rewritten = [watch.client.exists(path).version + 1 for path in paths]
         assert rewritten == [version + 1 for version in written], "claims rewrite offsets"
-        assert member.metrics().zookeeper_commits == 0, "which is no commit"
+        assert member.metrics().zookeeper_commits == 0, "a claim is not a commit"
     assert member.metrics().fenced_commits == member.metrics().failed_attempts == 0
 
 
@@ -164,8 +164,8 @@ def test_kafka_commits(
     dual: bool,
     in_zookeeper: int,
 ) -> None:
-    """With Kafka storage each commit counts every partition, changed or not; with dual commit the
-    changed ones count for ZooKeeper as well."""
+    """With Kafka storage each commit counts every partition, changed or not. With dual commit the
+    changed ones also count for ZooKeeper."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
         producer.send(10)
@@ -184,8 +184,8 @@ def test_kafka_commits(
 def test_rebalances(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Each rebalance that moves partitions counts once, with its time; looks that change nothing
-    do not. A partition that another client holds is blocked until it is let go."""
+    """Each rebalance that moves partitions counts once, with its duration. A refresh without
+    changes does not count. A partition that another client owns is blocked until it is released."""
     cluster.create_topic(topic, 4)
     watch.client.create(
         watch.paths.owner(TopicPartition(topic, 3)), b"else_x-0", ephemeral=True, makepath=True
@@ -199,16 +199,22 @@ def test_rebalances(
         wait_until(lambda: one.metrics().blocked_partitions == 1, 5, "one is blocked")
         assert one._loop is not None
         looks = one._loop.machine.attempts
-        wait_until(lambda: one._loop.machine.attempts > looks + 3, 10, "the group is looked at")
+        wait_until(
+            lambda: one._loop.machine.attempts > looks + 3, 10, "the member reads the group again"
+        )
         assert one.metrics().rebalances == 1
         watch.client.delete(watch.paths.owner(TopicPartition(topic, 3)))
-        wait_until(lambda: one.metrics().owned_partitions == 4, 5, "it is taken")
-        wait_until(lambda: one.metrics().rebalances == 2, 5, "which is a rebalance")
+        wait_until(lambda: one.metrics().owned_partitions == 4, 5, "the partition is claimed")
+        wait_until(lambda: one.metrics().rebalances == 2, 5, "the claim counts as a rebalance")
         assert one.metrics().blocked_partitions == 0
         with ZookeeperConsumerConnector(settings | {"consumer.id": "b"}) as two:
             two.create_message_streams({topic: 1})
-            wait_until(lambda: one.metrics().rebalances == 3, 5, "it gives two up")
-            wait_until(lambda: two.metrics().owned_partitions == 2, 5, "which the other takes")
+            wait_until(
+                lambda: one.metrics().rebalances == 3, 5, "the member releases two partitions"
+            )
+            wait_until(
+                lambda: two.metrics().owned_partitions == 2, 5, "the other member claims them"
+            )
             assert one.metrics().owned_partitions == 2
         wait_until(lambda: one.metrics().rebalances == 4, 5, "it takes them back")
         last = one.metrics()
@@ -219,8 +225,8 @@ def test_rebalances(
 def test_faults_are_counted(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Quarantined registrations, foreign and fenced commits, lost owners and lost sessions move
-    their own metric, and no other of these."""
+    """Quarantined registrations, foreign and fenced commits, lost owners and lost sessions each
+    change their own metric and no other fault metric."""
     cluster.create_topic(topic, 2)
     tps = [TopicPartition(topic, p) for p in (0, 1)]
     paths, client = watch.paths, watch.client
@@ -251,8 +257,10 @@ def test_faults_are_counted(
         assert faults() == (0, 1, 0, 0)
 
         client.delete(paths.owner(tps[1]))
-        wait_until(lambda: faults() == (0, 1, 0, 1), 5, "the owner is missed")
-        wait_until(lambda: member.metrics().owned_partitions == 2, 5, "and made again")
+        wait_until(lambda: faults() == (0, 1, 0, 1), 5, "the lost owner znode is noticed")
+        wait_until(
+            lambda: member.metrics().owned_partitions == 2, 5, "the owner znode is recreated"
+        )
 
         assert member.metrics().suspended_seconds < 1
         before = member.metrics()
@@ -273,7 +281,7 @@ def test_faults_are_counted(
 def test_fenced_commits(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """A commit of a partition that another session has claimed counts as fenced, once."""
+    """A commit of a partition that another session has claimed counts once as fenced."""
     cluster.create_topic(topic, 2)
     lost, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with Producer(cluster.bootstrap, topic, (0, 1)) as producer:
@@ -298,7 +306,8 @@ def test_fenced_commits(
 def test_failed_attempts(
     cluster: LocalCluster, watch: GroupWatch, config: dict[str, object], topic: str
 ) -> None:
-    """Each attempt of the scala profile that meets a foreign owner is counted; then it gives up."""
+    """Each attempt of the scala profile that meets a foreign owner is counted. Then the member
+    gives up."""
     cluster.create_topic(topic, 1)
     owner = watch.paths.owner(TopicPartition(topic, 0))
     watch.client.create(owner, b"else_x-0", ephemeral=True, makepath=True)
@@ -315,13 +324,13 @@ def test_failed_attempts(
 
 
 def scrape(url: str) -> Samples:
-    """All samples that an endpoint tells, by name and labels."""
+    """All samples of an endpoint, by name and labels."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         return parsed(answer.read().decode())
 
 
 def parsed(text: str) -> Samples:
-    """The samples of the text format; each once."""
+    """The samples of the text format. Each must appear once."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -332,7 +341,7 @@ def parsed(text: str) -> Samples:
 
 
 def expected(member: ZookeeperConsumerConnector, metrics: Metrics) -> Samples:
-    """What must be told of one member, worked out from the table."""
+    """The expected samples of one member, computed from the table."""
     base = {
         "client_id": member.config.client_id,
         "group": member.config.group_id,
@@ -380,15 +389,15 @@ MOVING = re.compile(r"zkconsumer_(fetch_(seconds|requests)|\w+_per_second|suspen
 
 
 def still(samples: Samples) -> Samples:
-    """Without what changes from moment to moment in an idle member."""
+    """Without values that change from moment to moment in an idle member."""
     return {key: value for key, value in samples.items() if not MOVING.match(key[0])}
 
 
 def test_scrape_of_several_connectors(
     cluster: LocalCluster, config: dict[str, object], topic: str
 ) -> None:
-    """One endpoint tells every value of each member's snapshot; a member that was shut down is
-    left out; the endpoint itself runs one thread and ends when told to."""
+    """One endpoint exports every value of each member's snapshot, and omits members that were shut
+    down. The endpoint itself uses one thread and ends on demand."""
     cluster.create_topic(topic, 4)
     with Producer(cluster.bootstrap, topic, range(4)) as producer:
         producer.send(12)
@@ -420,7 +429,7 @@ def test_scrape_of_several_connectors(
                     wanted = expected(one, one.metrics()) | expected(two, two.metrics())
                     return told.keys() == wanted.keys() and still(told) == still(wanted)
 
-                wait_until(agreed, 10, "the endpoint tells what the members do")
+                wait_until(agreed, 10, "the endpoint shows the members' values")
                 assert {v for (name, _), v in told.items() if name == "zkconsumer_healthy"} == {1}
                 assert sum(v for (name, _), v in told.items() if name.endswith("messages_total"))
                 with pytest.raises(UsageError, match=f"port {server.port}: .*choose another"):
@@ -433,8 +442,8 @@ def test_scrape_of_several_connectors(
 
 
 def test_metrics_leak(cluster: LocalCluster, config: dict[str, object], topic: str) -> None:
-    """MetricsTest.testMetricsLeak: cycles of create and shutdown leave the number of metrics as it
-    was, in an application's own registry."""
+    """MetricsTest.testMetricsLeak: cycles of create and shutdown leave the number of metrics in an
+    application's own registry unchanged."""
     cluster.create_topic(topic, 1)
     registry = CollectorRegistry()
     collector = ConnectorCollector()
@@ -461,7 +470,8 @@ def test_metrics_leak(cluster: LocalCluster, config: dict[str, object], topic: s
 def test_consume_offers_metrics(
     cluster: LocalCluster, config: dict[str, object], group: str, topic: str
 ) -> None:
-    """``zkconsumer consume --metrics-port 0`` says where its metrics are, and they are there."""
+    """``zkconsumer consume --metrics-port 0`` prints the address of its metrics, and they are
+    available there."""
     cluster.create_topic(topic, 1)
     with Producer(cluster.bootstrap, topic, (0,)) as producer:
         producer.send(7)

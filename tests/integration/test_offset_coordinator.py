@@ -1,4 +1,4 @@
-"""Offsets in Kafka, read and written without membership, on all broker generations."""
+"""Offsets in Kafka, read and written without membership, on all broker versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TPS = [TopicPartition("orders", partition) for partition in range(3)]
 
 @pytest.fixture(params=["0.8.2", "1.1", "3.9"])
 def cluster_of(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A cluster of one broker that the test may stop."""
+    """A one-broker cluster that the test may stop."""
     with LocalCluster(kafka=request.param) as cluster:
         cluster.create_topic("orders", 3)
         yield cluster
@@ -35,7 +35,8 @@ def coordinator(cluster: LocalCluster, group: str) -> OffsetCoordinator:
 
 
 def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluster) -> None:
-    """What was committed is read back, also after the coordinator was away; none stays none."""
+    """Committed offsets can be read back, also after the coordinator was away. A missing offset
+    stays missing."""
     offsets = coordinator(cluster_of, "stored")
     assert offsets.fetch(TPS, 30) == dict.fromkeys(TPS)
     assert offsets.commit({TPS[0]: 5, TPS[1]: 0}, 30) == {}
@@ -60,7 +61,8 @@ def test_offsets_are_stored_and_survive_a_broker_restart(cluster_of: LocalCluste
 
 
 def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
-    """One partition that the broker refuses does not hide that the others are stored."""
+    """If the broker refuses one partition, the error names it, and the others are reported as
+    stored."""
     host, _, port = cluster.bootstrap.partition(":")
     endpoint = BrokerEndpoint(0, host, int(port))
     offsets = OffsetCoordinator(group, "tests", lambda: [endpoint], 5.0, 0.1)
@@ -75,7 +77,7 @@ def test_refusals_name_the_partition(cluster: LocalCluster, group: str) -> None:
 
 
 def test_closing_ends_the_wait(group: str) -> None:
-    """A search without any broker gives up when it is closed, long before its patience."""
+    """If there is no broker, a search stops when it is closed, long before its timeout."""
     offsets = OffsetCoordinator(group, "tests", lambda: [], 5.0, 30.0)
     failures: list[BaseException] = []
 
@@ -94,7 +96,8 @@ def test_closing_ends_the_wait(group: str) -> None:
 
 
 def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]) -> FetchedOffsets:
-    """What ``broker`` answers to who asks for offsets of ``group``, with these highest versions."""
+    """The response of ``broker`` to a request for offsets of ``group``, with these highest
+    versions."""
     connection = BrokerConnection(broker, "tests", 5.0, 0)
     connection.open()
     highest = {key: range(version + 1) for key, version in versions.items()}
@@ -106,9 +109,10 @@ def fetched_from(broker: BrokerEndpoint, group: str, versions: Mapping[int, int]
 
 
 def test_a_coordinator_that_moves_is_found_again() -> None:
-    """Offsets are read from and written to the coordinator's successor, when its broker dies.
+    """When the coordinator's broker is killed, offsets are read from and written to the next
+    coordinator.
 
-    Who is not the coordinator has none to tell, in any version of the request.
+    A broker that is not the coordinator returns no offsets, in any version of the request.
     """
     properties = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"}
     with LocalCluster("3.9", brokers=2, properties=properties) as cluster:

@@ -1,4 +1,4 @@
-"""Members that keep their offsets in Kafka, in ZooKeeper, or in both."""
+"""Members that store their offsets in Kafka, in ZooKeeper, or in both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def coordinator(cluster: LocalCluster, group: str) -> Iterator[OffsetCoordinator
 
 @pytest.fixture
 def znodes(zookeeper: str) -> Iterator[KazooClient]:
-    """A session of its own to look at znodes."""
+    """A separate session to inspect znodes."""
     client = KazooClient(zookeeper)
     client.start(timeout=15)
     yield client
@@ -50,14 +50,14 @@ def config(cluster: LocalCluster, group: str, **more: object) -> dict[str, objec
 
 
 def fill(cluster: LocalCluster, topic: str, values: list[bytes]) -> None:
-    """Send messages without keys; all are stored when this returns."""
+    """Send messages without keys. All are stored when this returns."""
     assert sum(send(cluster.bootstrap, topic, [(None, value) for value in values]).values()) == len(
         values
     )
 
 
 def take(connector: ZookeeperConsumerConnector, topic: str, count: int) -> list[int]:
-    """Read ``count`` messages of a topic with one partition; their offsets."""
+    """Read ``count`` messages of a topic with one partition, and return their offsets."""
     (stream,) = connector.create_message_streams({topic: 1})[topic]
     offsets = [message.offset for _, message in zip(range(count), stream, strict=False)]
     stream.mark_consumed()
@@ -79,7 +79,7 @@ def test_dual_commit_writes_both_and_reads_the_larger(
     topic: str,
     profile: str,
 ) -> None:
-    """Scala fetchOffsets: with dual commit the larger of both offsets is where reading begins."""
+    """Scala fetchOffsets: with dual commit, reading begins at the larger of both offsets."""
     cluster.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
     fill(cluster, topic, [str(n).encode() for n in range(10)])
@@ -129,7 +129,7 @@ def test_kafka_alone_commits_only_what_is_owned(
     group: str,
     topic: str,
 ) -> None:
-    """A member whose owner znode is gone does not write to Kafka, which could not refuse it."""
+    """If its owner znode is gone, a member does not write to Kafka, which could not refuse it."""
     cluster.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
     fill(cluster, topic, [str(n).encode() for n in range(10)])
@@ -160,7 +160,7 @@ def test_unchanged_offsets_are_sent_again(
 
 
 def test_a_coordinator_that_is_away_is_waited_for_to_a_deadline(topic: str, group: str) -> None:
-    """Commits fail with the reason while no broker answers, and succeed once one is back."""
+    """Commits fail with a reason while no broker answers, and succeed once one is back."""
     with LocalCluster("3.9") as own:
         own.create_topic(topic, 1)
         fill(own, topic, [str(n).encode() for n in range(5)])

@@ -1,4 +1,4 @@
-"""``zkconsumer perf`` on real servers: its columns, both coordinations, and its ends."""
+"""``zkconsumer perf`` on real servers: its columns, both kinds of coordination, and how it ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def perf(*arguments: str) -> Any:
     [("zookeeper", "--threads=1"), ("zookeeper", "--batch=300"), ("brokers", "--arrow")],
 )
 def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -> None:
-    """One at a time, by several threads, in batches; the figures agree with one another."""
+    """The figures are consistent for single messages, several threads, and batches."""
     where = (
         ("--zookeeper", cluster.zookeeper)
         if group == "zookeeper"
@@ -59,7 +59,7 @@ def test_all_messages_are_counted(cluster: LocalCluster, group: str, how: str) -
 
 
 def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
-    """The header and one line; the group that was made for it is deleted."""
+    """The command prints the header and one line. The generated group is deleted."""
     ran = perf("--zookeeper", cluster.zookeeper, "--messages=10", "--threads=2")
     header, line = ran.stdout.splitlines()
     assert header == (
@@ -77,7 +77,8 @@ def test_columns_are_those_of_kafka_s_tool(cluster: LocalCluster) -> None:
 
 
 def test_too_few_messages(cluster: LocalCluster) -> None:
-    """The timeout ends it: what there was is shown, without the time that it waited in vain."""
+    """The timeout ends the command. It reports the messages so far, without the time of the final
+    wait."""
     ran = perf("--zookeeper", cluster.zookeeper, "--messages=9999", "--timeout=4000", "--json")
     assert ran.returncode == 1
     assert "7499 of 9999 are missing" in ran.stderr
@@ -87,7 +88,7 @@ def test_too_few_messages(cluster: LocalCluster) -> None:
 
 
 def test_one_kind_of_group_is_named(cluster: LocalCluster) -> None:
-    """Neither address, or both, is wrong usage."""
+    """Neither address, or both, is an error."""
     assert perf("--messages=1").returncode == 2
     ran = perf("--zookeeper=a:1", "--bootstrap-server=b:1", "--messages=1")
     assert (ran.returncode, "either --zookeeper or" in ran.stderr) == (2, True)

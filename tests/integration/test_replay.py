@@ -1,4 +1,4 @@
-"""Journals of members on real servers: what they hold, and that they are replayed."""
+"""Journals of members on real servers: their contents, and their replay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _coordinator(cluster: LocalCluster, group: str, directory: Path) -> Made:
 
 
 def _end_session(cluster: LocalCluster, group: str, member: Any) -> None:
-    """The servers take the member's partitions away."""
+    """The servers end the member's ownership of its partitions."""
     if isinstance(member, ZookeeperConsumerConnector):
         expire_session(cluster.zookeeper, *member._zk._client.client_id)
         return
@@ -85,8 +85,9 @@ def test_members_are_replayed(
     monkeypatch: pytest.MonkeyPatch,
     made: Callable[..., Made],
 ) -> None:
-    """Two members share partitions, one loses its session and is back, both leave: their journals
-    are replayed to the last event. A machine that was changed since is found out."""
+    """Two members share partitions. One loses its session and returns, and both leave. Their
+    journals are replayed to the last event. If the state machine has changed since the recording,
+    the replay reports it."""
     cluster.create_topic(topic, 4)
     make = made(cluster, group, tmp_path)
     with make() as first, Producer(cluster.bootstrap, topic, range(4)) as producer:
@@ -134,8 +135,8 @@ def test_members_are_replayed(
 def test_that_delivery_was_shut_is_written(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """A member whose session is lost writes since when it has delivered nothing: after the session
-    was last known to live, and before the loss was heard of."""
+    """A member that loses its session writes since when it has delivered nothing. That is after the
+    session was last confirmed, and before the member noticed the loss."""
     cluster.create_topic(topic, 1)
     with _zookeeper(cluster, group, tmp_path)() as member:
         member.create_message_streams({topic: 1})
@@ -156,7 +157,7 @@ def test_that_delivery_was_shut_is_written(
 def test_the_journal_of_a_killed_member(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """What `zkconsumer consume` has written when it is killed is replayed to its end."""
+    """The journal of a killed `zkconsumer consume` is replayed to its end."""
     cluster.create_topic(topic, 2)
     with Producer(cluster.bootstrap, topic, range(2)) as producer:
         producer.send(20)

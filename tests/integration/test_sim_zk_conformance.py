@@ -1,4 +1,4 @@
-"""The simulated ZooKeeper against a real one: the same operations, the same replies and watches."""
+"""The simulated ZooKeeper and a real one: the same operations give the same replies and watches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _code(error: Exception) -> Code:
 
 
 class RealClient:
-    """One kazoo session; ``events`` collects what its watches report."""
+    """One kazoo session. ``events`` collects its watch events."""
 
     def __init__(self, hosts: str) -> None:
         self.client = KazooClient(hosts, timeout=10.0)
@@ -81,7 +81,7 @@ class RealClient:
 
     def _watch(self, event: WatchedEvent) -> None:
         found = WatchEvent(WatchKind[event.type], event.path)
-        # kazoo hands one DELETED packet to the data and to the child watchers; a server sends one.
+        # kazoo gives one DELETED packet to the data and the child watchers. A server sends one.
         if not (found.kind is WatchKind.DELETED and self.events and self.events[-1] == found):
             self.events.append(found)
 
@@ -89,7 +89,8 @@ class RealClient:
         self._watch(event)
 
     def drain(self) -> list[WatchEvent]:
-        """Events sent so far: a round trip puts them behind us, a marker waits for the thread."""
+        """Events sent so far. A round trip makes sure they have arrived, and a marker waits for the
+        thread."""
         self.client.exists("/")
         done = threading.Event()
         self.client.handler.dispatch_callback(Callback("watch", lambda _: done.set(), (None,)))
@@ -162,7 +163,7 @@ class RealClient:
 
 
 class FakeClient:
-    """The same, on the simulator: each call runs the kernel until nothing is under way."""
+    """The same on the simulator. Each call runs the kernel until nothing is in flight."""
 
     def __init__(self, kernel: Kernel, zk: FakeZk) -> None:
         self.kernel = kernel
@@ -193,14 +194,14 @@ class FakeClient:
 
 
 class Names:
-    """Pairs the ids of both servers as they appear: transactions in one order, sessions by slot."""
+    """Matches the ids of both servers as they appear: transactions in order, sessions by slot."""
 
     def __init__(self) -> None:
         self.zxids: dict[int, int] = {}
         self.sessions: dict[int, int] = {0: 0}
 
     def same(self, fake: Reply, real: Reply) -> bool:
-        """True when both replies are equal but for the numbering of the two servers."""
+        """True if both replies are equal except for the numbering of the two servers."""
         return self._reply(fake) == real
 
     def _reply(self, reply: Reply) -> Reply:
@@ -226,7 +227,7 @@ class Names:
         return None
 
     def learn(self, fake: object, real: object) -> None:
-        """Pair the transaction ids of two stats seen at the same place."""
+        """Match the transaction ids of two stats from the same place."""
         if isinstance(fake, Stat) and isinstance(real, Stat):
             self.zxids.setdefault(fake.czxid, real.czxid)
             self.zxids.setdefault(fake.mzxid, real.mzxid)
@@ -241,7 +242,7 @@ class Names:
             self.learn(fake.value, real.value)
 
     def ordered(self) -> bool:
-        """True when both servers numbered the transactions in the same order, one to one."""
+        """True if both servers numbered the transactions in the same order, one to one."""
         reals = [real for _, real in sorted(self.zxids.items())]
         return reals == sorted(set(reals))
 
@@ -277,7 +278,7 @@ def _operation(rng: random.Random) -> ZkOp:
         check = rng.random() < 0.2
         ops.append(Check(path, rng.choice((-1, 0, 1))) if check else _single(rng))
         if rng.random() < 0.3:
-            # Later operations of one multi that build on the earlier ones.
+            # Later operations of one multi that depend on the earlier ones.
             made = ops[-1].path
             ops.append(rng.choice((SetData(made, b"m", 0), Create(made + "/n"), Delete(made))))
     return Multi(tuple(ops))
@@ -300,9 +301,10 @@ def ensemble(zookeeper: str, request: pytest.FixtureRequest) -> Iterator[str]:
 def test_the_simulated_server_answers_as_a_real_one(ensemble: str, seed: int) -> None:
     """Random operations of three sessions get the same replies, versions and watch events.
 
-    Compared after every step: the reply (with stat; transaction ids and session ids paired), the
-    watch events of every session in their order, and, at the end, that both servers numbered the
-    transactions in one order. Sessions are closed and opened again on the way.
+    After every step the test compares the reply with its stat, after matching transaction and
+    session ids. It also compares the watch events of every session in order. At the end it checks
+    that both servers numbered the transactions in one order. Sessions are closed and opened again
+    on the way.
     """
     rng = random.Random(seed)
     kernel = Kernel(seed)
@@ -334,7 +336,7 @@ def test_the_simulated_server_answers_as_a_real_one(ensemble: str, seed: int) ->
                     seen_codes.add(got.code)
             for index in range(SESSIONS):
                 told, truth = fake[index].drain(), real[index].drain()
-                if closing:  # a session's ephemerals are deleted in no particular order
+                if closing:  # a session's ephemerals are deleted in an unspecified order
                     told.sort(key=repr)
                     truth.sort(key=repr)
                 assert told == truth, f"{where}: session {index} heard {told}, real {truth}"

@@ -34,7 +34,7 @@ from zkconsumer.zk.driver import SessionEvent, ZkDriver
 
 
 class Driven:
-    """A driver whose replies, watches and session events can be waited for."""
+    """A driver with waits for its replies, watches and session events."""
 
     def __init__(self, zookeeper: str, session_timeout: float = 4.0) -> None:
         hosts, _, chroot = zookeeper.partition("/")
@@ -56,13 +56,13 @@ class Driven:
         return self.send(op, session).get(timeout=15)
 
     def send(self, op: ZkOp, session: int | None = None) -> queue.Queue[Reply]:
-        """Begin ``op``; the reply comes into the queue."""
+        """Begin ``op``. The queue receives the reply."""
         replies: queue.Queue[Reply] = queue.Queue()
         self.driver.submit(op, self.session if session is None else session, replies.put)
         return replies
 
     def value(self, op: ZkOp):
-        """The value of a reply that must be a success."""
+        """The value of a reply, which must be a success."""
         reply = self.ask(op)
         assert isinstance(reply, Ok), reply
         return reply.value
@@ -81,7 +81,7 @@ def driven(chroot: str) -> Iterator[Driven]:
 
 
 def test_single_operations(driven: Driven) -> None:
-    """Each operation replies what its class says, and each failure with its code."""
+    """Each operation returns the reply that its class documents, and each failure has its code."""
     assert driven.value(Exists("/a")) is None
     assert driven.ask(GetData("/a")) == Failed(Code.NO_NODE)
     assert driven.ask(GetChildren("/a")) == Failed(Code.NO_NODE)
@@ -105,7 +105,7 @@ def test_single_operations(driven: Driven) -> None:
 
 
 def test_multi(driven: Driven) -> None:
-    """A multi replies each part's value; a failed one names the part that failed and changes
+    """A multi returns each part's value. A failed one names the part that failed and changes
     nothing."""
     ops = (Create("/a", b"0"), Create("/a/b"), SetData("/a", b"1", 0), Check("/a", 1))
     values = driven.value(Multi((*ops, Delete("/a/b"))))
@@ -132,8 +132,8 @@ def test_multi(driven: Driven) -> None:
 
 
 def test_many_reads_equal_single_reads(driven: Driven) -> None:
-    """One request with thousands of reads gives what thousands of requests give, in order, with
-    holes where there is no znode."""
+    """One request with thousands of reads gives the same results as single requests, in order, with
+    ``None`` for missing znodes."""
     for start in range(0, 2500, 500):
         ops = [Create(f"/n{number}", b"%d" % number) for number in range(start, start + 500, 2)]
         driven.value(Multi(tuple(ops)))
@@ -153,7 +153,7 @@ def test_many_reads_equal_single_reads(driven: Driven) -> None:
 
 
 def test_many_lists_of_children(driven: Driven) -> None:
-    """One request lists the children of many znodes, with holes where there is none."""
+    """One request lists the children of many znodes, with ``None`` for missing ones."""
     driven.value(Multi((Create("/a"), Create("/a/b"), Create("/a/c"), Create("/d"))))
     before = driven.driver.operations
     some, none, missing = driven.value(GetMany(("/a", "/d", "/missing"), children=True))
@@ -163,7 +163,7 @@ def test_many_lists_of_children(driven: Driven) -> None:
 
 
 def test_many_reads_with_watches(driven: Driven, zookeeper: str, chroot: str) -> None:
-    """Reads that leave watches do so on each znode that exists."""
+    """Reads with watches leave a watch on each znode that exists."""
     driven.value(Multi((Create("/a"), Create("/b"))))
     driven.value(GetMany(("/a", "/missing", "/b"), watch=True))
     driven.value(SetData("/b", b"1"))
@@ -175,7 +175,8 @@ def test_many_reads_with_watches(driven: Driven, zookeeper: str, chroot: str) ->
 
 
 def test_watches_fire_once_and_without_chroot(driven: Driven) -> None:
-    """Watches on existence, data and children fire once each, named without the chroot."""
+    """Watches on existence, data and children fire once each, and their paths do not have the
+    chroot."""
     driven.value(Exists("/a", watch=True))
     driven.value(Create("/a"))
     assert driven.watches.get(timeout=15) == "/a"
@@ -191,11 +192,12 @@ def test_watches_fire_once_and_without_chroot(driven: Driven) -> None:
 
 @pytest.mark.parametrize("line", ["1.1", "0.8.2"])
 def test_many_reads_on_an_old_server(line: str) -> None:
-    """A server that does not know the multi-read is read one by one, with the same result."""
+    """If a server does not support the multi-read, the driver reads one znode at a time, with the
+    same result."""
     with LocalZooKeeper(line) as server:
         driven = Driven(server.zookeeper)
         try:
-            while not driven.events.empty():  # it closes the connection of whoever asks
+            while not driven.events.empty():  # it closes the connection of a client that sends one
                 assert driven.event()[1] == driven.session
             driven.value(Multi(tuple(Create(f"/n{number}", b"x") for number in range(0, 300, 2))))
             paths = tuple(f"/n{number}" for number in range(300))
@@ -213,7 +215,7 @@ def test_many_reads_on_an_old_server(line: str) -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_ambiguous_multi(chroot: str, applied: bool) -> None:
-    """A multi whose answer is lost replies CONNECTION_LOSS, whether it was applied or not; the
+    """A multi whose response is lost returns CONNECTION_LOSS, whether it was applied or not. The
     session continues."""
     address, _, path = chroot.partition("/")
     other = KazooClient(chroot)
@@ -238,7 +240,7 @@ def test_ambiguous_multi(chroot: str, applied: bool) -> None:
 
 
 def test_requests_wait_for_the_connection(chroot: str) -> None:
-    """What is asked while the connection is away is carried out when it is back."""
+    """Requests that are made while the connection is away are carried out when it is back."""
     address, _, path = chroot.partition("/")
     with TcpProxy(int(address.rpartition(":")[2])) as proxy:
         driven = Driven(f"{proxy.address}/{path}", 8.0)
@@ -254,8 +256,8 @@ def test_requests_wait_for_the_connection(chroot: str) -> None:
 
 
 def test_session_expiry(driven: Driven, chroot: str) -> None:
-    """After an expiry: lost, then opened with another id. Requests of the old session are refused
-    without being sent, also those that waited for the connection."""
+    """After an expiry the driver reports the loss, then a session with another id. It refuses
+    requests of the old session without sending them, even those that waited for the connection."""
     driven.value(Create("/mine", b"", ephemeral=True))
     client = driven.driver._client
     expire_session(chroot, *client.client_id)
@@ -277,8 +279,8 @@ def test_session_expiry(driven: Driven, chroot: str) -> None:
 
 
 def test_nothing_waits_over_into_the_next_session(zookeeper: str, chroot: str) -> None:
-    """A request made while the connection is away, in a session that then turns out to be
-    expired, is not carried out in the next one."""
+    """A request is made while the connection is away, and the session turns out to be expired. The
+    request is not carried out in the next session."""
     address, _, path = chroot.partition("/")
     with TcpProxy(int(address.rpartition(":")[2])) as proxy:
         driven = Driven(f"{proxy.address}/{path}", 6.0)
@@ -305,7 +307,7 @@ def test_nothing_waits_over_into_the_next_session(zookeeper: str, chroot: str) -
 
 
 def test_unreachable_server() -> None:
-    """Nobody there: an error that names the key and the address, within the time allowed."""
+    """If no server answers, the error names the key and the address, within the allowed time."""
     port = free_port()
     driver = ZkDriver(f"127.0.0.1:{port}", "", 4.0, lambda *_: None, lambda _: None)
     with pytest.raises(ZkUnavailableError, match=rf"zookeeper\.connect: .*127\.0\.0\.1:{port}"):
@@ -313,14 +315,14 @@ def test_unreachable_server() -> None:
 
 
 def test_missing_chroot(zookeeper: str) -> None:
-    """A chroot that does not exist is named, and is not created."""
+    """The error names a missing chroot, which is not created."""
     driver = ZkDriver(zookeeper, "/no/such", 4.0, lambda *_: None, lambda _: None)
     with pytest.raises(ChrootMissingError, match="/no/such does not exist"):
         driver.start(10.0)
 
 
 def test_the_session_timeout_is_the_one_the_server_grants(chroot: str) -> None:
-    """A server sets limits to it, and ends the session by its own."""
+    """The server limits the timeout, and ends the session by its own value."""
     for asked, granted in ((0.001, TICK_MS / 1000), (4.0, 4.0), (100_000.0, 600.0)):
         driven = Driven(chroot, asked)
         assert driven.driver.session_timeout == granted
@@ -328,7 +330,7 @@ def test_the_session_timeout_is_the_one_the_server_grants(chroot: str) -> None:
 
 
 def test_close_ends_the_session_at_once(chroot: str) -> None:
-    """Ephemeral znodes vanish with ``close``, long before the session timeout."""
+    """Ephemeral znodes disappear with ``close``, long before the session timeout."""
     driven, other = Driven(chroot, 8.0), Driven(chroot, 8.0)
     driven.value(Create("/mine", b"", ephemeral=True))
     other.value(Exists("/mine", watch=True))
@@ -343,8 +345,8 @@ def test_close_ends_the_session_at_once(chroot: str) -> None:
 def test_a_znode_that_must_not_be_read_is_not_taken_for_a_missing_one(
     driven: Driven, chroot: str, children: bool, multiread: bool
 ) -> None:
-    """Among many that are read in one request, or as single reads on an older server: an owner
-    znode that looks free would be claimed."""
+    """An owner znode that looks free would be claimed. This covers many reads in one request, and
+    single reads on an older server."""
     client = KazooClient(chroot)
     client.start(15)
     try:

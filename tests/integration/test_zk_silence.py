@@ -1,4 +1,5 @@
-"""The ZooKeeper driver when answers are late, lost or missing: the session is kept, calls end."""
+"""If responses are late, lost or missing, the ZooKeeper driver keeps the session and its calls
+end."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from zkconsumer.zk.driver import SessionEvent, ZkDriver
 SESSION = 4.0
 """Session timeout in seconds."""
 SLACK = 1.5
-"""Seconds that a busy machine may add to what is measured."""
+"""Seconds that a busy machine may add to a measured time."""
 
 
 class Driven:
-    """A driver behind one proxy or several, which pings as a member does."""
+    """A driver behind one or several proxies, which sends pings as a member does."""
 
     def __init__(self, chroot: str, proxies: list[TcpProxy], start: float = 15.0) -> None:
         self.proxies = proxies
@@ -63,12 +64,13 @@ class Driven:
         return replies
 
     def used(self) -> TcpProxy:
-        """The proxy that the connection passes through."""
+        """The proxy that the connection goes through."""
         (found,) = wait_until(self._one_used, 10, "one connection")
         return found
 
     def _one_used(self) -> list[TcpProxy]:
-        """The only proxy with a connection; one that was left may keep its own for a moment."""
+        """The only proxy with a connection. The previous one may keep its connection for a
+        moment."""
         found = [proxy for proxy in self.proxies if proxy.connections]
         return found if len(found) == 1 else []
 
@@ -80,7 +82,7 @@ class Driven:
 
 @pytest.fixture
 def driven(chroot: str) -> Iterator[Callable[[int], Driven]]:
-    """Makes a driver that knows so many addresses, all of the same ZooKeeper."""
+    """Creates a driver with this number of addresses, all of the same ZooKeeper."""
     with ExitStack() as stack:
 
         def make(addresses: int) -> Driven:
@@ -94,7 +96,7 @@ def driven(chroot: str) -> Iterator[Callable[[int], Driven]]:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """How long ``call`` takes."""
+    """Seconds that ``call`` takes."""
     began = time.monotonic()
     call()
     return time.monotonic() - began
@@ -104,8 +106,8 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def test_a_lost_answer_breaks_the_connection_only(driven: Callable[[int], Driven]) -> None:
-    """One answer that is lost while the connection stays open: the outcome of its request is
-    unknown, the driver connects again, and the session continues."""
+    """One response is lost while the connection stays open. The outcome of its request is unknown,
+    the driver reconnects, and the session continues."""
     one = driven(1)
     proxy = one.used()
     proxy.drop("answers")
@@ -123,7 +125,7 @@ def test_an_error_in_the_connection_thread(
     driven: Callable[[int], Driven], error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unexpected error in kazoo's connection thread is logged as a warning, and the driver
-    connects again: with the same session, or with a new one when the thread's loop had ended."""
+    reconnects. It keeps the session, or opens a new one if the thread's loop had ended."""
     one = driven(1)
     connection = one.driver._client._connection
     read = connection._read_socket
@@ -151,8 +153,8 @@ def test_an_error_in_the_connection_thread(
 
 
 def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) -> None:
-    """A server that answers nothing, not even pings, is left within half the session timeout, and
-    the session continues on another one."""
+    """If a server does not answer, not even pings, the driver leaves it within half the session
+    timeout. The session continues on another server."""
     one = driven(3)
     for _ in range(2):
         proxy = one.used()
@@ -167,8 +169,8 @@ def test_a_silent_server_is_left_for_another(driven: Callable[[int], Driven]) ->
 
 
 def test_a_connection_that_is_never_answered(driven: Callable[[int], Driven]) -> None:
-    """A server that takes a connection and never answers it is left within a third of the session
-    timeout, and the session continues: a starting ZooKeeper does that now and then."""
+    """If a server accepts a connection and never answers it, the driver leaves it within a third of
+    the session timeout, and the session continues. A starting ZooKeeper sometimes does this."""
     one = driven(1)
     proxy = one.used()
     proxy.stall("answers")
@@ -185,11 +187,11 @@ def test_a_connection_that_is_never_answered(driven: Callable[[int], Driven]) ->
 
 
 def test_an_address_that_answers_no_packet(chroot: str) -> None:
-    """An address behind which packets vanish uses up its share of the session timeout only: then
-    the next address is tried."""
+    """An address that drops all packets uses only its share of the session timeout. Then the driver
+    tries the next address."""
     address, _, path = chroot.partition("/")
     with socket.create_server(("127.0.0.1", 0), backlog=0) as hole, ExitStack() as stack:
-        for _ in range(4):  # once its queue is full, the kernel drops attempts to connect
+        for _ in range(4):  # once its queue is full, the kernel drops connection attempts
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(hole.getsockname())
@@ -208,8 +210,8 @@ def test_an_address_that_answers_no_packet(chroot: str) -> None:
 
 
 def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
-    """Answers that are late by a sixth of the session timeout, again and again, do not cost the
-    connection."""
+    """If responses are repeatedly late by a sixth of the session timeout, the connection stays
+    open."""
     one = driven(1)
     one.used().delay(SESSION / 6, "answers")
     for number in range(4):
@@ -218,8 +220,8 @@ def test_slow_answers_are_not_silence(driven: Callable[[int], Driven]) -> None:
 
 
 def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
-    """A thousand requests while there is no connection: ``submit`` returns each time, and all of
-    them are answered once the connection is back."""
+    """A thousand requests are made while there is no connection. ``submit`` returns each time, and
+    all requests get a reply once the connection is back."""
     one = driven(1)
     one.proxies[0].refuse()
     one.proxies[0].cut()
@@ -245,8 +247,8 @@ def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
 def test_close_ends_while_zookeeper_is_silent(
     driven: Callable[[int], Driven], directions: tuple[str, ...]
 ) -> None:
-    """``close`` ends within its time and leaves no thread, whichever direction is silent; a second
-    thread that closes ends the wait of the first one within its own time."""
+    """``close`` ends within its time and leaves no thread, whichever direction is silent. A second
+    thread that calls it ends the first one's wait within its own time."""
     before = set(threading.enumerate())
     one = driven(1)
     one.used().stall(*directions)
@@ -267,8 +269,8 @@ def test_close_ends_while_zookeeper_is_silent(
 
 
 def test_start_ends_in_its_time(chroot: str) -> None:
-    """Seeded: ``start`` raises, or connects, within the connection timeout, whatever answers are
-    lost, late or missing; the driver then closes within its time."""
+    """``start`` raises or connects within the connection timeout, even if responses are lost, late
+    or missing. The driver then closes within its time. The test is seeded."""
     seed = int(os.environ.get("SILENCE_SEED", str(random.randrange(10**6))))
     print(f"SILENCE_SEED={seed}")  # noqa: T201
     chance = random.Random(seed)
@@ -299,7 +301,7 @@ def test_start_ends_in_its_time(chroot: str) -> None:
 
 
 def test_an_interrupted_tool_ends_at_once(chroot: str) -> None:
-    """Ctrl-C while ZooKeeper is silent ends the tool within a second."""
+    """Ctrl-C while ZooKeeper is silent ends a tool within a second."""
     address, _, path = chroot.partition("/")
     with TcpProxy(int(address.rpartition(":")[2])) as proxy:
         began = time.monotonic()
@@ -320,8 +322,8 @@ def test_an_interrupted_tool_ends_at_once(chroot: str) -> None:
 
 
 def test_an_ensemble_that_knows_less_than_its_client(tmp_path: Path) -> None:
-    """ZooKeeper comes back from an old backup: it turns away whoever has seen more transactions.
-    The driver gives up what it has seen, loses its session and opens a new one."""
+    """ZooKeeper is restored from an old backup, so it refuses clients that have seen more
+    transactions. The driver forgets its last zxid, loses its session and opens a new one."""
     session = 1.0
     events: queue.Queue[SessionEvent] = queue.Queue()
     with LocalZooKeeper(dir=tmp_path) as zookeeper:

@@ -1,9 +1,10 @@
-"""Groups whose members are the original consumer and ours, and what must hold in them.
+"""Groups of original consumers and zkconsumer members, and the checks that apply to all of them.
 
 One cluster of each broker line and one warm JVM of each release of the original consumer serve the
-whole run. ``INTEROP=all`` runs every case; without it tests marked ``sampled`` run the cases whose
-names the marker holds, and the others run whole. Every result is written to
-``build/interop.jsonl``, from which ``python -m tests.interop.table`` makes the reference page.
+whole run. ``INTEROP=all`` runs every case. Without it, tests marked ``sampled`` run only the cases
+that the marker names, and all other tests run completely. Every result is written to
+``build/interop.jsonl``. ``python -m tests.interop.table`` generates the reference page from this
+file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a short run does not take."""
+    """Deselect the cases that a short run omits."""
     here = [item for item in items if item.path.parent == Path(__file__).parent]
     if os.environ.get("INTEROP") != "all":
         left_out = [item for item in here if not _in_sample(item)]
@@ -55,7 +56,7 @@ _OUTCOME = pytest.StashKey[str]()
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Write down how each test ended, and what it noted."""
+    """Record the result of each test, and its notes."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.when == "setup" or report.failed:
@@ -76,7 +77,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def clusters(cluster: LocalCluster) -> Iterator[Callable[[str], LocalCluster]]:
-    """Gives the run's one cluster of a broker version such as ``1.1.1``; started on first use."""
+    """Returns the run's cluster of a broker version such as ``1.1.1``. The first call starts it."""
     running = {"3.9": cluster}
 
     def get(version: str) -> LocalCluster:
@@ -95,7 +96,7 @@ def clusters(cluster: LocalCluster) -> Iterator[Callable[[str], LocalCluster]]:
 
 @pytest.fixture(scope="session")
 def jvms() -> Iterator[Callable[[str], JvmMembers]]:
-    """Gives the run's one JVM of a release of the original consumer such as ``0.8.2.2``."""
+    """Returns the run's JVM of a release of the original consumer such as ``0.8.2.2``."""
     running: dict[str, JvmMembers] = {}
 
     def get(version: str) -> JvmMembers:
@@ -111,7 +112,7 @@ def jvms() -> Iterator[Callable[[str], JvmMembers]]:
 
 
 class OurMember:
-    """One of ours in this process."""
+    """A zkconsumer member in this process."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class OurMember:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Every message its streams gave out."""
+        """All messages that its streams delivered."""
         return self.reader.deliveries
 
     def leave(self) -> None:
@@ -147,7 +148,7 @@ class OurMember:
 
 
 class OurProcess:
-    """One of ours in a process of its own, which can be killed: the ``consume`` command."""
+    """A zkconsumer member in its own process, which can be killed: the ``consume`` command."""
 
     def __init__(self, config: Mapping[str, object], topic: str, *more: str) -> None:
         self.deliveries: list[Delivery] = []
@@ -172,14 +173,14 @@ class OurProcess:
             )
 
     def stop(self) -> int:
-        """Ask it to leave (SIGTERM); return its exit status."""
+        """Ask it to leave (SIGTERM), and return its exit status."""
         self.process.terminate()
         status = self.process.wait(30.0)
         self._thread.join(10.0)
         return status
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill it (SIGKILL)."""
         self.process.kill()
         self.process.wait()
         self._thread.join(10.0)
@@ -189,7 +190,7 @@ class OurProcess:
 
 @pytest.fixture
 def groups(request: pytest.FixtureRequest, group: str) -> Iterator[Callable[..., MixedGroup]]:
-    """Makes mixed groups; their members leave at the end."""
+    """Creates mixed groups. Their members leave at the end."""
     made: list[MixedGroup] = []
 
     def make(*args: Any, **kwargs: Any) -> MixedGroup:
@@ -204,5 +205,5 @@ def groups(request: pytest.FixtureRequest, group: str) -> Iterator[Callable[...,
 
 @pytest.fixture
 def process() -> type[OurProcess]:
-    """Our member in a process of its own."""
+    """A zkconsumer member in its own process."""
     return OurProcess

@@ -1,10 +1,10 @@
-"""Makes tests/unit/roundrobin_ties.json: ``python -m tests.interop.roundrobin_ties``.
+"""Generate tests/unit/roundrobin_ties.json: ``python -m tests.interop.roundrobin_ties``.
 
-The file holds groups in which partitions of different topics have equal hashes, and what the JVM's
-own RoundRobinAssignor makes of them. Each group is written to a real ZooKeeper as registrations and
-topics; the JVM classes of every release in ``RELEASES`` read them from there, and so the file also
-holds the order in which that ZooKeeper lists members and topics. Takes about two minutes once
-Maven has fetched the releases' jars.
+The file has groups in which partitions of different topics have equal hashes, and the assignment of
+each by the JVM's own RoundRobinAssignor. The program writes each group to a real ZooKeeper as
+registrations and topics. The JVM classes of every release in ``RELEASES`` read them from there. So
+the file also has the order in which that ZooKeeper lists members and topics. This takes about two
+minutes once Maven has fetched the jars.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RELEASES = {
     "[topic,partition]": ["2.10-0.10.2.2", "2.11-0.10.2.2", "2.12-0.10.2.2", "2.11-0.11.0.2"],
     "topic-partition": ["2.11-1.0.0", "2.12-1.0.2", "2.11-1.1.1", "2.12-1.1.1"],
 }
-"""Builds (Scala and Kafka release) by the form of roundrobin that they must agree on."""
+"""Builds (Scala and Kafka release), grouped by the form of roundrobin on which they must agree."""
 
 SEED = 20_11_12
 GROUPS = 40
@@ -48,7 +48,7 @@ Case = dict[str, Any]
 
 
 def colliding(form: str, rng: Random) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """Pairs of partitions whose topics differ in hash and whose texts do not."""
+    """Pairs of partitions with equal hashes. The hashes of their topics differ."""
     text = "{}-{}" if form == "topic-partition" else "[{},{}]"
     seen: dict[int, tuple[str, int]] = {}
     found = []
@@ -65,8 +65,8 @@ def colliding(form: str, rng: Random) -> list[tuple[tuple[str, int], tuple[str, 
 def make_case(number: int, rng: Random, form: str, pairs: Sequence[Any]) -> Case:
     """One group: ``members`` (name, pattern, topics to streams) and ``topics`` to partitions.
 
-    In each third group the order of insertion matters although the names' hashes differ: few
-    topics, of which two are in one bucket.
+    In every third group the order of insertion matters although the names' hashes differ. It has
+    few topics, and two of them share a bucket.
     """
     topics: dict[str, list[int]] = {}
     fillers = rng.choice([0, 0, 1, 5, 12, 30, 90])
@@ -75,7 +75,7 @@ def make_case(number: int, rng: Random, form: str, pairs: Sequence[Any]) -> Case
         for topic, partition in rng.choice(close):
             topics[topic] = [partition]
         fillers = rng.randint(1, 4)
-    elif rng.random() < 0.8:  # names of one hash
+    elif rng.random() < 0.8:  # names with equal hashes
         width = rng.randint(1, 3)
         names = ["".join(parts) for parts in product(["Aa", "BB"], repeat=width)]
         ends = ["", "-x", ".log"][: rng.randint(1, 3)]
@@ -91,7 +91,7 @@ def make_case(number: int, rng: Random, form: str, pairs: Sequence[Any]) -> Case
     order = list(topics)
     rng.shuffle(order)
     topics = {topic: sorted(set(topics[topic])) for topic in order}
-    alike = form.endswith("0.8.2")  # these releases insist on it
+    alike = form.endswith("0.8.2")  # these releases require it
     static, streams = rng.random() < 0.6, rng.randint(1, 3)
     names = rng.sample([f"c{n}" for n in range(30)], rng.randint(1, 5))
     members = []
@@ -111,7 +111,7 @@ def make_case(number: int, rng: Random, form: str, pairs: Sequence[Any]) -> Case
 
 
 def write(client: KazooClient, root: str, case: Case) -> None:
-    """Put a group into ZooKeeper, and note the order in which it lists members and topics."""
+    """Write a group to ZooKeeper, and record the order in which it lists members and topics."""
     ids = f"{root}/consumers/g/ids"
     for name, pattern, wanted in case["members"]:
         document = {"version": 1, "subscription": wanted, "pattern": pattern, "timestamp": "1"}
@@ -127,7 +127,7 @@ def write(client: KazooClient, root: str, case: Case) -> None:
 
 
 def fetched(build: str) -> Path:
-    """A directory with the jars of one build, fetched by Maven the first time."""
+    """A directory with the jars of one build. Maven fetches them on first use."""
     scala, _, kafka = build.partition("-")
     jars = cache_dir() / "jars" / f"roundrobin-ties-{build}"
     if not jars.is_dir():
@@ -169,7 +169,7 @@ def running(build: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ask(process: subprocess.Popen[str], words: Sequence[str]) -> list[str]:
-    """Send one order; return the words of the answer to it."""
+    """Send one command and return the words of its answer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\t".join(urllib.parse.quote_plus(word) for word in words) + "\n")
@@ -184,7 +184,7 @@ def ask(process: subprocess.Popen[str], words: Sequence[str]) -> list[str]:
 
 
 def owners(process: subprocess.Popen[str], zookeeper: str, case: Case) -> Mapping[str, str]:
-    """Partition to thread, as all the JVM's members work it out."""
+    """Partition to thread, as all the JVM's members compute it."""
     names = [member[0] for member in case["members"]]
     found = ask(process, ["assign", "#1", zookeeper, "g", "roundrobin", "true", *names])
     result: dict[str, str] = {}
@@ -195,7 +195,7 @@ def owners(process: subprocess.Popen[str], zookeeper: str, case: Case) -> Mappin
 
 
 def main() -> int:
-    """Write the file. The exit status is 1 when builds of one form differ."""
+    """Write the file. The exit status is 1 if builds of one form differ."""
     cases: dict[str, list[Case]] = {}
     differing = defaultdict(list)
     with LocalZooKeeper() as cluster:

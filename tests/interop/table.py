@@ -1,9 +1,13 @@
-"""Makes docs/reference/interop.md: ``python -m tests.interop.table``, the end of ``make interop``.
+"""Generate docs/reference/interop.md: ``python -m tests.interop.table``, the end of ``make
+interop``.
 
-The page is made from the results in ``build/interop.jsonl`` (the last one of each test counts).
-With ``--check`` nothing is written: the exit status is 1, and a line on stderr says why, when the
-page does not list exactly the tests there are, or lists one that did not pass, or when the marker
-of the short run names a case that does not exist.
+The page is generated from ``build/interop.jsonl``, where the last result of each test counts. With
+``--check`` nothing is written. The exit status is then 1, with the reason on stderr, in these
+cases:
+
+- The page does not list exactly the tests that exist.
+- The page lists a test that did not pass.
+- The marker of the short run names a case that does not exist.
 """
 
 from __future__ import annotations
@@ -63,14 +67,14 @@ VERDICTS = ("passed", "not passed")
 
 
 class Collector:
-    """A pytest plugin that notes the tests and their docstrings."""
+    """A pytest plugin that records the tests and their docstrings."""
 
     def __init__(self) -> None:
         self.promises: dict[str, str] = {}
         self.sampled: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note them."""
+        """Record the tests."""
         for item in session.items:
             function = item.function  # type: ignore[attr-defined]
             promise = " ".join((function.__doc__ or "").split())
@@ -81,7 +85,7 @@ class Collector:
 
 
 def tests() -> Collector:
-    """Every test of this folder."""
+    """All tests of this folder."""
     os.environ["INTEROP"] = "all"
     collector = Collector()
     output = io.StringIO()
@@ -95,7 +99,7 @@ def tests() -> Collector:
 
 
 def rows(promises: Mapping[str, str], passed: Iterable[str]) -> str:
-    """The page for these tests; a test that is not in ``passed`` is called so."""
+    """The page for these tests. A test that is not in ``passed`` is listed as not passed."""
     good = set(passed)
 
     def verdict(*names: str) -> str:

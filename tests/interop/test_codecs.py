@@ -1,6 +1,8 @@
-"""Every message format and codec that each broker generation has, read by ours and by both sides.
+"""Every message format and codec of each broker version, read by our member alone and with a JVM
+member.
 
-Ours is told nothing about the brokers: it finds them in ZooKeeper and asks what they understand.
+Our member gets no setting about the brokers. It finds them in ZooKeeper and asks for their
+versions.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ def produce(
     codec: str,
     start: int = 0,
 ) -> list[bytes]:
-    """Send messages as compressed sets; return their values, whose offsets count from ``start``.
+    """Send messages as compressed sets, and return their values. Their offsets count from
+    ``start``.
 
-    To brokers of 0.8.2 with that release's own producer, which alone writes lz4 as they want it.
+    Brokers of 0.8.2 get them from that release's own producer, because only it writes lz4 as they
+    expect.
     """
     values = [
         b"%d-%d-" % (partition, number) + b"x" * number for number in range(start, start + COUNT)
@@ -57,7 +61,7 @@ def produce(
             bootstrap_servers=cluster.bootstrap,
             compression_type=None if codec == "none" else codec,
             linger_ms=100,
-            enable_idempotence=False,  # the formats 0 and 1 know no such thing
+            enable_idempotence=False,  # formats 0 and 1 do not have it
         )
         sent = [producer.send(topic, value, partition=partition) for value in values]
         offsets = [future.get(30).offset for future in sent]

@@ -1,4 +1,4 @@
-"""The life of mixed groups, over the whole matrix of releases, strategies and subscriptions."""
+"""The life of mixed groups, for all combinations of releases, strategies and subscriptions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-# The consumer of 1.1.1 reads from no broker of 0.8: it sends requests that one does not know.
+# The consumer of 1.1.1 cannot read from a broker of 0.8, which does not know its requests.
 PAIRS = [
     ("1.1.1", "3.9.1"),
     ("1.1.1", "1.1.1"),
@@ -21,7 +21,7 @@ CASES = [
     for kind in ("static", "white_list", "black_list")
     for strategy in ("range", "roundrobin")
     for pair in PAIRS
-    # Where offsets are kept has nothing to do with who gets what.
+    # The offset store does not affect the assignment.
     if store == "zookeeper" or (kind, strategy) == ("static", "range")
 ]
 
@@ -35,10 +35,10 @@ SAMPLE = [
 
 
 def live(group, first: str, second: str, kind: str) -> None:
-    """Members of both sides come, two by two, and go, one by one; topics and partitions come.
+    """Members of both sides join in pairs and leave one at a time. Topics and partitions are added.
 
-    Between any two changes messages are sent and delivered, so that each change hands over what
-    was read to its end.
+    Messages are sent and delivered between any two changes. So at each change every partition has
+    been read to its end.
     """
     topics = list(group.create_telling(4, 3))
 
@@ -90,9 +90,9 @@ def test_life(
     jvm: str,
     broker: str,
 ) -> None:
-    """Whoever comes first and whatever they subscribe to, both sides agree after each step, every
-    message is delivered, and the offsets of one side are where the other goes on: a partition that
-    changes hands was committed to its end before, so ours deliver nothing a second time."""
+    """With any first member and any subscription, both sides agree after each step, and every
+    message is delivered. Each side continues at the other's offsets. A partition that moves was
+    committed to its end before, so our members deliver nothing twice."""
     group = groups(clusters(broker), jvms(jvm), strategy=strategy, store=store)
     live(group, *("jp" if order == "jvm_first" else "pj"), kind)
 

@@ -1,4 +1,4 @@
-"""Mixed groups in trouble: killed members, traffic that never stops, uneven subscriptions."""
+"""Mixed groups under stress: killed members, constant traffic, uneven subscriptions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_uneven_subscriptions(
     }.items():
         group.join(name, topics=topics)
         group.settled()
-        if len(group.members) >= 3:  # from here on somebody reads each topic
+        if len(group.members) >= 3:  # from here on some member reads each topic
             group.handed_over()
         group.send()
         if len(group.members) >= 3:
@@ -170,10 +170,10 @@ def test_kinds_in_one_group(clusters: Callable, jvms: Callable, groups: Callable
 
 @pytest.mark.parametrize("jvm", JVMS)
 def test_equal_hashes(clusters: Callable, jvms: Callable, groups: Callable, jvm: str) -> None:
-    """With roundrobin, members of both sides agree even if partitions of two topics have equal
-    hashes, so that their order is that of the JVM's hash map of topics."""
+    """Partitions of two topics have equal hashes, so roundrobin takes them in the order of the
+    JVM's hash map of topics. Members of both sides still agree."""
     group = groups(clusters("1.1.1"), jvms(jvm), strategy="roundrobin")
-    # Created in this order, so that the tie is not broken by name.
+    # Created in this order, so that the names do not decide the tie.
     ends = ("BB", "Aa") if jvm == "1.1.1" else ("Aa", "BB")
     first, second = (group.create(end, 4) for end in ends)
     assert java_hash(first) == java_hash(second)
@@ -214,9 +214,9 @@ def test_default_settings(
     record_property: Callable,
     jvm: str,
 ) -> None:
-    """A JVM member with default timing never uses up its attempts because of our members, even
-    while our applications work on a message for longer than a release waits. Of four attempts it
-    needs two, and one more if the machine stalls."""
+    """A JVM member with default timing never uses up its attempts because of our members. This
+    holds even while our applications work on a message for longer than a release waits. Of four
+    attempts it needs two, and one more if the machine stalls."""
     group = groups(clusters("3.9.1"), jvms(jvm))
     for key in ("rebalance.backoff.ms", "rebalance.max.retries", "zookeeper.session.timeout.ms"):
         del group.theirs[key], group.ours[key]

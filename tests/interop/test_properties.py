@@ -1,4 +1,4 @@
-"""Properties files of original consumers, read by Java and by ours, unchanged."""
+"""Java and zkconsumer read properties files of original consumers without changes."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def test_wrong_file(jvms: Callable, path: Path) -> None:
     told = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert told.returncode == 2
     lines = {entry.key: f":{entry.line}" for entry in read_properties(path)[0]}
-    line = lines.get(path.stem, "")  # a key that is missing has none
+    line = lines.get(path.stem, "")  # a missing key has none
     assert f"{path}{line}: {path.stem}" in told.stderr

@@ -1,4 +1,4 @@
-"""Servers for these tests: brokers without ZooKeeper, and a ZooKeeper that knows none of them."""
+"""Servers for these tests: brokers without ZooKeeper, and a ZooKeeper without brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zkconsumer.testing.produce import send
 
 @pytest.fixture(scope="session")
 def kraft() -> Iterator[LocalCluster]:
-    """One broker of Kafka 4 for a whole worker: tests leave it running."""
+    """One broker of Kafka 4 for a whole worker. Tests leave it running."""
     quick = {
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.session.timeout.ms": "6000",
@@ -33,13 +33,13 @@ def kraft() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[str]:
-    """Address of a ZooKeeper without brokers, for the whole worker."""
+    """Address of a ZooKeeper without brokers, for a whole worker."""
     with LocalZooKeeper("3.9") as running:
         yield running.zookeeper
 
 
 class LeftBehind:
-    """A ZooKeeper tree as a cluster leaves it behind when it has gone over to KRaft."""
+    """The ZooKeeper tree of a cluster that has been moved to KRaft."""
 
     def __init__(self, kraft: LocalCluster, zookeeper: str, chroot: str) -> None:
         self.kraft = kraft
@@ -63,13 +63,14 @@ class LeftBehind:
             reader.disconnect()
 
     def topic(self, name: str, partitions: int = 3, messages: int = 20) -> None:
-        """Create a topic on the brokers with about so many messages in each partition."""
+        """Create a topic on the brokers with about this number of messages in each partition."""
         self.kraft.create_topic(name, partitions)
         pairs = ((b"%d" % number, b"v") for number in range(partitions * messages))
         send(self.kraft.bootstrap, name, pairs)
 
     def remember(self, name: str, topic_id: str | None = None) -> None:
-        """Write the topic's znode as the old cluster left it; by default with its present id."""
+        """Write the topic's znode as the old cluster left it, by default with the topic's current
+        id."""
         found = self.view().topics[name]
         partitions = {number: [0] for number in found.partitions}
         content: dict[str, object] = {"version": 3, "partitions": partitions}
@@ -85,14 +86,14 @@ class LeftBehind:
             self.client.create(path, b"%d" % offset, makepath=True)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Where each partition's log ends."""
+        """The log end of each partition."""
         with closing(KafkaConsumer(bootstrap_servers=self.kraft.bootstrap)) as asked:
             numbers = asked.partitions_for_topic(topic)
             ends = asked.end_offsets([TopicPartition(topic, number) for number in numbers])
         return {tp.partition: end for tp, end in ends.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """What the coordinator holds."""
+        """The offsets that the coordinator stores."""
         view = self.view()
         with GroupCoordinators("tests", lambda: view.brokers, 10.0, 30.0) as kafka:
             found = kafka.fetch(group, [])

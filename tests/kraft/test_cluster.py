@@ -1,4 +1,5 @@
-"""The embedded cluster without ZooKeeper: starts, keeps its data, and obeys the command line."""
+"""The embedded cluster without ZooKeeper starts, keeps its data, and works from the command
+line."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def cluster(directory: Path, *arguments: str, stdin: str = "") -> Any:
 
 
 def test_brokers_without_zookeeper_keep_their_data_and_leaders() -> None:
-    """Three brokers elect controllers; one that is killed comes back with its topics."""
+    """Three brokers elect controllers. A killed broker returns with its topics."""
     with LocalCluster("4", brokers=3) as running:
         assert running.zookeeper == ""
         running.create_topic("kept", partitions=3, replication=3)
@@ -46,13 +47,14 @@ def test_brokers_without_zookeeper_keep_their_data_and_leaders() -> None:
 
 
 def test_a_kafka_without_zookeeper_has_none_to_give() -> None:
-    """Asking Kafka 4 for a ZooKeeper is an error that says which line has one."""
+    """Asking Kafka 4 for a ZooKeeper is an error that names the lines that have one."""
     with pytest.raises(ClusterError, match=r"Kafka 4 has no ZooKeeper: .* such as 3\.9"):
         LocalZooKeeper("4")
 
 
 def test_cluster_commands_work_without_zookeeper(tmp_path: Path) -> None:
-    """`cluster up --kafka 4` prints brokers only; topic and send work; `address` says why not."""
+    """`cluster up --kafka 4` prints brokers only. `topic` and `send` work, and `address` explains
+    why it cannot."""
     where = tmp_path / "cluster"
     started = cluster(where, "up", "--kafka", "4", "--json")
     try:

@@ -1,8 +1,9 @@
-"""The simulated coordinator of KIP-848 against a real broker: the same requests, the same answers.
+"""The simulated coordinator of KIP-848 and a real broker give the same responses to the same
+requests.
 
-What a broker does after a time, without a request, is not compared. Its assignor runs while it
-answers (``group.consumer.assignor.offload.enable=false``): otherwise it depends on the moment which
-target a heartbeat finds.
+What a broker does after some time without a request is not compared. Its assignor runs while it
+answers (``group.consumer.assignor.offload.enable=false``). Otherwise the target that a heartbeat
+returns would depend on timing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Owned = Mapping[str, tuple[int, ...]]
 
 @pytest.fixture(scope="module")
 def orderly() -> Iterator[LocalCluster]:
-    """A broker that does nothing by itself."""
+    """A broker whose groups change only on requests."""
     quiet = {
         "group.consumer.assignor.offload.enable": "false",
         "group.consumer.assignment.interval.ms": "0",
@@ -59,7 +60,7 @@ def orderly() -> Iterator[LocalCluster]:
 
 @dataclass(eq=False)
 class Member:
-    """One process, and what the last accepted answer taught it."""
+    """One process, and the state from its last accepted response."""
 
     spec: ConsumerGroupSpec
     epoch: int = 0
@@ -95,14 +96,15 @@ class Pair:
         return heartbeat(self.broker, self.group, "x", 1).code == ErrorCode.GROUP_ID_NOT_FOUND
 
     def _assigned(self) -> bool:
-        """Whether the coordinator knows the topic: a member of another group is assigned it."""
+        """Return whether the coordinator knows the topic: a member of another group gets its
+        partitions."""
         wanted = Wanted((self.topic,), LONG)
         answer = heartbeat(self.broker, "scouts", "x", 0, subscription=wanted, owned={})
         heartbeat(self.broker, "scouts", "x", LEAVE)
         return bool(answer.assignment)
 
     def member(self, chance: random.Random, instance: str | None = None) -> Member:
-        """A new process, which both coordinators will know by the same id."""
+        """A new process with the same id at both coordinators."""
         name = str(uuid.UUID(int=chance.getrandbits(128)))
         subscription = Subscription(Pattern.STATIC, {self.topic: 1})
         return Member(
@@ -137,7 +139,7 @@ class Pair:
             pytest.fail(f"the simulator answers {fake}; the last steps:\n{told}")
 
     def beat(self, member: Member, epoch: int, owned: Owned | None, full: bool = False) -> int:
-        """One heartbeat to both; an accepted answer is taken in. The code."""
+        """Send one heartbeat to both, process an accepted response, and return the error code."""
         full = full or epoch == 0
         wanted = Wanted((self.topic,), LONG, assignor="range") if full else None
         found = heartbeat(
@@ -166,7 +168,7 @@ class Pair:
         return found.code
 
     def leave(self, member: Member) -> None:
-        """It leaves both."""
+        """Leave the group at both."""
         static = member.spec.instance_id is not None
         epoch = LEAVE_STATIC if static else LEAVE
         found = heartbeat(
@@ -178,7 +180,7 @@ class Pair:
         member.epoch, member.assigned = 0, None
 
     def commit(self, member: Member, epoch: int, numbers: tuple[int, ...], offset: int) -> None:
-        """It commits these partitions to both."""
+        """Commit these partitions at both."""
         positions = {TopicPartition(self.topic, number): offset for number in numbers}
         real = commit_as_member(
             self.broker,
@@ -194,7 +196,7 @@ class Pair:
         self.codes.update(real.values())
 
     def fetch(self, member: Member, epoch: int) -> None:
-        """It reads all committed offsets from both."""
+        """Read all committed offsets from both."""
         every = frozenset(TopicPartition(self.topic, number) for number in range(PARTITIONS))
         code, _, stored = fetch_as_member(self.broker, self.group, member.name, epoch, every)
         real = (code, {tp: one.offset for tp, one in stored.items()} if not code else {})
@@ -206,7 +208,7 @@ class Pair:
 
     @staticmethod
     def _of(topic: Any, numbers: Mapping[Any, tuple[int, ...]] | None) -> dict[Any, Any] | None:
-        """The same partitions of the one topic under another name of it."""
+        """The same partitions under the topic's other name."""
         if numbers is None:
             return None
         found = sorted(one for part in numbers.values() for one in part)
@@ -217,14 +219,15 @@ class Pair:
 
 
 def owned_of(chance: random.Random, member: Member, before: Owned | None) -> Owned | None:
-    """What a heartbeat names: mostly what was assigned, or still what was before."""
+    """The partitions that a heartbeat lists: usually the current assignment, sometimes the previous
+    one."""
     return chance.choice([None, member.assigned, member.assigned, before, {}])
 
 
 def play(pair: Pair, chance: random.Random) -> None:
-    """One random run."""
+    """Do one random run."""
     members = [pair.member(chance, name) for name in (None, None, "one", "two")]
-    pair.beat(members[0], 0, {}, full=True)  # the group exists from now on
+    pair.beat(members[0], 0, {}, full=True)  # the group exists from here on
     had: dict[Member, Owned | None] = {}
     for step in range(STEPS):
         place = chance.randrange(len(members))
@@ -260,8 +263,8 @@ def play(pair: Pair, chance: random.Random) -> None:
 
 
 def test_random_requests_get_the_same_answers(orderly: LocalCluster, unique: str) -> None:
-    """Members join, stay, acknowledge or not, fall behind, leave, come back under their instance id
-    or a new member id, commit and fetch with present and older epochs."""
+    """Members join, stay, acknowledge or do not, fall behind, leave, and return with their instance
+    id or a new member id. They commit and fetch with current and older epochs."""
     codes: Counter[int] = Counter()
     for seed in SEEDS:
         pair = Pair(orderly, f"{unique}-{seed}")

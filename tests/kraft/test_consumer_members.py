@@ -43,7 +43,7 @@ def config(kraft: LocalCluster, group: str) -> dict[str, object]:
 
 @pytest.fixture
 def make(config: dict[str, object]) -> Iterator[Make]:
-    """Makes members that are shut down after the test."""
+    """Creates members that are shut down after the test."""
     made: list[CoordinatorConsumerConnector] = []
 
     def one(**more: object) -> CoordinatorConsumerConnector:
@@ -53,12 +53,12 @@ def make(config: dict[str, object]) -> Iterator[Make]:
 
     yield one
     for member in made:
-        with suppress(CommitFailedError):  # of those that were killed
+        with suppress(CommitFailedError):  # of killed members
             member.shutdown()
 
 
 def held(member: CoordinatorConsumerConnector) -> set[TopicPartition]:
-    """The partitions a member owns."""
+    """The partitions that a member owns."""
     assert member._loop is not None
     return set(member._loop.machine.held)
 
@@ -70,24 +70,24 @@ def generation(member: CoordinatorConsumerConnector) -> int:
 
 
 def is_new(member: CoordinatorConsumerConnector) -> bool:
-    """Whether a member is of the new protocol."""
+    """Return whether a member uses the new protocol."""
     assert member._loop is not None
     return isinstance(member._loop.machine, ConsumerGroupMachine)
 
 
 def share(members: Sequence[CoordinatorConsumerConnector], count: int) -> bool:
-    """Whether all ``count`` partitions are held, each by one member."""
+    """Return whether all ``count`` partitions are owned, each by one member."""
     each = [held(member) for member in members]
     return len(set().union(*each)) == count == sum(map(len, each)) and all(each)
 
 
 def found(readers: Sequence[Reader]) -> list[tuple[int, int]]:
-    """Partition and offset of all that was delivered."""
+    """Partition and offset of all delivered messages."""
     return [(one.partition, one.offset) for reader in readers for one in reader.deliveries]
 
 
 class Peer:
-    """A member of librdkafka in the same group; ``seen`` has partition and offset of each record.
+    """A librdkafka member in the same group. ``seen`` has partition and offset of each record.
 
     Stop it with ``close``.
     """
@@ -128,7 +128,7 @@ class Peer:
 def test_one_member_reads_and_its_successor_continues(
     kraft: LocalCluster, make: Make, topic: str
 ) -> None:
-    """Everything is read once; the next member begins where the last one has committed."""
+    """Everything is read once. The next member begins at the last committed offset."""
     kraft.create_topic(topic, 3)
     with Producer(kraft.bootstrap, topic, range(3)) as producer:
         producer.send(30)
@@ -149,13 +149,13 @@ def test_one_member_reads_and_its_successor_continues(
 def test_partitions_that_stay_never_pause(
     kraft: LocalCluster, make: Make, topic: str, assignor: str
 ) -> None:
-    """A second member joins and leaves under load: what the first keeps is started once, and no
-    record is delivered twice or lost."""
+    """A second member joins and leaves under load. Partitions that stay with the first one are
+    started once, and no record is lost or repeated."""
     kraft.create_topic(topic, 6)
     with Producer(kraft.bootstrap, topic, range(6), interval=0.002) as producer:
         first = make(group_remote_assignor=assignor)
         readers = [Reader(first.create_message_streams({topic: 2})[topic])]
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything")
         assert first._plane is not None
         before = {tp: first._plane._held[tp][0] for tp in held(first)}
         second = make(group_remote_assignor=assignor)
@@ -163,9 +163,9 @@ def test_partitions_that_stay_never_pause(
         wait_until(lambda: share([first, second], 6), 10, "both have their share")
         assert len(held(second)) == 3
         kept = held(first)
-        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second one reads")
+        wait_until(lambda: len(readers[1].deliveries) > 50, 10, "the second member reads")
         second.shutdown()
-        wait_until(lambda: len(held(first)) == 6, 10, "the first has all again")
+        wait_until(lambda: len(held(first)) == 6, 10, "the first member owns everything again")
         for tp in kept:
             assert first._plane._held[tp][0] is before[tp], f"{tp} was stopped"
         sent = set(producer.stop())
@@ -175,7 +175,7 @@ def test_partitions_that_stay_never_pause(
 
 
 def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str) -> None:
-    """The others get its partitions after the session timeout, and lose nothing."""
+    """Other members get its partitions after the session timeout, and lose nothing."""
     kraft.create_topic(topic, 4)
     with Producer(kraft.bootstrap, topic, range(4), interval=0.01) as producer:
         members = [make(), make()]
@@ -184,7 +184,7 @@ def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str
         killed = time.monotonic()
         assert members[1]._loop is not None
         members[1]._loop.give_up("killed", 1.0)
-        wait_until(lambda: len(held(members[0])) == 4, 15, "the first has all")
+        wait_until(lambda: len(held(members[0])) == 4, 15, "the first member owns everything")
         assert time.monotonic() - killed < 6 + 5
         sent = set(producer.stop())
         wait_until(lambda: set(found(readers)) >= sent, 10, "everything is delivered")
@@ -193,7 +193,7 @@ def test_a_killed_member_is_replaced(kraft: LocalCluster, make: Make, topic: str
 def test_a_static_member_comes_back_to_its_partitions(
     kraft: LocalCluster, make: Make, topic: str
 ) -> None:
-    """While it is away the others get nothing of it."""
+    """While the member is away, the others get none of its partitions."""
     kraft.create_topic(topic, 4)
     one, other = make(group_instance_id="one"), make(group_instance_id="other")
     Reader(one.create_message_streams({topic: 1})[topic])
@@ -208,7 +208,7 @@ def test_a_static_member_comes_back_to_its_partitions(
 
 
 def test_an_instance_id_that_is_in_use(kraft: LocalCluster, make: Make, topic: str) -> None:
-    """The second one waits for the session timeout, then its error names the key."""
+    """The second member waits for the session timeout, then its error names the key."""
     kraft.create_topic(topic, 1)
     one, other = (
         make(group_instance_id="one"),
@@ -223,8 +223,8 @@ def test_an_instance_id_that_is_in_use(kraft: LocalCluster, make: Make, topic: s
 def test_the_broker_evaluates_a_pattern(
     kraft: LocalCluster, make: Make, topic: str, group: str
 ) -> None:
-    """A topic that is created later is read too; internal topics are not; a pattern that is not
-    RE2 and a Blacklist are refused."""
+    """Topics created later are read too, but internal topics are not. A pattern that is not RE2,
+    and a Blacklist, are refused."""
     kraft.create_topic(f"{topic}-a", 1)
     member = make()
     streams = member.create_message_streams_by_filter(Whitelist(f"{topic}-.*|__.*"))
@@ -239,14 +239,14 @@ def test_the_broker_evaluates_a_pattern(
 
 
 def test_an_unknown_assignor_is_named(kraft: LocalCluster, make: Make, topic: str) -> None:
-    """The error says which key is wrong."""
+    """The error names the wrong key."""
     kraft.create_topic(topic, 1)
     with pytest.raises(BrokerError, match=r"UNSUPPORTED_ASSIGNOR.*group\.remote\.assignor"):
         make(group_remote_assignor="best").create_message_streams({topic: 1})
 
 
 def test_a_broker_that_has_the_protocol_disabled(make: Make, topic: str) -> None:
-    """The error names the broker's keys and the way out."""
+    """The error names the broker's keys and the fix."""
     disabled = {"group.coordinator.rebalance.protocols": "classic"}
     with LocalCluster("4", properties=disabled) as cluster:
         cluster.create_topic(topic, 1)
@@ -260,7 +260,8 @@ def test_a_broker_that_has_the_protocol_disabled(make: Make, topic: str) -> None
 def test_a_group_with_librdkafka(
     kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
 ) -> None:
-    """Ours and librdkafka's share under load; when one leaves, the other continues exactly."""
+    """zkconsumer and librdkafka members share the topic under load. When one leaves, the other
+    continues at the exact next record."""
     kraft.create_topic(topic, 4)
     with Producer(kraft.bootstrap, topic, range(4), interval=0.005) as producer:
         ours = make()
@@ -269,7 +270,7 @@ def test_a_group_with_librdkafka(
         wait_until(lambda: len(held(ours)) == peer.held == 2, 15, "both have their share")
         wait_until(lambda: len(peer.seen) > 20, 10, "librdkafka's member reads")
         peer.close()
-        wait_until(lambda: len(held(ours)) == 4, 15, "ours has all")
+        wait_until(lambda: len(held(ours)) == 4, 15, "our member owns everything")
         sent = set(producer.stop())
         got = lambda: [*found([reader]), *peer.seen]  # noqa: E731
         wait_until(lambda: set(got()) >= sent, 10, "everything is delivered")
@@ -279,10 +280,10 @@ def test_a_group_with_librdkafka(
 def test_a_live_group_is_rolled_to_the_protocol_and_back(
     kraft: LocalCluster, make: Make, config: dict[str, object], topic: str
 ) -> None:
-    """Ours and librdkafka's restart one after the other, classic to consumer to classic: while both
-    protocols are in the group, and after that, nothing is lost or delivered twice. Each step waits
-    until the classic members have the same generation: one that is behind when the last member of
-    the new protocol leaves is fenced by the broker (see ``test_consumer_protocol``)."""
+    """zkconsumer and librdkafka members restart one at a time, from classic to consumer and back.
+    Nothing is lost or repeated, even while both protocols are in the group. Each step waits until
+    the classic members have the same generation. Otherwise the broker fences a member that is
+    behind when the last member of the new protocol leaves (see ``test_consumer_protocol``)."""
     kraft.create_topic(topic, 6)
     classic: dict[str, object] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
     members: list[CoordinatorConsumerConnector] = []

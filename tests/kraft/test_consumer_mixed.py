@@ -1,4 +1,5 @@
-"""One group of our members, librdkafka's and Java's, of both protocols, on a broker of Kafka 4."""
+"""One group of zkconsumer, librdkafka and Java members, of both protocols, on a broker of Kafka
+4."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from zkconsumer.testing.groups import Producer
 
 PARTITIONS: Final = 12
 SETTLED: Final = 40
-"""Seconds within which a group must have settled; it takes two or three."""
+"""Seconds within which a group must be stable. It usually takes two or three."""
 
 Start = Callable[[str, str], Member]
 
@@ -28,7 +29,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
 
 @pytest.fixture
 def everyone() -> list[Member]:
-    """All members of the test, also those that have left."""
+    """All members of the test, including those that have left."""
     return []
 
 
@@ -36,7 +37,8 @@ def everyone() -> list[Member]:
 def start(
     kraft: LocalCluster, jvm: Jvm, group: str, topic: str, everyone: list[Member]
 ) -> Iterator[Start]:
-    """Starts a member of a make and a protocol; those that are left end with the test."""
+    """Starts a member of a client and a protocol. Members that are still running stop after the
+    test."""
 
     def one(make: str, protocol: str) -> Member:
         join = Join(kraft.bootstrap, group, topic, "range", protocol=protocol)
@@ -56,7 +58,7 @@ def start(
 
 
 def settle(members: Sequence[Member]) -> None:
-    """Wait until each has a share, and each partition is one member's."""
+    """Wait until each member has a share, and each partition has one owner."""
 
     def settled() -> bool:
         shares = [set(member.partitions) for member in members]
@@ -65,14 +67,14 @@ def settle(members: Sequence[Member]) -> None:
         return all(shares) and len(set().union(*shares)) == sum(map(len, shares)) == PARTITIONS
 
     try:
-        wait_until(settled, SETTLED, "each partition is one member's")
+        wait_until(settled, SETTLED, "each partition has one owner")
     except Exception as error:
         error.add_note(f"{[(type(one).__name__, sorted(one.partitions)) for one in members]}")
         raise
 
 
 def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
-    """All that was sent is delivered, and nothing twice."""
+    """Everything that was sent is delivered once."""
     sent = set(producer.stop())
     got = lambda: [found for member in everyone for found in member.got()]  # noqa: E731
     wait_until(lambda: set(got()) >= sent, SETTLED, "everything is delivered")
@@ -83,8 +85,8 @@ def check_deliveries(producer: Producer, everyone: Sequence[Member]) -> None:
 def test_members_of_all_makes_and_both_protocols_share_a_group(
     kraft: LocalCluster, start: Start, topic: str, everyone: list[Member]
 ) -> None:
-    """Six members under load: each partition is one member's. One of each make leaves, and the
-    others get its share. Everything is delivered, and nothing twice."""
+    """Six members run under load, and each partition has one owner. One member of each client
+    leaves, and the others get its share. Everything is delivered once."""
     with Producer(kraft.bootstrap, topic, range(PARTITIONS), interval=0.005) as producer:
         members = {
             (make, protocol): start(make, protocol)
@@ -101,9 +103,9 @@ def test_members_of_all_makes_and_both_protocols_share_a_group(
 def test_a_mixed_group_is_rolled_to_the_protocol_and_back(
     kraft: LocalCluster, start: Start, topic: str, everyone: list[Member]
 ) -> None:
-    """One of each make restarts, one after the other, classic to consumer to classic. Before the
-    last member of the new protocol leaves, the classic ones have caught up with the group epoch.
-    Everything is delivered, and nothing twice."""
+    """One member of each client restarts at a time, from classic to consumer and back. Before the
+    last member of the new protocol leaves, the classic ones have reached the group epoch.
+    Everything is delivered once."""
     makes = ("ours", "java", "librdkafka")
     with Producer(kraft.bootstrap, topic, range(PARTITIONS), interval=0.005) as producer:
         members = {make: start(make, "classic") for make in makes}

@@ -1,4 +1,4 @@
-"""The requests of the consumer group protocol (KIP-848), sent by hand to a broker of Kafka 4."""
+"""Requests of the consumer group protocol (KIP-848), sent by hand to a broker of Kafka 4."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zkconsumer.testing import LocalCluster, wait_until
 
 @pytest.fixture
 def broker(kraft: LocalCluster, unique: str) -> Iterator[BrokerConnection]:
-    """A connection to the one broker, which is the coordinator of the group ``unique`` by now."""
+    """A connection to the only broker, which is the coordinator of the group ``unique``."""
     host, port = kraft.bootstrap.split(":")
     connection = BrokerConnection(BrokerEndpoint(0, host, int(port)), "tests", 10.0, 0)
 
@@ -50,18 +50,18 @@ def broker(kraft: LocalCluster, unique: str) -> Iterator[BrokerConnection]:
 
 
 def topic_id(broker: BrokerConnection, topic: str) -> uuid.UUID:
-    """The id that heartbeats name the topic by."""
+    """The id of the topic in heartbeats."""
     text = read_cluster(broker).topics[topic].topic_id
     return uuid.UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
 def member() -> str:
-    """An id as a new member chooses it."""
+    """An id as a new member generates it."""
     return str(uuid.uuid4())
 
 
 class Member:
-    """Sends heartbeats by hand and remembers what the coordinator answered last."""
+    """Sends heartbeats by hand and stores the coordinator's last response."""
 
     def __init__(self, broker: BrokerConnection, group: str, instance: str | None = None) -> None:
         self.broker, self.group, self.instance = broker, group, instance
@@ -74,7 +74,7 @@ class Member:
         owned: Partitions | None = None,
         subscription: Subscription | None = None,
     ) -> HeartbeatAnswer:
-        """Send one heartbeat; an accepted one changes epoch and assignment."""
+        """Send one heartbeat. An accepted one updates epoch and assignment."""
         answer = heartbeat(
             self.broker,
             self.group,
@@ -90,7 +90,7 @@ class Member:
         return answer
 
     def beat_until(self, arrived: Callable[[], bool]) -> None:
-        """Send heartbeats, which must be accepted, until the assignment is what it should be."""
+        """Send heartbeats, which must be accepted, until the assignment is the expected one."""
 
         def beaten() -> bool:
             answer = self.beat()
@@ -107,7 +107,8 @@ class Member:
 def test_a_member_joins_hands_over_and_leaves(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """The second member is given a partition only after the first one acknowledged its loss."""
+    """The second member gets a partition only after the first one has acknowledged its
+    revocation."""
     kraft.create_topic(unique, partitions=2)
     wanted = Subscription((unique,), 30.0, assignor="range")
     topic = topic_id(broker, unique)
@@ -156,7 +157,8 @@ def test_a_member_joins_hands_over_and_leaves(
 def test_a_static_member_comes_back_to_its_partitions(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """With -2 it keeps them; while it is there, another one of its name is refused."""
+    """A static member that leaves with epoch -2 keeps its partitions. While it is in the group,
+    another member with its instance id is refused."""
     kraft.create_topic(unique, partitions=2)
     wanted = Subscription((unique,), 30.0)
     before, after = Member(broker, unique, "one"), Member(broker, unique, "one")
@@ -172,7 +174,8 @@ def test_a_static_member_comes_back_to_its_partitions(
 def test_after_a_lost_answer_a_member_says_again_what_it_owns(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """The epoch before is accepted with the partitions that are still the member's, and only so."""
+    """The coordinator accepts the previous epoch only together with the partitions that the member
+    still owns."""
     kraft.create_topic(unique, partitions=2)
     wanted = Subscription((unique,), 30.0, assignor="range")
     first, second = Member(broker, unique), Member(broker, unique)
@@ -204,7 +207,7 @@ def test_after_a_lost_answer_a_member_says_again_what_it_owns(
 def test_the_present_epoch_may_commit_any_partition(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """The coordinator does not check who owns the partition: the member must do so itself."""
+    """The coordinator does not check who owns the partition, so the member must do so itself."""
     kraft.create_topic(unique, partitions=2)
     wanted = Subscription((unique,), 30.0, assignor="range")
     first, second = Member(broker, unique), Member(broker, unique)
@@ -223,7 +226,7 @@ def test_the_present_epoch_may_commit_any_partition(
 
 
 class ClassicMember:
-    """A member of the protocol of 2015, whose requests are sent by hand."""
+    """A member of the classic protocol, whose requests are sent by hand."""
 
     def __init__(self, broker: BrokerConnection, group: str, topic: str) -> None:
         self.client = GroupClient(
@@ -242,7 +245,7 @@ class ClassicMember:
         self.client.execute(commands.FindCoordinator(0))
 
     def join(self) -> None:
-        """Join, or join again, and fetch the assignment."""
+        """Join or rejoin, and fetch the assignment."""
         answer = self.client.execute(commands.JoinGroup(0, self.id, self.protocols))
         if isinstance(answer, events.RequestFailed):
             assert answer.code == ErrorCode.MEMBER_ID_REQUIRED, answer
@@ -254,13 +257,13 @@ class ClassicMember:
         assert isinstance(self.client.execute(command), events.Synced)
 
     def beat(self) -> int:
-        """The code that a heartbeat is answered with."""
+        """The error code of a heartbeat."""
         answer = self.client.execute(commands.Heartbeat(0, self.id, self.generation))
         assert isinstance(answer, events.HeartbeatAnswered)
         return answer.code
 
     def commit(self, tp: TopicPartition) -> int:
-        """The code that a commit is answered with."""
+        """The error code of a commit."""
         command = commands.CommitOffsets(0, self.id, self.generation, {tp: 1})
         answer = self.client.execute(command)
         assert isinstance(answer, events.OffsetsCommitted)
@@ -270,9 +273,9 @@ class ClassicMember:
 def test_a_classic_member_that_is_behind_is_fenced_when_the_group_turns_classic(
     kraft: LocalCluster, broker: BrokerConnection, unique: str
 ) -> None:
-    """The classic group begins with the group epoch as its generation: a member whose epoch is
-    older cannot commit what it has delivered. One that has caught up can. If this fails, the broker
-    was mended: correct the page on the three coordinations."""
+    """The classic group begins with the group epoch as its generation. A member with an older epoch
+    cannot commit its delivered messages, but a member that has caught up can. If this fails, the
+    broker was fixed. Then correct the page on the three kinds of coordination."""
     kraft.create_topic(unique, partitions=3)
     tp = TopicPartition(unique, 0)
     behind, last = (ClassicMember(broker, unique, unique) for _ in range(2))

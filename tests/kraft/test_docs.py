@@ -23,14 +23,15 @@ def blocks() -> dict[str, str]:
 
 @pytest.fixture
 def with_lines(left: Any) -> Iterator[Any]:
-    """The page's topic, on brokers that other tests use too."""
+    """The page's topic, on brokers that other tests also use."""
     left.topic("lines", partitions=1, messages=20)
     yield left
     left.kraft.delete_topic("lines")
 
 
 def test_the_pages_commands(with_lines: Any, tmp_path: Path) -> None:
-    """Look, stay, move, back and gate: each block ends as it should, in the order of the page."""
+    """The blocks for inspecting, staying, moving, rolling back and the gate each end as expected,
+    in the order of the page."""
     left = with_lines
     left.remember("lines")
     left.set_zk("billing", "lines", {0: 7})
@@ -58,7 +59,7 @@ def test_the_pages_commands(with_lines: Any, tmp_path: Path) -> None:
     assert re.search(r"tryout +lines +0 +3 +20 +17", stayed)
     shell("move")
     assert left.committed("billing", "lines") == {0: 7}
-    shell("gate", status=1)  # the group tryout is still in ZooKeeper
+    shell("gate", status=1)  # group tryout is still in ZooKeeper
     shell("back")
     assert left.committed("billing", "lines") == {}
     left.client.delete("/consumers/tryout", recursive=True)

@@ -1,4 +1,4 @@
-"""Groups whose offsets stayed in ZooKeeper when their cluster became KRaft are moved to it."""
+"""``zkmigrate`` moves groups whose offsets stayed in ZooKeeper when their cluster became KRaft."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tool:
         self._capsys = capsys
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Run a command; its status, output and errors."""
+        """Run a command, and return its status, output and errors."""
         status = run([*arguments, *self.servers])
         out, err = self._capsys.readouterr()
         return status, out, err
@@ -44,7 +44,8 @@ def tool(left: Any, capsys: pytest.CaptureFixture[str]) -> Tool:
 def test_groups_left_behind_are_moved_checked_and_rolled_back(
     left: Any, tool: Tool, topic: str, tmp_path: Path
 ) -> None:
-    """With the same topic ids nothing needs a decision; every offset arrives, and goes back."""
+    """If the topic ids are the same, nothing needs a decision. Every offset is moved, and rolled
+    back."""
     left.topic(topic)
     left.remember(topic)
     left.set_zk("g", topic, {0: 3, 1: 5, 2: 7})
@@ -63,8 +64,8 @@ def test_groups_left_behind_are_moved_checked_and_rolled_back(
 def test_the_java_consumer_of_kafka_4_continues(
     left: Any, tool: Tool, topic: str, tmp_path: Path, protocol: str
 ) -> None:
-    """With either protocol of groups it reads exactly what the old consumers had not read, and the
-    offsets that it commits are the group's progress for ``verify``."""
+    """With either group protocol it reads exactly the messages that the old consumers had not read.
+    The offsets that it commits are the group's progress for ``verify``."""
     left.topic(topic)
     ends = left.ends(topic)
     left.remember(topic)
@@ -88,7 +89,7 @@ def test_the_java_consumer_of_kafka_4_continues(
 def test_a_topic_without_an_id_needs_a_decision(
     left: Any, tool: Tool, topic: str, tmp_path: Path, decision: str, expected: dict[int, int]
 ) -> None:
-    """Nothing proves that it is the same topic, so an operator has to say so, in a file too."""
+    """Nothing proves that it is the same topic, so an operator has to decide, also in a file."""
     left.topic(topic)
     if decision != "trust":
         left.remember(topic, topic_id="")  # as Kafka before 2.8 wrote it
@@ -108,7 +109,7 @@ def test_a_topic_without_an_id_needs_a_decision(
 
 
 def test_a_topic_with_another_id_is_recreated(left: Any, tool: Tool, topic: str) -> None:
-    """A topic of the same name that was created again since counts as re-created."""
+    """A topic of the same name that was created later counts as recreated."""
     left.topic(topic)
     left.remember(topic, OTHER)
     left.set_zk("g", topic, {0: 3})
@@ -118,7 +119,7 @@ def test_a_topic_with_another_id_is_recreated(left: Any, tool: Tool, topic: str)
 
 
 def test_an_offset_beyond_the_log_is_a_decision(left: Any, tool: Tool, topic: str) -> None:
-    """Log ranges are asked from the new brokers."""
+    """The new brokers give the log ranges."""
     left.topic(topic)
     left.remember(topic)
     left.set_zk("g", topic, {0: 3000})
@@ -127,7 +128,7 @@ def test_an_offset_beyond_the_log_is_a_decision(left: Any, tool: Tool, topic: st
 
 
 def test_brokers_of_another_cluster_are_refused(left: Any, tool: Tool) -> None:
-    """The offsets of one cluster mean nothing in the logs of another."""
+    """Offsets of one cluster have no meaning in the logs of another."""
     content = json.dumps({"version": "1", "id": OTHER}).encode()
     left.client.create("/cluster/id", content, makepath=True)
     status, _, error = tool("assess", "--all")
@@ -138,7 +139,8 @@ def test_brokers_of_another_cluster_are_refused(left: Any, tool: Tool) -> None:
 def test_without_brokers_in_zookeeper_the_error_says_what_to_give(
     left: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--bootstrap-server` is named where ZooKeeper lists none, or none that can be used."""
+    """The error names `--bootstrap-server` if ZooKeeper lists no broker, or none that can be
+    used."""
     assert run(["assess", "--all", "--zookeeper", left.address]) == 1
     assert "give --bootstrap-server HOST:PORT if the cluster" in capsys.readouterr().err
     content = {
@@ -156,7 +158,8 @@ def test_without_brokers_in_zookeeper_the_error_says_what_to_give(
 def test_the_group_commands_ask_the_brokers(
     left: Any, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`groups describe` shows the lag, `topics list` the topics; without brokers a note."""
+    """`groups describe` shows the lag, and `topics list` shows the topics. Without brokers there is
+    a note."""
     left.topic(topic, partitions=1, messages=10)
     left.set_zk("g", topic, {0: 4})
     where = ["--zookeeper", left.address]
@@ -175,7 +178,8 @@ def test_the_group_commands_ask_the_brokers(
 def test_the_gate_tells_what_would_be_lost(
     left: Any, tool: Tool, topic: str, tmp_path: Path
 ) -> None:
-    """`assess --fail-if-left` is 1 until nothing is only in ZooKeeper, and names what is."""
+    """`assess --fail-if-left` returns 1 until no offset is only in ZooKeeper, and names the
+    remaining ones."""
     left.topic(topic)
     left.remember(topic)
     left.set_zk("behind", topic, {0: 3, 1: 5})
@@ -196,7 +200,7 @@ def test_the_gate_tells_what_would_be_lost(
     assert by_group["behind"]["last_activity"].endswith("Z")
     assert (by_group["moved"]["lost"], by_group["moved"]["kafka"]) == (0, "same")
     assert (by_group["busy"]["members"], by_group["busy"]["lost"]) == (1, 1)
-    assert by_group["stays"]["lost"] == 1  # an offset of a topic that is gone is no loss
+    assert by_group["stays"]["lost"] == 1  # an offset of a deleted topic is not a loss
     assert tool.rows("assess", "--all", "--left")[0] == 0
     left.client.delete("/consumers/busy/ids/busy_old")
     everything = ["--all", "--missing-topics", "skip", "--exclude", "moved"]
@@ -208,7 +212,7 @@ def test_the_gate_tells_what_would_be_lost(
 
 
 def test_the_gate_is_about_zookeeper_only(tool: Tool) -> None:
-    """Other questions are not mixed with it."""
+    """Other decisions do not affect the gate."""
     status, _, error = tool("assess", "--all", "--left", "--direction", "kafka-to-zk")
     assert status == 2
     assert "are about what is in ZooKeeper" in error

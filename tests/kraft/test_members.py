@@ -1,4 +1,4 @@
-"""A group that coordinates in ZooKeeper while its brokers have none."""
+"""A group that coordinates in ZooKeeper while its brokers use KRaft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkconsumer.testing.produce import send
 
 @pytest.fixture
 def config(left: Any, group: str) -> dict[str, object]:
-    """A member that learns everything from the brokers, and reacts quickly."""
+    """A member that gets all metadata from the brokers, and reacts quickly."""
     return {
         "zookeeper.connect": left.address,
         "zkconsumer.brokers": "bootstrap",
@@ -36,7 +36,8 @@ def config(left: Any, group: str) -> dict[str, object]:
 def test_members_share_partitions_and_commit_in_zookeeper(
     left: Any, config: dict[str, object], group: str, topic: str
 ) -> None:
-    """Two members divide a topic, follow new partitions, and the next one continues exactly."""
+    """Two members share a topic and follow new partitions. The next member continues at the exact
+    next message."""
     left.topic(topic, partitions=4, messages=10)
     with GroupWatch(left.address, group) as watch:
         with ZookeeperConsumerConnector(config) as first:
@@ -65,7 +66,7 @@ def test_members_share_partitions_and_commit_in_zookeeper(
 def test_a_filter_finds_topics_that_are_created_and_deleted(
     left: Any, config: dict[str, object], group: str, unique: str
 ) -> None:
-    """Topics come and go without a znode of theirs."""
+    """Topics are created and deleted, although ZooKeeper has no znodes for them."""
     one, other = f"{unique}-1", f"{unique}-2"
     left.topic(one, 2, 5)
     with (
@@ -84,7 +85,8 @@ def test_a_filter_finds_topics_that_are_created_and_deleted(
 def test_a_jvm_member_is_refused(
     left: Any, config: dict[str, object], group: str, topic: str
 ) -> None:
-    """With a JVM member in the group ours does not start; one that comes later gets no share."""
+    """With a JVM member in the group, our member does not start. A JVM member that joins later gets
+    no share."""
     left.topic(topic, 2, 5)
     with JvmMembers("1.1") as jvm, GroupWatch(left.address, group) as watch:
         theirs = {
@@ -98,7 +100,9 @@ def test_a_jvm_member_is_refused(
             watch.wait_owners(topic, lambda owners: len(owners) == 2, 15, "ours owns both")
             JvmMember(jvm, theirs, {topic: 2})
             wait_until(lambda: len(watch.members()) == 2, 15, "the JVM's member is registered")
-            wait_until(lambda: ours.metrics().quarantined_registrations == 1, 15, "it is left out")
+            wait_until(
+                lambda: ours.metrics().quarantined_registrations == 1, 15, "our members ignore it"
+            )
             reader.wait(10)
             assert len(watch.owners(topic)) == 2
         with (
@@ -112,7 +116,8 @@ def test_a_jvm_member_is_refused(
 def test_brokers_of_bootstrap_win_over_those_in_zookeeper(
     left: Any, config: dict[str, object], topic: str
 ) -> None:
-    """Topics are read in ZooKeeper, as JVM members do, but brokers are asked where they are."""
+    """Topics are read from ZooKeeper, as JVM members do, but the bootstrap brokers are asked for
+    broker addresses."""
     left.topic(topic, 2, 5)
     left.remember(topic)
     secured = {"version": 4, "endpoints": ["SASL_SSL://nowhere:9093"], "host": None, "port": -1}
@@ -133,6 +138,6 @@ def test_brokers_of_bootstrap_win_over_those_in_zookeeper(
 def test_settings_that_do_not_go_together_are_refused(
     config: dict[str, object], change: dict[str, object], said: str
 ) -> None:
-    """Before anything is connected."""
+    """The constructor refuses them before anything is connected."""
     with pytest.raises(ConfigError, match=said):
         ZookeeperConsumerConnector(config | change)

@@ -1,4 +1,4 @@
-"""Members on the group coordinator of Kafka 4, and what the other tools see of them."""
+"""Members on the group coordinator of Kafka 4, and the output of the other tools about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def settings(kraft: LocalCluster, group: str) -> dict[str, object]:
 def test_members_share_a_topic_and_the_audit_sees_their_commits(
     kraft: LocalCluster, group: str, topic: str
 ) -> None:
-    """Two members divide the partitions; the next continues exactly; zkaudit reads the offsets."""
+    """Two members share the partitions. The next one continues at the exact next message, and
+    zkaudit reads the offsets."""
     kraft.create_topic(topic, 4)
     send(kraft.bootstrap, topic, [(b"%d" % n, b"first") for n in range(80)])
     with CoordinatorConsumerConnector(settings(kraft, group)) as one:
@@ -40,7 +41,9 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
             wait_until(lambda: two.health().owned == 2, 20, "both have a share")
             send(kraft.bootstrap, topic, [(b"%d" % n, b"second") for n in range(80)])
             wait_until(
-                lambda: len(first.deliveries) + len(second.deliveries) == 160, 20, "all is read"
+                lambda: len(first.deliveries) + len(second.deliveries) == 160,
+                20,
+                "everything is read",
             )
     with CoordinatorConsumerConnector(settings(kraft, group)) as three:
         send(kraft.bootstrap, topic, [(b"%d" % n, b"third") for n in range(40)])
@@ -59,7 +62,7 @@ def test_members_share_a_topic_and_the_audit_sees_their_commits(
 
 
 def test_trace_shows_a_member(kraft: LocalCluster, group: str, topic: str) -> None:
-    """Every request is one that Kafka 4 still knows."""
+    """Kafka 4 still supports every request that the member sends."""
     kraft.create_topic(topic, 2)
     arguments = ["--bootstrap-server", kraft.bootstrap, "--group", group, "--topic", topic]
     found = subprocess.run(

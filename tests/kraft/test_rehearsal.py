@@ -1,6 +1,7 @@
-"""The change of a cluster to KRaft, on real servers: no group loses or repeats a message.
+"""A cluster is moved to KRaft on real servers, and no group loses or repeats a message.
 
-At the end new consumers of six groups read on; ``KRAFT_GROUPS=all`` has all 50 read.
+At the end, new consumers of six groups continue reading. With ``KRAFT_GROUPS=all`` all 50 groups
+do.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ class Estate:
         client.close()
 
     def zkmigrate(self, *arguments: str, kraft: bool) -> int:
-        """Run the tool; on KRaft brokers have to be named."""
+        """Run the tool. On KRaft it needs the brokers' addresses."""
         where = ["--zookeeper", self.cluster.zookeeper]
         if kraft:
             where += ["--bootstrap-server", self.cluster.bootstrap]
         return run([*arguments, *where])
 
     def move(self, name: str, regex: str, *, kraft: bool) -> str:
-        """Plan, apply and verify; return the plan."""
+        """Plan, apply and verify, and return the plan."""
         plan = str(self.folder / name)
         chosen = ["--groups-regex", regex]
         assert self.zkmigrate("plan", *chosen, "--out", plan, kraft=kraft) == 0
@@ -92,7 +93,8 @@ class Estate:
         return plan
 
     def check(self) -> None:
-        """Every group's next offset is right; new consumers of some groups, or of all, read on."""
+        """Every group's next offset is right. New consumers of some groups, or of all, continue
+        reading."""
         host, port = self.cluster.bootstrap.split(":")
         broker = BrokerEndpoint(0, host, int(port))
         with GroupCoordinators("tests", lambda: [broker], 10.0, 30.0) as kafka:
@@ -112,8 +114,8 @@ class Estate:
 def test_fifty_groups_and_a_legacy_one_go_through_the_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """25 groups move before, 25 after; a group of ours stays in ZooKeeper all the time. Each
-    continues at the exact next message."""
+    """25 groups are moved before the change and 25 after it. One zkconsumer group stays in
+    ZooKeeper all the time. Each continues at the exact next message."""
     with MigratingCluster(tmp_path / "cluster") as cluster:
         estate = Estate(cluster, tmp_path)
         cluster.create_topic(STREAM, PARTITIONS)
@@ -137,7 +139,8 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
             first = Reader(before.create_message_streams({STREAM: 1})[STREAM])
             first.wait(50)
             before_plan = estate.move("before", "group-[01].|group-2[0-4]", kraft=False)
-            # The group's members are replaced one at a time by such that need no brokers' tree.
+            # The group's members are replaced, one at a time, by members that do not need the
+            # brokers' znodes.
             after = ZookeeperConsumerConnector(config | beyond)
             second = Reader(after.create_message_streams({STREAM: 1})[STREAM])
             watch.wait_owners(
@@ -152,13 +155,15 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
             cluster.finalize()
             sent = producer.sent
             wait_until(
-                lambda: len(producer.acknowledged(sent)) == PARTITIONS, 60, "the brokers take more"
+                lambda: len(producer.acknowledged(sent)) == PARTITIONS,
+                60,
+                "the brokers accept more messages",
             )
             acked = producer.stop()
             wait_until(
                 lambda: len(first.deliveries) + len(second.deliveries) >= len(acked),
                 60,
-                "all was delivered",
+                "everything was delivered",
             )
             assert not watch.client.exists("/brokers/ids") or not watch.client.get_children(
                 "/brokers/ids"
@@ -171,7 +176,7 @@ def test_fifty_groups_and_a_legacy_one_go_through_the_change(
         assert places == sorted(acked)  # each once, none lost
         assert stored == {p: max(o for q, o in acked if q == p) + 1 for p in range(PARTITIONS)}
 
-        # What was moved before the change is still as planned, and the rest follows now.
+        # The groups moved before the change are still as planned. The rest are moved now.
         assert estate.zkmigrate("verify", before_plan, kraft=True) == 0
         capsys.readouterr()
         gate = ["assess", "--all", "--exclude", "stays", "--fail-if-left", "--json"]

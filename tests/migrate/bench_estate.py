@@ -1,9 +1,9 @@
-"""Measures a move of a whole estate: ``python -m tests.migrate.bench_estate [GROUPS] [WORDS...]``.
+"""Measure a move of many groups: ``python -m tests.migrate.bench_estate [GROUPS] [WORDS...]``.
 
-2,000 groups of 20 partitions by default, 1 % of them broken in ten ways, on real servers. Each
-command is a process of its own, whose times and memory are printed. Then it is checked that every
-broken group was named with its fix and that all others were moved. Words such as ``--parallel 4``
-go to ``apply``.
+By default there are 2,000 groups of 20 partitions on real servers, and 1 % of the groups are broken
+in ten ways. Each command is its own process, and its times and memory are printed. Then the program
+checks that every broken group was named with its fix, and that all others were moved. Words such as
+``--parallel 4`` are passed to ``apply``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("ESTATE_SEED", "17"))
 
 
 def measure(name: str, *words: str, zookeeper: str, good: tuple[int, ...]) -> tuple[float, Any]:
-    """Run a command; print its times and largest memory; return seconds and rows."""
+    """Run a command, print its times and largest memory, and return seconds and rows."""
     line = [sys.executable, "-c", "from zkmigrate.cli import main; main()", *words, "--json"]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started = time.monotonic()
@@ -48,7 +48,7 @@ def measure(name: str, *words: str, zookeeper: str, good: tuple[int, ...]) -> tu
 
 
 def main() -> None:
-    """Run all."""
+    """Run the whole measurement."""
     words = sys.argv[1:]
     count = int(words.pop(0)) if words and words[0].isdigit() else 2000
     os.environ["_JAVA_OPTIONS"] = "-Xmx1g"
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def downtime(cluster: LocalCluster, estate: Estate, folder: Path) -> None:
-    """Move one group of 1,000 partitions that was running when it was planned."""
+    """Move one group of 1,000 partitions that was running when the plan was made."""
     cluster.create_topic("wide", 1000)
     transaction = estate.client.transaction()
     for path in ("", "/offsets", "/offsets/wide"):

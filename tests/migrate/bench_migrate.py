@@ -1,10 +1,10 @@
-"""Measures the migrator on real servers: ``python -m tests.migrate.bench_migrate [GROUPS...]``.
+"""Measure the migrator on real servers: ``python -m tests.migrate.bench_migrate [GROUPS...]``.
 
-First the JVM's ExportZkOffsets and ImportZkOffsets beside ours on 20,000 offsets, three rounds, and
-how many times faster ours are. Then, for each number of groups of 100 partitions (1,000 without
-one; 0 leaves this part out), assess, plan, apply, verify and rollback, each a process of its own
-whose times and memory are told. Every JVM compiles as a plain one does, whatever the environment
-or the test servers' options say.
+First it runs the JVM's ExportZkOffsets and ImportZkOffsets and our commands on 20,000 offsets, in
+three rounds. It prints how many times faster ours are. Then, for each number of groups of 100
+partitions, it runs assess, plan, apply, verify and rollback. The default number is 1,000, and 0
+skips this part. Each command is its own process, and its times and memory are printed. Every JVM
+has its normal JIT settings, in spite of the environment and the test servers' options.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fill(client: KazooClient, groups: range) -> None:
 
 
 def measure(name: str, words: list[str], offsets: int) -> float:
-    """Run a process; print its times, largest memory and last word; return the seconds."""
+    """Run a process, print its times, largest memory and last word, and return the seconds."""
     started = time.monotonic()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -64,14 +64,14 @@ def command(name: str) -> list[str]:
 
 
 def beside_the_jvm(zookeeper: str, folder: Path) -> None:
-    """Export and import 20,000 offsets with both; print how many times faster ours are."""
+    """Export and import 20,000 offsets with both, and print how many times faster ours are."""
     ours = [*command("zkmigrate"), "export", "--all", "--format", "jvm"]
     imports = [*command("zkconsumer"), "offsets", "import", "--execute", "--force", "--csv"]
     jvm = [java(), "-cp", os.path.join(fetch_jars("1.1"), "*")]
     times: dict[str, list[float]] = {}
-    for number in range(-1, 3):  # the first round only fills the caches of bytecode and pages
+    for number in range(-1, 3):  # the first round only fills the bytecode and page caches
         theirs, mine = str(folder / f"jvm{number}"), str(folder / f"ours{number}")
-        changed = folder / f"changed{number}"  # ours writes what differs: here all
+        changed = folder / f"changed{number}"  # our import writes only differences: here everything
         words = {
             "JVM export": [*jvm, "kafka.tools.ExportZkOffsets", "--zkconnect", zookeeper,
                            "--output-file", theirs],
@@ -112,13 +112,13 @@ def whole_move(zookeeper: str, folder: Path, groups: int) -> None:
 
 
 def main() -> None:
-    """Run all."""
+    """Run the whole measurement."""
     numbers = [int(word) for word in sys.argv[1:]] or [1000]
-    heap = f"-Xmx{2 if max(numbers) > 2000 else 1}g"  # a million znodes need more than is usual
+    heap = f"-Xmx{2 if max(numbers) > 2000 else 1}g"  # a million znodes need more memory than usual
     tiers = "-XX:TieredStopAtLevel=4"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode as an installed package has it
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode, as in an installed package
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
         os.environ["_JAVA_OPTIONS"] = f"{heap} {tiers}"
         with LocalCluster("3.9") as cluster:

@@ -1,4 +1,4 @@
-"""Servers of all broker lines, and a bench that sets groups up, moves them and reads them."""
+"""Servers of all broker lines, and a bench that creates, moves and reads groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Zk = dict[str, bytes]
 
 
 class Bench:
-    """One cluster, looked at through sessions of its own."""
+    """One cluster, with the bench's own sessions."""
 
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         self.cluster = cluster
@@ -58,14 +58,14 @@ class Bench:
         self.client.close()
 
     def topic(self, name: str, partitions: int = 4, messages: int = 20) -> None:
-        """Make a topic with so many messages in each partition."""
+        """Create a topic with this number of messages in each partition."""
         self.cluster.create_topic(name, partitions)
         for partition in range(partitions):
             if messages:
                 self.produce(name, partition, messages)
 
     def produce(self, topic: str, partition: int, count: int) -> None:
-        """Append messages in the format of 0.8, which every line takes (produce version 0)."""
+        """Append messages in the format of 0.8, which every line accepts (produce version 0)."""
         body = b"\0\0" + struct.pack(">ii", -1, 1) + b"x"  # magic, attributes, no key, value
         message = struct.pack(">I", zlib.crc32(body)) + body
         entries = b"".join(struct.pack(">qi", 0, len(message)) + message for _ in range(count))
@@ -88,7 +88,7 @@ class Bench:
             self.client.set(path, data)
 
     def set_kafka(self, group: str, topic: str, offsets: Mapping[int, StoredOffset | int]) -> None:
-        """Commit offsets without being a member."""
+        """Commit offsets without membership."""
         wanted = {
             TopicPartition(topic, partition): (
                 offset if isinstance(offset, StoredOffset) else StoredOffset(offset)
@@ -98,10 +98,10 @@ class Bench:
         assert self.kafka.commit(group, wanted) == {}
 
     def znodes(self, group: str) -> Zk:
-        """All znodes of a group that matter to its consumers: not empty parents."""
+        """All znodes of a group that its consumers use, without empty parents."""
         found: Zk = {}
         level = [f"/consumers/{group}"]
-        while level:  # all of a level at once: tests look often
+        while level:  # a whole level at a time, because tests read often
             asked = [
                 (path, self.client.get_async(path), self.client.get_children_async(path))
                 for path in level
@@ -117,7 +117,8 @@ class Bench:
         return found
 
     def committed(self, group: str, topics: Mapping[str, int]) -> Mapping[TopicPartition, object]:
-        """What the coordinator holds; ``topics``: name to number of partitions."""
+        """The offsets that the coordinator stores. ``topics`` maps names to numbers of
+        partitions."""
         asked = [TopicPartition(name, p) for name, count in topics.items() for p in range(count)]
         return self.kafka.fetch(group, asked)
 
@@ -145,7 +146,7 @@ class Bench:
         options: Options | None = None,
         now: int = NOW,
     ) -> tuple[PlanFile, Path]:
-        """Make a plan, through its file; return it and where its journal is to be."""
+        """Make a plan and write it to a file. Return the plan and the path for its journal."""
         chosen = options or Options(max_idle_days=10**6)
         with self.stores() as stores:
             plans: list[GroupPlan] = []
@@ -166,7 +167,7 @@ class Bench:
         lock: bool = False,
         parallel: int = 1,
     ) -> list[Result]:
-        """Carry a plan out."""
+        """Apply a plan."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
             migrator = Migrator(stores, effect, lock=lock, parallel=parallel)
             return migrator.apply(plan, opened, lambda _result: None)
@@ -179,7 +180,7 @@ class Bench:
         force: bool = False,
         parallel: int = 1,
     ) -> list[Result]:
-        """Take a plan back."""
+        """Roll back a plan."""
         with self.stores() as stores, Journal(journal, plan.digest, effect) as opened:
             migrator = Migrator(stores, effect, force, parallel=parallel)
             return migrator.rollback(plan, opened, True, lambda _result: None)
@@ -192,7 +193,7 @@ def _address(text: str) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def bench_of() -> Iterator[Callable[[str, Path], Bench]]:
-    """Benches on a cluster of each line, which starts when it is first asked for."""
+    """Benches on a cluster of each line. A cluster starts when a test first asks for it."""
     clusters: dict[str, LocalCluster] = {}
 
     def make(line: str, folder: Path) -> Bench:
@@ -222,7 +223,7 @@ class Shell:
         self._capsys = capsys
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Run a command; return its status, and what it printed on both streams."""
+        """Run a command. Return its status and its output on both streams."""
         self._capsys.readouterr()
         status = run([*words, "--zookeeper", self.zookeeper])
         printed = self._capsys.readouterr()
@@ -230,7 +231,7 @@ class Shell:
         return status, printed.out, printed.err
 
     def rows(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
-        """Run a command with ``--json``; return its status and its rows."""
+        """Run a command with ``--json``. Return its status and its rows."""
         status, out, err = self(*words, "--json")
         assert out, err
         return status, json.loads(out)
@@ -238,13 +239,13 @@ class Shell:
 
 @pytest.fixture
 def shell(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """The commands, on the run's 3.9 cluster."""
+    """zkmigrate's commands, on the run's 3.9 cluster."""
     return Shell(bench.cluster.zookeeper, capsys)
 
 
 @pytest.fixture
 def shell_on(capsys: pytest.CaptureFixture[str]) -> Callable[[LocalCluster], Shell]:
-    """The commands, on a test's own cluster."""
+    """zkmigrate's commands, on a test's own cluster."""
     return lambda cluster: Shell(cluster.zookeeper, capsys)
 
 
@@ -258,7 +259,7 @@ def filled(bench: Bench, group: str, topic: str) -> Bench:
 
 @pytest.fixture
 def bench_on(tmp_path: Path) -> Callable[[LocalCluster], Bench]:
-    """Makes benches on a test's own cluster; the test closes them."""
+    """Creates benches on a test's own cluster. They are closed after the test."""
     return lambda cluster: Bench(cluster, tmp_path)
 
 

@@ -1,6 +1,6 @@
-"""An estate on real servers: many stopped groups, one in a hundred broken in one of ten ways.
+"""Many stopped groups on real servers, one in a hundred broken in one of ten ways.
 
-Used by the sample that CI moves and by the measurement, ``python -m tests.migrate.bench_estate``.
+The sample in CI uses it, and the measurement ``python -m tests.migrate.bench_estate``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zkconsumer.testing import LocalCluster
 TOPICS: Final = 10
 PARTITIONS: Final = 10
 MESSAGES: Final = 50
-"""Messages of each partition; good offsets are from 0 to this."""
+"""Messages of each partition. Valid offsets are from 0 to this number."""
 FIXES: Final = {
     "conflict": "--on-conflict",
     "out-of-range": "--out-of-range clamp",
@@ -36,18 +36,18 @@ FIXES: Final = {
     "slipped-offsets": "--slipped use",
     "unknown": "bring that back",
 }
-"""The ten ways: the kind of the problem that each has to be named with, and a part of its fix."""
+"""The ten faults: the kind of problem that must be reported for each, and a part of its fix."""
 
 
 class Estate:
-    """The groups that were made.
+    """The groups that were created.
 
     Args:
         cluster: the servers.
-        count: how many groups.
+        count: the number of groups.
         seed: chooses offsets and which groups are broken.
 
-    ``offsets``: what each good group has committed. ``broken``: group to way.
+    ``offsets`` has the committed offsets of each good group. ``broken`` maps a group to its fault.
     """
 
     def __init__(self, cluster: LocalCluster, count: int, seed: int, name: str = "estate") -> None:
@@ -68,13 +68,13 @@ class Estate:
         self.kafka = GroupCoordinators("estate", lambda: [self.broker], 10.0, 30.0)
 
     def close(self) -> None:
-        """End the sessions, and with them the live members."""
+        """Close the sessions, and with them the live members."""
         self.kafka.close()
         self.client.stop()
         self.client.close()
 
     def fill(self) -> None:
-        """Make topics and groups."""
+        """Create topics and groups."""
         self.client.ensure_path("/consumers")
         for group, way in self.broken.items():
             if way == "topic-recreated":  # the offset is older than its topic
@@ -134,20 +134,20 @@ class Estate:
         ways[way]()
 
     def deny(self, group: str) -> None:
-        """Let no one read a group's offset znode."""
+        """Remove all read permissions from a group's offset znode."""
         tp = min(self.offsets[group])
         where = f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
         self.client.set_acls(where, [ACL(16 | 2, Id("world", "anyone"))])
 
     def moved(self) -> Iterator[tuple[str, bool]]:
-        """Yield each good group, and whether Kafka holds exactly its offsets."""
+        """Yield each good group, and whether Kafka has exactly its offsets."""
         for group in self.groups:
             if group not in self.broken:
                 found = self.kafka.fetch(group, ())
                 yield group, {tp: one.offset for tp, one in found.items()} == self.offsets[group]
 
     def _produce(self, topic: str) -> None:
-        """Append messages in the format of 0.8, which every line takes (produce version 0)."""
+        """Append messages in the format of 0.8, which every line accepts (produce version 0)."""
         body = b"\0\0" + struct.pack(">ii", -1, 1) + b"x"
         message = struct.pack(">I", zlib.crc32(body)) + body
         entries = b"".join(struct.pack(">qi", 0, len(message)) + message for _ in range(MESSAGES))

@@ -1,4 +1,4 @@
-"""The Java consumer of any line of Kafka, which reads on where a group was moved to."""
+"""The Java consumer of any line of Kafka, which continues where a group was moved to."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ public class Continue {
 def read_java(
     line: str, bootstrap: str, group: str, topic: str, count: int, folder: Path, **keys: str
 ) -> Counter[tuple[int, int]]:
-    """Return the (partition, offset) that the consumer of a line of Kafka gets, then it commits.
+    """Return each (partition, offset) that the consumer of a line of Kafka reads before it commits.
 
-    It reads until it has ``count`` messages, and fails without a committed offset. ``keys``: more
-    of its configuration, with ``_`` for the dots.
+    It reads until it has ``count`` messages, and fails without a committed offset. ``keys`` has
+    more configuration, with ``_`` instead of dots.
     """
     source, properties = folder / "Continue.java", folder / "continue.properties"
     source.write_text(_SOURCE)

@@ -1,9 +1,9 @@
-"""Runs of ``zkmigrate.demo_live`` in which something is killed in each stage, and their table.
+"""Run ``zkmigrate.demo_live``, kill a process in each stage, and print a table of the results.
 
-``python -m tests.migrate.live_kills --runs 60 --out build/live-kills.jsonl`` plays a run for each
-seed from ``--first`` on; what is killed changes from run to run. Each result is one line of the
-file. Runs that are in the file already are not played again. ``--table`` prints the file as rows
-for ``docs/explanation/live-move.md``, failed runs included.
+``python -m tests.migrate.live_kills --runs 60 --out build/live-kills.jsonl`` starts a run for each
+seed from ``--first`` on. Each run kills another kind of process. Each result is one line of the
+file, and runs that are already in the file are skipped. ``--table`` prints the file as rows for
+``docs/explanation/live-move.md``, including failed runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 KINDS: Final = ("member", "tool", "zookeeper", "broker")
-"""What is killed; a run's seed chooses among these in rotation."""
+"""The processes to kill. A run's seed chooses among them in rotation."""
 _LIMIT_S: Final = 900.0
-"""A run that takes longer has failed."""
+"""Seconds after which a run has failed."""
 _STACKS_S: Final = 5.0
-"""How long a run that hangs may take to print its stacks."""
+"""Seconds that a hanging run may take to print its stacks."""
 _COLUMNS: Final = (
     "lost",
     "repeated",
@@ -33,18 +33,18 @@ _COLUMNS: Final = (
     "longest pause of a partition, s",
     "all partitions idle, s",
 )
-"""The figures of a run that are shown."""
+"""The figures of a run that the table shows."""
 
 
 def play(seed: int, members: int, partitions: int, rate: int) -> dict[str, Any]:
-    """Play one run; return its result. One that does not end well has ``error``."""
+    """Do one run and return its result. A failed run has ``error``."""
     kill = KINDS[seed % len(KINDS)]
     words = [sys.executable, "-m", "zkmigrate.demo_live", "--json", "--kill", kill]
     words += ["--seed", str(seed), "--members", str(members)]
     words += ["--partitions", str(partitions), "--rate", str(rate)]
     row: dict[str, Any] = {"seed": seed, "kill": kill, "at": int(time.time())}
     begun = time.monotonic()
-    # A group of its own, so that no member outlives the run; an abort prints all stacks.
+    # The run has its own process group, so that no member outlives it. An abort prints all stacks.
     run = subprocess.Popen(
         [words[0], "-X", "faulthandler", *words[1:]],
         stdout=subprocess.PIPE,
@@ -76,12 +76,12 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def good(row: Mapping[str, Any]) -> bool:
-    """Whether a run has lost nothing and no partition had two members."""
+    """Return whether a run lost nothing and no partition had two members."""
     return "error" not in row and not row["lost"] and not row["delivered by two at once"]
 
 
 def table(found: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Rows of Markdown, one for each run, in the order of what was killed."""
+    """Rows of Markdown, one for each run, sorted by the killed process."""
     lines = [
         "| killed | seed | messages | lost | repeated | oldest at the kill | by two at once "
         "| longest pause | all idle |",
@@ -100,7 +100,8 @@ def table(found: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def main() -> int:
-    """Play the runs that are missing; exit status 1 if one of the file is not good."""
+    """Do the runs that are not in the file. The exit status is 1 if a run in the file is not
+    good."""
     parser = argparse.ArgumentParser(prog="tests.migrate.live_kills", description=__doc__)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--first", type=int, default=100, help="the first seed")

@@ -1,4 +1,4 @@
-"""The command line: files in and out, the mapping of configurations, statuses, wrong input."""
+"""The command line: input and output files, mapped configurations, exit statuses, wrong input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ public class Names {
 
 
 def mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str], client: str) -> tuple[dict, str]:
-    """The new configuration, and the whole text."""
+    """The new configuration, and the whole output."""
     file = tmp_path / "consumer.properties"
     file.write_text(LEGACY)
     capsys.readouterr()
@@ -82,7 +82,8 @@ def mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str], client: str) -> t
 def test_configurations_are_mapped_with_reasons(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Values keep their meaning, defaults that changed are said, the rest is listed with why."""
+    """Values keep their meaning, changed defaults are noted, and all other keys are listed with a
+    reason."""
     for client in CLIENTS:
         found, text = mapped(tmp_path, capsys, client)
         named = {name.replace("_", "."): value for name, value in found.items()}
@@ -101,8 +102,8 @@ def test_configurations_are_mapped_with_reasons(
 
 
 def test_the_names_exist_in_the_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every property is one that kafka-python, librdkafka and the Java consumer of Kafka 3.9 know,
-    and the latter two take the values."""
+    """kafka-python, librdkafka and the Java consumer of Kafka 3.9 know every property that the
+    mapping writes. The last two also accept the values."""
     python, _ = mapped(tmp_path, capsys, "kafka-python")
     assert set(python) <= set(KafkaConsumer.DEFAULT_CONFIG)
     librdkafka, _ = mapped(tmp_path, capsys, "librdkafka")
@@ -122,7 +123,7 @@ def test_the_names_exist_in_the_clients(tmp_path: Path, capsys: pytest.CaptureFi
 def test_offsets_go_through_files(
     bench: Bench, tmp_path: Path, group: str, topic: str, form: str
 ) -> None:
-    """An export of either store can be planned and applied: the file's offsets are restored."""
+    """An export of either store can be planned and applied, which restores the file's offsets."""
     bench.topic(topic, 2)
     bench.set_zk(group, topic, {0: 3, 1: 4})
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
@@ -139,8 +140,8 @@ def test_offsets_go_through_files(
 def test_a_file_of_many_groups_is_planned_in_part(
     bench: Bench, tmp_path: Path, unique: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the groups in a file only the chosen ones are planned: by name, by pattern, or all but
-    some. A chosen group that the file does not hold is an error, and nothing is planned unasked."""
+    """Only the chosen groups of a file are planned: by name, by pattern, or all except some. A
+    chosen group that is not in the file is an error, and no other group is planned."""
     bench.topic(topic, 1)
     names = [f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c")]
     file = tmp_path / "offsets"
@@ -168,8 +169,9 @@ def test_a_file_of_many_groups_is_planned_in_part(
 def test_a_dry_run_knows_what_was_done(
     bench: Bench, tmp_path: Path, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After an apply that was killed a dry run says what would be done, and after one that ended
-    that it was; it neither waits for the journal nor changes it, and refuses another plan's."""
+    """After a killed apply, a dry run prints what would be done. After a finished apply it prints
+    that everything is done. It neither waits for the journal nor changes it, and refuses another
+    plan's journal."""
     bench.topic(topic, 2)
     bench.set_zk(group, topic, {0: 3, 1: 4})
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
@@ -207,8 +209,8 @@ def test_a_dry_run_knows_what_was_done(
 
 
 def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> None:
-    """A run after a kill says that it waits for the killed run's session. Ctrl-C meanwhile is
-    status 130, how far it came and one line, and the same command continues."""
+    """A run after a kill reports that it waits for the killed run's session. Ctrl-C then gives
+    status 130, the progress and one line. The same command continues later."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     zookeeper = ("--zookeeper", bench.cluster.zookeeper)
@@ -246,7 +248,7 @@ def test_ctrl_c_and_on(bench: Bench, tmp_path: Path, group: str, topic: str) -> 
 
 
 def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files that are missing, cut or of another kind, and unknown options, are status 2."""
+    """Missing, cut or wrong files and unknown options give status 2."""
     bad = tmp_path / "bad"
     bad.write_bytes(b'{"zkmigrate": 1}\n')
     server = ("--zookeeper", "127.0.0.1:9")
@@ -269,7 +271,7 @@ def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_no_file_is_overwritten(
     bench: Bench, tmp_path: Path, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A plan goes to a new file only, not through a link, private to its owner."""
+    """A plan is written only to a new file, not through a link, and only its owner can read it."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan = tmp_path / "plan"
@@ -295,8 +297,9 @@ def test_no_command_loads_what_it_does_not_need() -> None:
 def test_a_refusal_and_a_failure_have_different_statuses(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """Status 3: nothing failed, but a group needs a decision, has members or was used since. Status
-    1: the servers refused something. A failure counts more than a refusal."""
+    """Status 3 means that nothing failed, but a group needs a decision, has members, or was used
+    after the plan. Status 1 means that a server refused a request. A failure takes precedence over
+    a refusal."""
     bench.topic(topic, 1)
     clash, live, ready = (f"{unique[-8:]}-{tail}" for tail in ("clash", "live", "ready"))
     for group in (clash, live, ready):
@@ -327,8 +330,8 @@ def test_a_refusal_and_a_failure_have_different_statuses(
 def test_the_time_limit_is_that_of_every_broker(
     bench: Bench, shell: Shell, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``--timeout`` counts for each connection to a broker, and for a coordinator's no longer than
-    ``--coordinator-timeout``."""
+    """``--timeout`` applies to each connection to a broker. For a coordinator,
+    ``--coordinator-timeout`` is the upper limit."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     bench.set_kafka(group, topic, {0: 5})

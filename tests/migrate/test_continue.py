@@ -1,4 +1,4 @@
-"""Real consumers continue at the exact next message after a move, whatever their make."""
+"""Real consumers of every client continue at the exact next message after a move."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def jvm() -> Iterator[JvmMembers]:
 
 
 def read_original(bench: Bench, jvm: JvmMembers, group: str, topic: str, count: int) -> Counter:
-    """What a member of the original consumer gets: at least ``count`` messages, then it commits."""
+    """The messages that a JVM member reads, at least ``count``, before it commits."""
     config = {
         "zookeeper.connect": bench.cluster.zookeeper,
         "group.id": group,
@@ -50,7 +50,7 @@ def read_original(bench: Bench, jvm: JvmMembers, group: str, topic: str, count: 
 
 
 def read_python(bench: Bench, group: str, topic: str, count: int) -> Counter:
-    """What kafka-python's consumer gets; without an offset it fails."""
+    """The messages that kafka-python's consumer reads. It fails without an offset."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bench.cluster.bootstrap,
@@ -70,7 +70,7 @@ def read_python(bench: Bench, group: str, topic: str, count: int) -> Counter:
 
 
 def read_librdkafka(bench: Bench, group: str, topic: str, count: int) -> Counter:
-    """What confluent-kafka's consumer gets; without an offset it fails."""
+    """The messages that confluent-kafka's consumer reads. It fails without an offset."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bench.cluster.bootstrap,
@@ -96,8 +96,8 @@ def read_librdkafka(bench: Bench, group: str, topic: str, count: int) -> Counter
 def test_original_then_coordinator_then_original(
     bench: Bench, jvm: JvmMembers, tmp_path: Path, group: str, topic: str, modern: str
 ) -> None:
-    """Original consumer, moved, coordinator consumer, moved back, original consumer: every message
-    exactly once."""
+    """The group is moved to Kafka and back. The original consumer, a coordinator consumer and the
+    original consumer again read every message exactly once."""
     bench.topic(topic, PARTITIONS, EACH)
     seen = read_original(bench, jvm, group, topic, EACH * PARTITIONS)
     assert set(bench.znodes(group).values()) >= {b"%d" % EACH}

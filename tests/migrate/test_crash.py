@@ -1,7 +1,8 @@
-"""The migrator is killed before and after everything it does to the outside world, then continues.
+"""The migrator is killed before and after each of its side effects, then continues.
 
-Every such point has a number. By default a sample of the points is tried (``CRASH_POINTS`` sets how
-many of each way; ``all`` tries each); the sample's seed is printed and read from ``CRASH_SEED``.
+Every such point has a number. By default the test tries a sample of the points. ``CRASH_POINTS``
+sets how many of each direction, and ``all`` tries each. The sample's seed is printed and read from
+``CRASH_SEED``.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ TOPICS = 5
 PARTITIONS = 2
 SAMPLE = os.environ.get("CRASH_POINTS", "6")
 GROUPS = {"forth": 10, "back": 10, "forth and back": 10, "rollback": 10, "rollback instead": 10}
-"""How many of each way: enough for 200 points."""
+"""Points per direction. This is enough for 200 points in all."""
 
 
 class KilledError(BaseException):
-    """Stands for a kill: nothing of ours catches it, and the session ends as it would."""
+    """Simulates a kill: our code does not catch it, and the session ends as after a kill."""
 
 
 class Killer:
-    """Counts effects; kills at one of them, and with it all threads."""
+    """Counts effects, and kills all threads at one of them."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -57,7 +58,7 @@ class Killer:
 
 
 class Case:
-    """Groups in the state before one way's step, and that step."""
+    """Groups in the state before one step of a direction, and that step."""
 
     def __init__(self, bench: Bench, way: str, name: str, topics: list[str], parallel: int) -> None:
         self.bench = bench
@@ -87,7 +88,8 @@ class Case:
             self.good(bench.apply(self.plan, self.journal))
 
     def _fill(self, number: int, group: str) -> None:
-        """Offsets with a gap, a zero, a none; and ones in Kafka beside them on the way back."""
+        """Offsets with a gap, a zero and a missing one. In the reverse direction Kafka also has
+        some."""
         transaction = self.bench.client.transaction()
         for kind in ("", "/offsets"):
             self.bench.client.ensure_path(f"/consumers/{group}{kind}")
@@ -106,13 +108,13 @@ class Case:
                 self.bench.set_kafka(group, topic, {0: StoredOffset(3, -1, "kept"), 1: 8})
 
     def step(self, effect: Callable[[str], None]) -> list[Result]:
-        """What is killed."""
+        """The step that is killed."""
         if self.way == "rollback":
             return self.bench.rollback(self.plan, self.journal, effect, parallel=self.parallel)
         return self.bench.apply(self.plan, self.journal, effect, parallel=self.parallel)
 
     def resume(self) -> list[Result]:
-        """What is run after the kill."""
+        """The command that runs after the kill."""
         if self.way.startswith("rollback"):
             if not self.journal.exists():
                 return []
@@ -121,12 +123,12 @@ class Case:
 
     @staticmethod
     def good(results: list[Result]) -> None:
-        """Every group's outcome is a good one."""
+        """Check that every group has a good outcome."""
         bad = [result for result in results if not result.outcome.good]
         assert not bad, bad
 
     def state(self) -> list[tuple[dict[str, bytes], dict[tuple[str, int], object]]]:
-        """Both stores, with the groups' names taken out."""
+        """Both stores, without the groups' names."""
         found = []
         for group in self.groups:
             znodes = {
@@ -138,7 +140,7 @@ class Case:
         return found
 
     def check_between(self) -> None:
-        """After a kill each offset is what it was or what it is to be; none is in between."""
+        """After a kill each offset has either its old or its new value."""
         for number, (plan, (znodes, kafka)) in enumerate(
             zip(self.plan.groups, self.state(), strict=True)
         ):
@@ -160,8 +162,8 @@ class Case:
 def test_a_kill_at_any_point_changes_nothing_in_the_end(
     bench: Bench, unique: str, way: str, parallel: int
 ) -> None:
-    """Resuming ends in the state of an uninterrupted run, no offset lost or lowered; rolling back
-    instead ends in the state before. So it is with several groups at a time."""
+    """Resuming reaches the state of an uninterrupted run, and no offset is lost or lowered. Rolling
+    back instead restores the state before. The same holds for several groups at a time."""
     seed = int(os.environ.get("CRASH_SEED", str(random.randrange(10**6))))
     name = unique[-8:]
     topics = [f"{name}-t{number:02}" for number in range(TOPICS)]
@@ -217,7 +219,7 @@ with Stores(zookeeper, 4.0) as stores, Journal(Path(journal), loaded.digest, eff
 def test_a_killed_process_is_outlived(
     bench: Bench, tmp_path: Path, group: str, topic: str, word: str
 ) -> None:
-    """A process that ends without a word leaves its session behind; the next run waits for it."""
+    """A killed process leaves its session behind, and the next run waits for it."""
     bench.topic(topic, 2)
     bench.set_zk(group, topic, {0: 3, 1: 4})
     plan, journal = bench.plan([group])
@@ -236,8 +238,8 @@ def test_a_killed_process_is_outlived(
 
 
 def test_a_cut_journal_never_makes_it_guess(bench: Bench, group: str, topic: str) -> None:
-    """With the journal of a finished or killed run cut at any place: the move ends as planned, or
-    is refused and nothing is changed."""
+    """The journal of a finished or killed run is cut at any place. The move ends as planned, or is
+    refused and changes nothing."""
     bench.topic(topic, 2)
     outcomes = set()
     for kill in (None, "after kafka", "before journal mark", "after zookeeper multi"):
@@ -258,7 +260,7 @@ def test_a_cut_journal_never_makes_it_guess(bench: Bench, group: str, topic: str
         ends |= {end + more for end in ends for more in (-1, 1, 9) if end + more < len(data)}
         if SAMPLE == "all":
             ends = set(range(len(data) + 1))
-        for end in sorted(ends):  # a longer journal later would know less than the stores tell
+        for end in sorted(ends):  # shortest first: the stores only advance
             journal.write_bytes(data[:end])
             before = (bench.znodes(name), bench.committed(name, {topic: 2}))
             try:

@@ -1,4 +1,5 @@
-"""A whole estate: what is broken is named with its fix, and all others are moved in one go."""
+"""Many groups at once: broken groups are named with their fix, and all others are moved in one
+run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SEED = 17
 
 @pytest.fixture(scope="module")
 def estate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Estate]]:
-    """100 groups on servers of their own, ten of them broken."""
+    """100 groups on their own servers, ten of them broken."""
     with LocalCluster("3.9") as cluster:
         made = Estate(cluster, 100, SEED)
         made.fill()
@@ -32,9 +33,10 @@ def estate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClus
 def test_a_broken_group_is_named_with_its_fix_and_the_others_are_moved(
     estate: tuple[LocalCluster, Estate], tmp_path: Path, shell_on: Callable[[LocalCluster], Shell]
 ) -> None:
-    """Ten ways to be broken, each with its fix. Of the others every offset arrives, and nothing of
-    the claims is left. Plan and journal are resumed by a second run from another folder, as another
-    operator would from a copy, and the journal names who ran what."""
+    """Ten groups are broken in different ways, and each is named with its fix. All offsets of the
+    other groups are moved, and no claim remains. A second run from another folder can resume plan
+    and journal, as another operator would from a copy. The journal names the user and host of each
+    run."""
     cluster, made = estate
     print(f"seed {SEED}")  # noqa: T201
     shell: Shell = shell_on(cluster)

@@ -1,4 +1,5 @@
-"""Plan files, journals and files of offsets: whole, or refused with the place of the fault."""
+"""Plan files, journals and files of offsets are read whole, or refused with the place of the
+fault."""
 
 from __future__ import annotations
 
@@ -46,18 +47,18 @@ ODD = b'{}[]",:\n0159-.eE\x00\xff truefalsn'
 
 
 def whole() -> bytes:
-    """A plan file."""
+    """A complete plan file."""
     return "".join(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS)).encode()
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
-    """Every value of a plan survives the file: extremes, metadata, absent offsets, odd names."""
+    """Every value of a plan survives the file: extremes, metadata, missing offsets, odd names."""
     read = plan_file.parse("plan", whole())
     assert (read.direction, read.made_ms, read.groups) == (Direction.ZK_TO_KAFKA, 17, PLANS)
 
 
 def test_a_plan_cut_at_any_byte_is_refused() -> None:
-    """No beginning of a plan is taken for a plan."""
+    """A truncated plan is never accepted as a plan."""
     data = whole()
     for end in range(len(data)):
         with pytest.raises(PlanFileError, match=r"^plan:"):
@@ -65,7 +66,7 @@ def test_a_plan_cut_at_any_byte_is_refused() -> None:
 
 
 def test_a_plan_that_lacks_a_group_is_refused() -> None:
-    """The totals at its end count what was there."""
+    """The totals at the end of the plan must match its groups."""
     lines = list(plan_file.render(Direction.ZK_TO_KAFKA, 17, PLANS))
     heads = [number for number, line in enumerate(lines) if line.startswith('{"group":')]
     without = "".join(lines[: heads[0]] + lines[heads[1] :])
@@ -82,7 +83,7 @@ def test_a_plan_that_lacks_a_group_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_bad_fields_of_a_group_are_named(key: str, value: object) -> None:
-    """A field that cannot be what a plan writes is refused with its line, whatever it holds."""
+    """A field that no plan can have is refused with its line, for any value."""
     named = "skips" if value == ["t"] else "offset" if value and key == "stays_behind" else key
     head, group, *rest = whole().decode().splitlines(keepends=True)
     changed = json.dumps({**json.loads(group), key: value}) + "\n"
@@ -91,7 +92,7 @@ def test_bad_fields_of_a_group_are_named(key: str, value: object) -> None:
 
 
 def test_changed_plans_are_refused_or_mean_what_they_say() -> None:
-    """10,000 plans with bytes changed: each is refused in one line or read, never a crash."""
+    """10,000 plans with changed bytes are each refused in one line or read. None causes a crash."""
     seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))
     print(f"FILES_SEED={seed}")  # noqa: T201
     rng = random.Random(seed)
@@ -110,7 +111,7 @@ def test_changed_plans_are_refused_or_mean_what_they_say() -> None:
 
 
 def written(path: Path) -> bytes:
-    """A journal of three records."""
+    """A journal with three records."""
     with Journal(path, "digest") as journal:
         journal.write(group="g", step="claim", held=[["t", 0, 5]])
         journal.write(group="g", step="write")
@@ -121,8 +122,8 @@ def written(path: Path) -> bytes:
 def test_a_record_is_on_disk_before_anything_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each change of the file is followed by fsync of what was changed, and only then reported as
-    done: a power failure does not undo what a later side effect rests on."""
+    """fsync follows each change of the file before the change is reported as done. So a power
+    failure does not undo a record on which a later side effect depends."""
     happened: list[str] = []
     right = {name: getattr(os, name) for name in ("write", "fsync", "link", "ftruncate")}
 
@@ -153,7 +154,7 @@ def test_a_record_is_on_disk_before_anything_follows(
 def test_a_journal_with_whole_lines_missing_or_out_of_order_is_refused(
     tmp_path: Path, lines: tuple[int, ...]
 ) -> None:
-    """Each line is good by itself; together they do not say what was done."""
+    """Each line is valid by itself, but together they do not show what was done."""
     whole = written(tmp_path / "whole").splitlines(keepends=True)
     path = tmp_path / "changed"
     path.write_bytes(b"".join(whole[number] for number in lines))
@@ -162,7 +163,7 @@ def test_a_journal_with_whole_lines_missing_or_out_of_order_is_refused(
 
 
 def test_a_journal_cut_at_any_byte_goes_on_or_is_refused(tmp_path: Path) -> None:
-    """A torn last record counts as not written and is cut off; a torn first one is refused."""
+    """A torn last record counts as not written and is cut off. A torn first one is refused."""
     data = written(tmp_path / "whole")
     first = data.index(b"\n") + 1
     for end in range(len(data) + 1):
@@ -185,7 +186,8 @@ def test_a_journal_cut_at_any_byte_goes_on_or_is_refused(tmp_path: Path) -> None
 
 
 def test_a_journal_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
-    """A changed byte anywhere is noticed; only the very last newline may seem not written yet."""
+    """A changed byte anywhere is noticed. Only the very last newline may look as if it was not
+    written yet."""
     data = written(tmp_path / "whole")
     for place in range(len(data) - 1):
         changed = bytearray(data)
@@ -195,7 +197,7 @@ def test_a_journal_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_private_and_of_one_plan(tmp_path: Path) -> None:
-    """Mode 0600; not through a link; not two runs at once; not for another plan."""
+    """The mode is 0600. A link, a second run at the same time, and another plan are refused."""
     path = tmp_path / "journal"
     with Journal(path, "digest") as journal:
         assert path.stat().st_mode & 0o777 == 0o600
@@ -216,7 +218,7 @@ OFFSETS = {OffsetKey("g", "t", 0): 0, OffsetKey("g", "t", 10): 2**63 - 1, Offset
 
 @pytest.mark.parametrize("form", offset_csv.FORMATS)
 def test_files_of_offsets_are_read_as_they_were_written(form: str) -> None:
-    """Each format brings back exactly the offsets, CSV with and without the group."""
+    """Each format restores exactly the offsets, CSV with and without the group."""
     data = offset_csv.render(OFFSETS, form).encode()
     assert offset_csv.parse("file", data) == OFFSETS
     mine = {key: offset for key, offset in OFFSETS.items() if key.group == "g"}
@@ -234,7 +236,7 @@ def test_files_of_offsets_are_read_as_they_were_written(form: str) -> None:
     ],
 )  # fmt: skip
 def test_bad_lines_are_named(line: str) -> None:
-    """Numbers must be plain, names legal; the message names file and line."""
+    """Numbers must be plain and names must be legal. The message names file and line."""
     with pytest.raises(OffsetsFileError, match=r"file:2: "):
         offset_csv.parse("file", f"t,7,1\n{line}\n".encode(), "g")
 
@@ -247,8 +249,8 @@ def test_bad_lines_are_named(line: str) -> None:
     ],
 )
 def test_the_export_of_the_java_tool_is_read(exported: bytes, group: str | None) -> None:
-    """What ``kafka-consumer-groups --reset-offsets --export`` of Kafka 3.9.1 prints is read, with
-    the empty line that it prints at the end."""
+    """The output of ``kafka-consumer-groups --reset-offsets --export`` of Kafka 3.9.1 is accepted,
+    with the empty line at its end."""
     assert offset_csv.parse("file", exported, group) == {
         OffsetKey("billing", "orders", 0): 5,
         OffsetKey("billing", "orders", 1): 7,
@@ -256,13 +258,13 @@ def test_the_export_of_the_java_tool_is_read(exported: bytes, group: str | None)
 
 
 def test_a_partition_that_occurs_twice_is_refused() -> None:
-    """Of two lines for one partition none is believed."""
+    """If two lines name the same partition, the file is refused."""
     with pytest.raises(OffsetsFileError, match="file:2: repeats"):
         offset_csv.parse("file", b"g,t,0,1\ng,t,0,2\n")
 
 
 def test_changed_files_of_offsets_never_crash() -> None:
-    """10,000 files with bytes changed: offsets, or one refusal; nothing else."""
+    """10,000 files with changed bytes each give offsets or one refusal."""
     seed = int(os.environ.get("FILES_SEED", str(random.randrange(10**6))))
     print(f"FILES_SEED={seed}")  # noqa: T201
     rng = random.Random(seed)
@@ -283,8 +285,8 @@ def test_changed_files_of_offsets_never_crash() -> None:
 
 
 def test_a_plan_on_disk_is_checked_whole_and_not_changed_meanwhile(tmp_path: Path) -> None:
-    """A stored plan is what its bytes say, as often as it is read; one that is cut, or is edited
-    while it is carried out, is refused."""
+    """A stored plan can be read repeatedly with the same result. A plan that is cut, or edited
+    while it is applied, is refused."""
     path = tmp_path / "plan"
     path.write_bytes(whole())
     loaded = plan_file.load(str(path))
@@ -301,8 +303,8 @@ def test_a_plan_on_disk_is_checked_whole_and_not_changed_meanwhile(tmp_path: Pat
 
 
 def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Content that cannot be made leaves no file behind, what a killed run left is replaced, and a
-    file that exists is refused before any content is made."""
+    """If its content cannot be produced, no file remains. A file of a killed run is replaced. If
+    the file already exists, it is refused before any content is produced."""
     path = tmp_path / "plan"
     (tmp_path / f".plan.{os.getpid()}").write_bytes(b"left by a killed run")
 

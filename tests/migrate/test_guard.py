@@ -1,4 +1,4 @@
-"""The guard: once a group is moved, no old consumer of it can start until it is released."""
+"""The guard: once a group is moved, no old consumer can start in it until it is released."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LOCKED = [ACL(27, Id("world", "anyone"))]
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def access(bench: Bench, group: str) -> tuple[list[ACL], bytes]:
-    """The access list of a group's ``ids`` znode, and its data."""
+    """The ACL of a group's ``ids`` znode, and its data."""
     path = f"/consumers/{group}/ids"
     return bench.client.get_acls(path)[0], bench.client.get(path)[0]  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ def jvm() -> Iterator[JvmMembers]:
 
 
 def joined(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
-    """Start a member of the original consumer; return it when it has joined."""
+    """Start a JVM member and return it once it has joined."""
     config = {
         "zookeeper.connect": zookeeper,
         "group.id": group,
@@ -64,8 +64,8 @@ def joined(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -
 def test_the_original_consumer_cannot_start_until_the_group_is_released(
     filled: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """After apply the JVM's consumer fails with NoAuth when it starts, and after release it
-    starts. The access list is as before then, and the znode is empty."""
+    """After apply the JVM's consumer fails with NoAuth when it starts. After release it starts, and
+    the ACL is as before and the znode is empty."""
     plan = str(tmp_path / "plan")
     chosen = ("--group", group)
     assert shell("plan", *chosen, "--out", plan)[0] == 0
@@ -98,8 +98,8 @@ def test_the_original_consumer_cannot_start_until_the_group_is_released(
 def test_a_guard_can_be_left_out_and_set_later(
     filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """With --no-guard nothing is locked. guard --all locks groups that were moved to Kafka and
-    passes over the others; a group that is named and was not moved is an error."""
+    """With ``--no-guard`` nothing is locked. ``guard --all`` locks groups that were moved to Kafka
+    and skips the others. A named group that was not moved is an error."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 1})
     plan = str(tmp_path / "plan")
@@ -119,8 +119,8 @@ def test_a_guard_can_be_left_out_and_set_later(
 
 
 def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, group: str) -> None:
-    """Of each entry only the permission to create is taken, and release restores list and data
-    exactly; a list that may not be changed is named and left as it is."""
+    """Only the create permission is removed from each entry. Release restores ACL and data exactly.
+    An ACL that may not be changed is named and stays unchanged."""
     path = f"/consumers/{group}/ids"
     before = [ACL(31, Id("world", "anyone")), make_acl("digest", "a:b", read=True, create=True)]
     filled.client.ensure_path(path)
@@ -133,7 +133,7 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
     assert shell("release", "--group", group, "--execute")[0] == 0
     assert access(filled, group) == (before, b"hello \xff")
 
-    fixed = [ACL(15, Id("world", "anyone"))]  # all but the right to change the list
+    fixed = [ACL(15, Id("world", "anyone"))]  # everything except the right to change the ACL
     filled.client.set_acls(path, fixed)
     status, (row,) = shell.rows("guard", "--group", group, "--execute")
     assert (status, row["outcome"]) == (1, "failed")
@@ -145,9 +145,9 @@ def test_every_entry_of_an_access_list_is_kept(filled: Bench, shell: Shell, grou
 def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
     filled: Bench, shell: Shell, group: str, tmp_path: Path
 ) -> None:
-    """Where the access list lets only others register, assess and plan refuse the group by the
-    znode's name. After an earlier plan the dry run of apply does, and so does apply, before
-    anything is changed."""
+    """If the ACL lets only other identities register, assess and plan refuse the group and name the
+    znode. If the plan is older than the ACL, apply and its dry run refuse the group before any
+    change."""
     path = f"/consumers/{group}/ids"
     filled.client.ensure_path(path)
     only_read = [ACL(1, Id("world", "anyone")), make_acl("digest", "a:b", all=True)]
@@ -161,13 +161,13 @@ def test_a_group_that_may_not_be_registered_in_is_found_by_the_dry_run(
         status, (row,) = shell.rows("apply", plan, *words)
         assert (status, row["outcome"]) == (3, "refused")
         assert f"{path}: the access list does not let zkmigrate register" in row["why"]
-    found, data = access(filled, group)  # without permission the digest is not shown
+    found, data = access(filled, group)  # without permission the digest is hidden
     assert ([entry.perms for entry in found], data) == ([1, 31], b"")
 
 
 def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> None:
-    """A group that is moved back is open, a move back that is undone locks it again, and a rollback
-    opens it. A move that fails leaves a locked group locked."""
+    """A group that is moved back is open. Undoing the move back locks it again, and a rollback
+    opens it. A failed move leaves a locked group locked."""
     plan, journal = filled.plan([group])
     assert filled.apply(plan, journal, lock=True)[0].outcome is Outcome.DONE
     assert access(filled, group)[0] == LOCKED
@@ -192,8 +192,8 @@ def test_the_guard_follows_the_group(filled: Bench, group: str, topic: str) -> N
 
 
 def test_a_repeated_move_never_opens_a_locked_group(filled: Bench, group: str, topic: str) -> None:
-    """A locked group stays locked at every step of the next move to Kafka, and so also where that
-    move is killed. status shows that a group is being moved."""
+    """A locked group stays locked at every step of the next move to Kafka, even if that move is
+    killed. status shows that the group is being moved."""
     plan, journal = filled.plan([group])
     assert filled.apply(plan, journal, lock=True)[0].outcome is Outcome.DONE
     filled.set_zk(group, topic, {0: 9})
@@ -221,12 +221,13 @@ def test_a_repeated_move_never_opens_a_locked_group(filled: Bench, group: str, t
 
 
 def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topic: str) -> None:
-    """Killed before and after each step of locking and unlocking, there, back and on the undoing
-    of the way back, the next run ends with the guard of an undisturbed run."""
+    """The run is killed before and after each step of locking and unlocking, in both directions and
+    in the rollback of the second. The next run ends with the same guard as an undisturbed run."""
     bench.topic(topic, 1)
 
     def steps(group: str, ways: list[Callable[[Any], Any]], way: int, at: int) -> bool:
-        """Run up to a way, which is killed at a step of the guard; false: there is none."""
+        """Run one direction and kill it at a step of the guard. Return false if there is no such
+        step."""
         for number, run in enumerate(ways[: way + 1]):
             seen: list[str] = []
 
@@ -279,7 +280,7 @@ def test_a_kill_while_the_guard_is_set_or_lifted(bench: Bench, unique: str, topi
 
 @pytest.fixture
 def without_access_lists() -> Iterator[LocalCluster]:
-    """Servers that do not enforce access lists."""
+    """Servers that do not enforce ACLs."""
     before = os.environ.get("_JAVA_OPTIONS")
     os.environ["_JAVA_OPTIONS"] = "-Dzookeeper.skipACL=yes"
     try:
@@ -298,9 +299,9 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """apply notices that a lock would not hold and says so; guard --hold owns all partitions, so
-    that an old consumer owns none and fails, also after its session has ended once, and Ctrl-C
-    releases them with status 0."""
+    """apply notices that a lock would have no effect and says so. guard --hold owns all partitions,
+    so an old consumer owns none and fails, even after the session of guard --hold has ended once.
+    Ctrl-C releases the partitions with status 0."""
     cluster = without_access_lists
     bench = bench_on(cluster)
     bench.topic("t", 2)
@@ -331,13 +332,19 @@ def test_groups_are_held_where_access_lists_are_not_enforced(
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as in a terminal
         )
         try:
-            wait_until(lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "the group is held")
+            wait_until(
+                lambda: b"Ctrl-C releases" in log.read_bytes(), 30, "guard owns all partitions"
+            )
             owners = "/consumers/g/owners/t"
             assert sorted(bench.client.get_children(owners)) == ["0", "1"]
             process.send_signal(signal.SIGSTOP)
             wait_until(lambda: not bench.client.get_children(owners), 60, "its session has ended")
             process.send_signal(signal.SIGCONT)
-            wait_until(lambda: len(bench.client.get_children(owners)) == 2, 60, "it is held again")
+            wait_until(
+                lambda: len(bench.client.get_children(owners)) == 2,
+                60,
+                "guard owns all partitions again",
+            )
             with pytest.raises(ClusterError):
                 joined(jvm, cluster.zookeeper, "g", "t", "old")
             assert all(

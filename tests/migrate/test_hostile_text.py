@@ -1,4 +1,4 @@
-"""Text that strangers wrote: names of members, metadata, znodes. None of it reaches a terminal."""
+"""Hostile text in member names, metadata and znodes. None of it reaches a terminal."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def test_foreign_text_is_escaped_everywhere() -> None:
-    """225 payloads as member, owner, client, znode and fault: problems are printable ASCII and each
-    stays on one line of the plan file, which reads back the same."""
+    """225 payloads are used as member, owner, client, znode and error. Every problem is printable
+    ASCII on one line of the plan file. The plan can be read back unchanged."""
     assert len(PAYLOADS) >= 200
     for payload in PAYLOADS:
         state = GroupState(
@@ -69,7 +69,7 @@ def test_foreign_text_is_escaped_everywhere() -> None:
 
 
 def test_a_migration_marker_is_read_or_refused() -> None:
-    """Offsets of any size survive; what is none of ours is a fault that names the znode."""
+    """Offsets of any size survive. Foreign content is an error that names the znode."""
 
     def node(data: bytes) -> Node:
         return Node(data, Stat(1, 1, 4, 0, 17))

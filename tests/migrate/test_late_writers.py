@@ -1,8 +1,8 @@
-"""A consumer that nobody stopped writes to the source store while its group is being moved.
+"""A consumer that is still running writes to the source store while its group is being moved.
 
-The JVM's consumer writes offsets without a version, so no claim keeps its commits out: each must be
-noticed. ``JVM_MOMENTS=25`` lets real JVM members wake up at that many moments of moves in each
-direction (``make test-zombies``, 15 minutes); by default it is one.
+The JVM's consumer writes offsets without a version, so no claim blocks its commits. Each of them
+must be noticed. ``JVM_MOMENTS=25`` lets real JVM members continue at that many moments of moves in
+each direction (``make test-zombies``, 15 minutes). The default is one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 MOMENTS = 20
 SOURCE_MOVED_ON = 8
-"""The bit of the exit status of verify."""
+"""The bit in verify's exit status."""
 JVM_MOMENTS = int(os.environ.get("JVM_MOMENTS", "1"))
 SESSION_MS = 6000
 STEPS = 20
-"""Step boundaries of a move of one group."""
+"""Number of step boundaries in a move of one group."""
 
 
 def seeded() -> random.Random:
@@ -51,7 +51,7 @@ def seeded() -> random.Random:
 
 
 class Steps:
-    """Counts the step boundaries of each group of a plan; acts once in each, at a chosen one."""
+    """Counts the step boundaries of each group of a plan, and acts at a chosen one in each."""
 
     def __init__(self, act: Callable[[int], object], at: Callable[[int], int | None]) -> None:
         self.names: list[list[str]] = []
@@ -62,7 +62,7 @@ class Steps:
         if what == "before journal claim":
             self.names.append([])
         if not self.names:
-            return  # the journal itself
+            return  # the journal
         number = len(self.names) - 1
         self.names[number].append(what)
         if self._at(number) == len(self.names[number]) - 1:
@@ -70,14 +70,14 @@ class Steps:
 
 
 def command(capsys: pytest.CaptureFixture[str], bench: Bench, *words: str) -> tuple[int, str]:
-    """Run a command of zkmigrate against the bench's servers; return its status and output."""
+    """Run a zkmigrate command against the bench's servers. Return its status and output."""
     capsys.readouterr()
     status = run([*words, "--zookeeper", bench.cluster.zookeeper])
     return status, capsys.readouterr().out
 
 
 def filed(folder: Path, plan: PlanFile) -> str:
-    """Write a plan to a file; return its path."""
+    """Write a plan to a file and return its path."""
     file = folder / f"{plan.digest[:12]}.plan"
     file.write_text("".join(render(plan.direction, plan.made_ms, plan.groups)))
     return str(file)
@@ -94,8 +94,8 @@ def test_a_commit_to_the_source_at_any_step_is_noticed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever step a move is at when a consumer commits to the source store, the move is not
-    called done: it names the partition, and so do a second apply and verify."""
+    """If a consumer commits to the source store at any step of a move, the move is not reported as
+    done. It names the partition, and so do a second apply and verify."""
     bench.topic(topic, 2)
     to_kafka = way is Direction.ZK_TO_KAFKA
     source = bench.set_zk if to_kafka else bench.set_kafka  # set_zk writes with version -1
@@ -129,8 +129,9 @@ def test_a_commit_to_the_source_at_any_step_is_noticed(
 def test_a_commit_at_a_random_moment_is_noticed(
     bench: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 20 random moments of a move another session writes offsets as the JVM does: with the
-    write before its end apply fails by name, and a later one is what verify finds."""
+    """At 20 random moments of a move another session writes offsets as the JVM does. If the write
+    is before the end of the move, apply fails and names the partition. verify finds a later
+    write."""
     chance = seeded()
     bench.topic(topic, 2)
     writer = KazooClient(bench.cluster.zookeeper)
@@ -179,8 +180,8 @@ def test_a_commit_at_a_random_moment_is_noticed(
 @pytest.mark.parametrize(("partitions", "marker"), [(100, 1000), (5000, 1000), (5000, 900 * 1024)])
 def test_the_marker_is_written_with_as_many_checks_as_fit(partitions: int, marker: int) -> None:
     """The multi that writes the migration marker checks the registration and every claimed offset
-    znode; those that do not fit into it are checked in multis right before it. Each stays below the
-    1 MiB that ZooKeeper takes, whatever the names' lengths."""
+    znode. If there are too many, other multis check the rest just before it. Each multi stays below
+    ZooKeeper's limit of 1 MiB, however long the names are."""
     tps = [TopicPartition("t" * 249, number) for number in range(partitions)]
     hold = ownership.Hold("g" * 249, "name", 0)
     hold.nodes = {tp: Node(b"1", Stat(1, 1, 7, 0)) for tp in tps}
@@ -225,10 +226,10 @@ def test_an_original_consumer_that_wakes_up_is_noticed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The JVM's consumer, which keeps its offsets in the source store, is stopped beyond its
-    session and wakes up at a random step of a move, with messages read and not committed. When it
-    commits before the end of the move, apply fails and names a partition; a later commit is what
-    verify finds. It is never passed over, also when the group is locked."""
+    """The JVM's consumer, which stores its offsets in the source store, is stopped beyond its
+    session timeout. It continues at a random step of a move, with uncommitted messages. If it
+    commits before the end of the move, apply fails and names a partition. verify finds a later
+    commit. No commit is missed, even if the group is locked."""
     chance = seeded()
     noticed = {"apply": 0, "verify": 0, "nothing to notice": 0}
     for number in range(JVM_MOMENTS):
@@ -251,7 +252,7 @@ def _woken(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    """One move during which a member of the original consumer wakes up; return who noticed."""
+    """One move during which a JVM member continues. Return which command noticed it."""
     bench.topic(topic, 2, 0)
     config = {
         "zookeeper.connect": bench.cluster.zookeeper,
@@ -270,14 +271,14 @@ def _woken(
         already = len(member.deliveries)
         for partition in range(2):
             bench.produce(topic, partition, count)
-        wait_until(lambda: len(member.deliveries) >= already + 2 * count, 30, "it has read")
+        wait_until(lambda: len(member.deliveries) >= already + 2 * count, 30, "the member has read")
 
     read(10)
     member.commit()
     read(5)
     process = jvm._process.pid
     os.kill(process, signal.SIGSTOP)
-    wait_until(lambda: stands_still(process), 10, "it is stopped")
+    wait_until(lambda: stands_still(process), 10, "the member is stopped")
     committed: list[float] = []
     ended: list[float] = []
 
@@ -297,18 +298,18 @@ def _woken(
         committed.append(time.monotonic())
 
     thread = threading.Thread(target=commit)
-    thread.start()  # it will commit as soon as it wakes up, before it sees that its session ended
+    thread.start()  # it commits as soon as it continues, before it notices that its session ended
 
     def act(_number: int) -> None:
         os.kill(process, signal.SIGCONT)
-        if chance.random() < 0.75:  # a step that takes its time, as when a coordinator moves
-            wait_until(lambda: committed, 60, "it has committed")
+        if chance.random() < 0.75:  # a slow step, as when a coordinator moves
+            wait_until(lambda: committed, 60, "the member has committed")
 
     try:
         ids = f"/consumers/{name}/ids"
         wait_until(lambda: not bench.client.get_children(ids), 60, "its session has ended")
         owners = f"/consumers/{name}/owners/{topic}"
-        wait_until(lambda: not bench.client.get_children(owners), 60, "it owns nothing")
+        wait_until(lambda: not bench.client.get_children(owners), 60, "the member owns nothing")
         plan, journal = bench.plan([name], way)
         assert not plan.groups[0].problems
         at = chance.randrange(STEPS)
@@ -331,8 +332,8 @@ def _woken(
     with capsys.disabled():
         told = f"step {at} ({where}): {result.outcome.value}, verify {status}"
         print(f"{told}, zookeeper {zookeeper}, kafka {kafka}; ...{result.why[-90:]}")  # noqa: T201
-    member.shutdown()  # it may have failed: a locked group lets no member register
-    if stored(way.source) == before:  # its session's end was faster
+    member.shutdown()  # it may have failed: no member can register in a locked group
+    if stored(way.source) == before:  # its session ended earlier
         assert bool(status) == (not result.outcome.good)
         return "nothing to notice"
     assert status & SOURCE_MOVED_ON

@@ -1,4 +1,4 @@
-"""Offsets that the operator leaves out: only those, and each is reported at every step."""
+"""Offsets that the operator skips: only those stay behind, and every step reports each of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def test_the_advised_skip_leaves_out_one_offset_of_one_group(
     bench: Bench, shell: Shell, tmp_path: Path, unique: str, topic: str
 ) -> None:
-    """One group has an offset of a partition that does not exist. What the fix advises leaves out
-    that offset alone: the group's other offsets move, and so do those of another group in the same
-    topic. Plan, apply and verify each report what stays behind, as JSON and below the table."""
+    """One group has an offset for a partition that does not exist. The option in the fix skips only
+    that offset. The group's other offsets move, and so do those of another group on the same topic.
+    Plan, apply and verify each report the skipped offset, as JSON and below the table."""
     bench.topic(topic, 2)
     bad, good = f"{unique[-8:]}-a", f"{unique[-8:]}-b"
     bench.set_zk(bad, topic, {0: 3, 1: 4, 9: 5})
@@ -56,7 +56,7 @@ def test_the_advised_skip_leaves_out_one_offset_of_one_group(
 def test_a_skip_that_does_nothing_is_reported(
     filled: Bench, shell: Shell, group: str, topic: str
 ) -> None:
-    """A misspelt group or topic does not pass unnoticed, and a malformed skip is wrong usage."""
+    """A misspelt group or topic is reported, and a malformed skip is a usage error."""
     status, _, err = shell("assess", "--group", group, "--skip", f"{group}x:{topic}")
     assert (status, f"--skip {group}x:{topic} keeps no offset" in err) == (0, True), err
     for bad in (topic, f"{group}:", f":{topic}", f"{group}:{topic}:1:2"):
@@ -68,8 +68,8 @@ def test_a_skip_that_does_nothing_is_reported(
 def test_many_deleted_topics_need_one_more_run(
     filled: Bench, shell: Shell, tmp_path: Path, group: str, topic: str
 ) -> None:
-    """The JSON names all deleted topics, the table the first few of them; one option leaves them
-    all out, and the move is complete."""
+    """The JSON names all deleted topics, and the table the first few. One option skips them all,
+    and the move is complete."""
     gone = [f"{topic}-gone-{number}" for number in range(6)]
     for name in gone:
         filled.set_zk(group, name, {0: 3})
@@ -91,9 +91,9 @@ def test_many_deleted_topics_need_one_more_run(
 def test_a_decision_leaves_out_no_more_than_what_was_asked(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """One offset cannot be read. The rule that assess writes is about that partition, so that
-    answering ``skip = true`` moves all others. What was left out is no change of ZooKeeper for
-    status, until it changes."""
+    """One offset cannot be read. The rule that assess writes names only that partition, so ``skip =
+    true`` moves all others. status does not treat the skipped offset as a change in ZooKeeper until
+    it changes."""
     bench.topic(topic, 3)
     gone = f"{topic}-gone"
     bench.set_zk(group, gone, {0: 5})

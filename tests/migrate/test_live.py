@@ -1,4 +1,5 @@
-"""``zkmigrate live``: a running group moves to the coordinator and back, beside the JVM."""
+"""``zkmigrate live``: a running group moves to the coordinator and back, together with JVM
+members."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def jvm() -> Iterator[JvmMembers]:
 
 
 def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str) -> JvmMember:
-    """A member of the original consumer."""
+    """A JVM member."""
     config = {
         "zookeeper.connect": zookeeper,
         "group.id": group,
@@ -47,7 +48,7 @@ def original(jvm: JvmMembers, zookeeper: str, group: str, topic: str, name: str)
 
 
 def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
-    """Run a stage; return why it was refused."""
+    """Run a stage, and return the reason if it was refused."""
     status, rows = shell.rows("live", stage, group, "--execute", "--wait", "20")
     assert [row["outcome"] for row in rows] == [outcome], rows
     assert status == (outcome == "refused")
@@ -57,9 +58,10 @@ def act(shell: Shell, stage: str, group: str, outcome: str = "done") -> str:
 def test_the_whole_road(
     bench: Bench, shell: Shell, jvm: JvmMembers, group: str, topic: str
 ) -> None:
-    """JVM members, then mixed, locked, to Kafka, plain consumers beside, and all the way back.
+    """The group has JVM members, then both kinds, then it is locked, in Kafka, and shared with
+    plain consumers. Then it goes all the way back.
 
-    Each gate names who is in the way. Nothing is lost; nothing is delivered twice.
+    Each gate names the members in the way. Nothing is lost or repeated.
     """
     zookeeper = bench.cluster.zookeeper
     bench.topic(topic, PARTITIONS, 0)
@@ -92,23 +94,25 @@ def test_the_whole_road(
         assert f"{group}_old (id old, JVM consumer)" in why
         assert "not migratable" in act(shell, "lock", group, "refused")
         old.leave()
-        wait_until(lambda: owned() == [3, 3], 30, "ours have all")
+        wait_until(lambda: owned() == [3, 3], 30, "our members own everything")
         act(shell, "prepare", group, "was done")
         act(shell, "lock", group)
         act(shell, "lock", group, "was done")
         with pytest.raises(ClusterError, match="NoAuth"):
             original(jvm, zookeeper, group, topic, "late").wait_joined()
         join("m3")  # a migratable member may register in a locked group
-        wait_until(lambda: owned() == [2, 2, 2], 30, "the new one has its share")
+        wait_until(lambda: owned() == [2, 2, 2], 30, "the new member has its share")
         assert "next one is" in act(shell, "finalize", group, "refused")
         act(shell, "to-kafka", group)
         act(shell, "finalize", group)
         with CoordinatorConsumerConnector(plain) as newer:
             readers.append(Reader(newer.create_message_streams({topic: 1})[topic]))
-            wait_until(lambda: newer.metrics().owned_partitions >= 1, 30, "the plain one joins")
-            wait_until(lambda: len(readers[-1].deliveries) > 10, 30, "the plain one reads")
+            wait_until(
+                lambda: newer.metrics().owned_partitions >= 1, 30, "the plain consumer joins"
+            )
+            wait_until(lambda: len(readers[-1].deliveries) > 10, 30, "the plain consumer reads")
             assert "plain members" in act(shell, "to-zookeeper", group, "refused")
-        wait_until(lambda: sum(owned()) == PARTITIONS, 30, "ours have all again")
+        wait_until(lambda: sum(owned()) == PARTITIONS, 30, "our members own everything again")
         act(shell, "to-zookeeper", group)
         act(shell, "unlock", group)
         last = original(jvm, zookeeper, group, topic, "last")
@@ -122,19 +126,19 @@ def test_the_whole_road(
             each = [old.deliveries, last.deliveries, *(one.deliveries for one in readers)]
             return [(found.partition, found.offset) for some in each for found in some]
 
-        wait_until(lambda: set(got()) >= set(sent), 30, "all is read")
+        wait_until(lambda: set(got()) >= set(sent), 30, "everything is read")
         last.leave()
         for member in mine:
             member.shutdown()
     twice = len(got()) - len(set(got()))
-    # The JVM delivers what it has fetched while it gives up its partitions.
+    # The JVM delivers the fetched messages while it releases its partitions.
     assert twice <= 60, "the original consumer alone repeats messages, at a rebalance"
     by_ours = [(one.partition, one.offset) for some in readers for one in some.deliveries]
-    assert len(by_ours) == len(set(by_ours)), "delivered twice by ours"
+    assert len(by_ours) == len(set(by_ours)), "our members delivered a message twice"
 
 
 def settings(bench: Bench, group: str) -> dict[str, object]:
-    """Of a migratable member."""
+    """Settings of a migratable member."""
     addresses = {
         "zookeeper.connect": bench.cluster.zookeeper,
         "bootstrap.servers": bench.cluster.bootstrap,
@@ -143,7 +147,7 @@ def settings(bench: Bench, group: str) -> dict[str, object]:
 
 
 def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Without --execute nothing changes; --all-ready passes over groups that cannot be moved."""
+    """Without ``--execute`` nothing changes. ``--all-ready`` skips groups that cannot be moved."""
     bench.topic(topic, 2, 5)
     bench.set_zk(f"{group}-legacy", topic, {0: 1})
     with MigratableConsumerConnector(settings(bench, group)) as member:
@@ -166,16 +170,17 @@ def test_a_dry_run_and_all_ready(bench: Bench, shell: Shell, group: str, topic: 
 
 
 def test_a_group_without_members(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """Its offsets are in ZooKeeper alone, and no member carries them over: before ``open`` the
-    operator hears at once what to do. With one member the stage goes on, and nothing is lost; that
-    member leaves, and the group can be opened and taken back without any."""
+    """The group's offsets are only in ZooKeeper, and no member can carry them over. Before ``open``
+    the operator gets an error at once that says what to do. With one member the stage continues,
+    and nothing is lost. After that member has left, the group can be opened and moved back without
+    any."""
     bench.topic(topic, 2, 5)
     bench.set_zk(group, topic, {0: 2, 1: 3})
     for stage in ("lock", "to-kafka"):
         act(shell, stage, group)
     begun = time.monotonic()
     why = act(shell, "finalize", group, "refused")
-    assert time.monotonic() < begun + 15, "it does not wait for what cannot happen"
+    assert time.monotonic() < begun + 15, "it does not wait for an impossible condition"
     assert f"{topic}-0, {topic}-1: no migratable member runs that carries them over" in why
     with MigratableConsumerConnector(settings(bench, group)) as member:
         reader = Reader(member.create_message_streams({topic: 1})[topic])

@@ -1,6 +1,6 @@
-"""Two operators work on one group: ``zkmigrate live`` on a simulated ZooKeeper, Kafka is empty.
+"""Two operators run ``zkmigrate live`` on one group. ZooKeeper is simulated, and Kafka is empty.
 
-While one waits at any of its requests, the other one carries out whole stages.
+While one operator waits at any of its requests, the other one runs whole stages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ANYONE = AclEntry(31, "world", "anyone")
 
 
 class Operators:
-    """A group whose ``ids`` hold data of somebody else's, and the operators at work on it.
+    """A group whose ``ids`` have foreign data, and the operators that work on it.
 
     ``meanwhile`` is called once, before the first request for which ``at`` is true.
     """
@@ -56,13 +56,13 @@ class Operators:
         self.zk.run(attempt(SetData(IDS, b"theirs", 0)))
 
     def move(self) -> LiveMove:
-        """What a further operator has at hand."""
+        """The tools of another operator."""
         return LiveMove(self.stores, "g", 0, lambda _text: None)
 
     def during(
         self, act: Callable[[], Step], at: Callable[[ZkOp], bool], meanwhile: Callable[[], object]
     ) -> tuple[Step, bool]:
-        """Carry out a stage; return also whether ``meanwhile`` was called."""
+        """Run a stage. Return also whether ``meanwhile`` was called."""
         came: list[ZkOp] = []
 
         def before(op: ZkOp) -> None:
@@ -84,8 +84,8 @@ class Operators:
         return self.zk.run(guard.look("g"))  # type: ignore[no-any-return]
 
     def check(self) -> None:
-        """Legacy consumers are kept out in every mode that relies on it. The ids can be unlocked,
-        and are then as they were."""
+        """Legacy consumers are kept out in every mode that needs it. The ids can be unlocked, and
+        are then as they were."""
         found = self.guard
         if self.mode in (Mode.KAFKA, Mode.OPEN):
             assert found.guard is Guard.LOCKED
@@ -102,18 +102,18 @@ class Operators:
 
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
-    """A group in which nobody works yet."""
+    """A group on which no operator has worked yet."""
     return Operators(monkeypatch)
 
 
 def lifts(op: ZkOp) -> bool:
-    """Whether a request unlocks the ids."""
+    """Return whether a request unlocks the ids."""
     return isinstance(op, SetAcl) and op.entries == (ANYONE,)
 
 
 def test_a_late_unlock_does_not_undo_the_lock_of_another_operator(operators: Operators) -> None:
-    """The tool stands still just before it unlocks the ids. Meanwhile another operator locks the
-    group. The late request fails, and its operator is told."""
+    """The tool pauses just before it unlocks the ids. Meanwhile another operator locks the group.
+    The late request fails, and its operator gets an error."""
     assert not operators.move().lock().why
     step, came = operators.during(
         operators.move().unlock, lifts, lambda: operators.move().lock().why
@@ -129,9 +129,9 @@ def test_a_late_unlock_does_not_undo_the_lock_of_another_operator(operators: Ope
 def test_ids_that_were_unlocked_just_before_the_mode_are_locked_again(
     operators: Operators,
 ) -> None:
-    """The tool has looked at the gate and stands still before it writes ``locked``. Meanwhile
-    another operator unlocks the ids. The next stage locks them before it looks for legacy
-    consumers, and is refused while there is one."""
+    """The tool has checked the gate and pauses before it writes ``locked``. Meanwhile another
+    operator unlocks the ids. The next stage locks them before it checks for legacy consumers. It is
+    refused while there is one."""
     step, came = operators.during(
         operators.move().lock,
         lambda op: isinstance(op, Create | SetData) and op.path == PATHS.mode,
@@ -156,7 +156,7 @@ STAGES: dict[str, Callable[[LiveMove], Step]] = {
 
 
 def forth(move: LiveMove) -> Step:
-    """Lock the group and go to ``kafka``."""
+    """Lock the group and move it to ``kafka``."""
     move.lock()
     return move.go(Mode.KAFKA)
 
@@ -170,8 +170,8 @@ def test_operators_may_come_in_between_at_any_request(
     meanwhile: Callable[[LiveMove], Step],
     locked: bool,
 ) -> None:
-    """Before whichever request of a stage another operator works: a group whose coordinator
-    assigns stays locked, and the original list and data are never lost."""
+    """Another operator works just before any request of a stage. A group that the coordinator
+    assigns stays locked, and the original ACL and data are never lost."""
     number, came = 0, True
     while came:
         if locked:
@@ -194,7 +194,7 @@ def test_operators_may_come_in_between_at_any_request(
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("act", ["lock", "unlock"])
 def test_a_lost_answer_changes_nothing(operators: Operators, act: str, applied: bool) -> None:
-    """Each answer of ZooKeeper may be lost once, whether the request was carried out or not."""
+    """Each response of ZooKeeper may be lost once, whether the request was carried out or not."""
     number, lost = 0, True
     real = operators.zk._send
 

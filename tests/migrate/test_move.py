@@ -1,4 +1,5 @@
-"""Moves on real servers: there, back, twice, undone, and refused while the group has members."""
+"""Moves on real servers: to Kafka, back, twice, rolled back, and refused while the group has
+members."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def test_there_undone_and_there_and_back(any_bench: Bench, group: str, topic: str) -> None:
-    """On every broker line: a move writes what was planned, a rollback restores both stores, and
-    a move back without changes writes nothing."""
+    """On every broker line a move writes the planned offsets, and a rollback restores both stores.
+    A move back without changes writes nothing."""
     any_bench.topic(topic, 4)
     any_bench.set_zk(group, topic, {0: 0, 1: 7, 3: -1})
     before = any_bench.znodes(group)
@@ -58,9 +59,9 @@ def test_there_undone_and_there_and_back(any_bench: Bench, group: str, topic: st
 
 
 def test_kafka_to_zk_and_undone(any_bench: Bench, group: str, topic: str) -> None:
-    """On every broker line: offsets in Kafka reach ZooKeeper, also lower ones after a rewind that
-    a migration marker explains; the rollback restores what ZooKeeper held, and deletes what it did
-    not hold."""
+    """On every broker line offsets in Kafka are written to ZooKeeper. This includes lower ones
+    after a rewind, if a migration marker explains them. The rollback restores ZooKeeper's old
+    offsets and deletes the new ones."""
     any_bench.topic(topic, 3)
     any_bench.set_zk(group, topic, {0: 9, 1: 9})
     plan, journal = any_bench.plan([group])
@@ -93,7 +94,7 @@ def test_metadata_and_leader_epoch_come_back(bench: Bench, group: str, topic: st
 def test_a_moved_group_is_known_to_the_tools(
     bench: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The migration marker is not a strange znode: ``zkconsumer groups verify`` finds nothing."""
+    """The migration marker is not an unknown znode: ``zkconsumer groups verify`` finds nothing."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan, journal = bench.plan([group])
@@ -104,7 +105,7 @@ def test_a_moved_group_is_known_to_the_tools(
 
 
 def test_rollback_refuses_offsets_committed_since(bench: Bench, group: str, topic: str) -> None:
-    """Commits after the move are not undone, unless that is asked for."""
+    """A rollback does not undo commits made after the move unless forced."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan, journal = bench.plan([group])
@@ -122,8 +123,8 @@ def test_rollback_refuses_offsets_committed_since(bench: Bench, group: str, topi
 def test_a_forced_rollback_goes_past_both_stores(
     bench: Bench, group: str, topic: str, way: Direction
 ) -> None:
-    """With force a rollback restores the store that was written, whatever has become of the other;
-    that one it does not touch."""
+    """A forced rollback restores the store that the move wrote, even if the other store has
+    changed. It does not change the other store."""
     source, target = bench.set_zk, bench.set_kafka
     if way is Direction.KAFKA_TO_ZK:
         source, target = target, source
@@ -145,8 +146,8 @@ def test_a_forced_rollback_goes_past_both_stores(
 
 
 def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> None:
-    """A group that an apply claimed but did not write has nothing to undo, though its offsets have
-    gone on; the journal says so, and a dry run changes nothing."""
+    """A group that an apply claimed but did not write has nothing to undo, even if its offsets have
+    changed since. The journal says so, and a dry run changes nothing."""
     bench.topic(topic, 1)
     bench.set_zk(group, topic, {0: 3})
     plan, journal = bench.plan([group])
@@ -173,8 +174,8 @@ def test_a_rollback_of_a_mere_claim(bench: Bench, group: str, topic: str) -> Non
 
 
 def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str) -> None:
-    """An unreadable offset of a topic that is skipped does not fail the move, the second apply, or
-    the move back."""
+    """An unreadable offset of a skipped topic does not fail the move, the second apply, or the move
+    back."""
     bench.topic(topic, 1)
     bench.topic(f"{topic}-bad", 1)
     bench.set_zk(group, topic, {0: 3})
@@ -190,12 +191,13 @@ def test_what_is_left_out_may_be_unreadable(bench: Bench, group: str, topic: str
 
 @pytest.mark.parametrize("where", ["zookeeper", "kafka"])
 def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, topic: str) -> None:
-    """What either store has got since the plan was made stops the group before any change."""
+    """If either store has changed since the plan was made, the group is refused before any
+    change."""
     bench.topic(topic, 2)
     bench.set_zk(group, topic, {0: 3, 1: 4})
     plan, journal = bench.plan([group])
     if where == "zookeeper":
-        bench.set_zk(group, topic, {1: 4})  # the same offset, but written again
+        bench.set_zk(group, topic, {1: 4})  # the same offset, written again
     else:
         bench.set_kafka(group, topic, {1: 1})
     before = bench.znodes(group)
@@ -206,8 +208,8 @@ def test_a_plan_that_is_stale_is_refused(bench: Bench, where: str, group: str, t
 
 
 def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> None:
-    """On every broker line: an offset of a partition that is younger than the plan stops the group,
-    also where the broker tells offsets only of partitions that it is asked about."""
+    """On every broker line, an offset for a partition that is newer than the plan stops the group.
+    This also holds if the broker returns offsets only for the partitions in the request."""
     any_bench.topic(topic, 1)
     any_bench.set_zk(group, topic, {0: 3})
     any_bench.set_kafka(group, topic, {0: 3})
@@ -220,7 +222,7 @@ def test_a_new_partition_is_seen(any_bench: Bench, group: str, topic: str) -> No
 
 
 def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: str) -> None:
-    """The others are moved, and the outcome says which was not."""
+    """The other groups are moved, and the outcome names the one that was not."""
     bench.topic(topic, 1)
     groups = [f"{group}-{number}" for number in range(3)]
     for name in groups:
@@ -232,12 +234,12 @@ def test_one_bad_group_does_not_stop_the_rest(bench: Bench, group: str, topic: s
 
 
 def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic: str) -> None:
-    """On every broker line the times of both stores are found: the later write counts."""
+    """On every broker line the times of both stores are found, and the later write wins."""
     any_bench.topic(topic, 2)
     any_bench.set_zk(group, topic, {0: 3})
     any_bench.set_kafka(group, topic, {1: 9})
-    moment = time.time()  # the servers' clocks tell milliseconds
-    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    moment = time.time()  # the servers' clocks have milliseconds
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     any_bench.set_kafka(group, topic, {0: 5})
     any_bench.set_zk(group, topic, {1: 4})
     options = Options(OnConflict.NEWEST, max_idle_days=10**6)
@@ -250,15 +252,15 @@ def test_newest_takes_what_was_written_last(any_bench: Bench, group: str, topic:
 def test_newest_does_not_follow_the_migrator(
     bench: Bench, group: str, topic: str, way: Direction
 ) -> None:
-    """What the migrator writes is no commit: after a move that was killed once it had claimed the
-    group, the newest offset is the same as before; after a rollback, which sets new times,
-    ``newest`` is refused by name until a consumer commits."""
+    """The migrator's writes are not commits. After a move that was killed after it had claimed the
+    group, the newest offset is the same as before. A rollback sets new times, so ``newest`` is
+    refused by name until a consumer commits."""
     bench.topic(topic, 1)
     to_kafka = way is Direction.ZK_TO_KAFKA
     old, new = (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
     old(group, topic, {0: 3})
     moment = time.time()
-    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock goes on")
+    wait_until(lambda: time.time() > moment + 0.005, 5, "the clock advances")
     new(group, topic, {0: 9})
     newest = Options(OnConflict.NEWEST, max_idle_days=10**6)
 

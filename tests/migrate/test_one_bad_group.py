@@ -1,4 +1,4 @@
-"""A group that cannot be read, or whose coordinator is away, costs that group and no other."""
+"""A group that cannot be read, or has no coordinator, does not affect other groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def printed_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Run the command; return its status and what it printed."""
+    """Run the command and return its status and its output."""
     capsys.readouterr()
     status = run(words)
     printed = capsys.readouterr()
@@ -38,9 +38,9 @@ def test_14_one_znode_without_permission(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One offset that may not be read is a problem of its group, which names this znode of all that
-    are read together; assess, plan, verify and export do the others, and the status says that one
-    is missing."""
+    """An offset that may not be read is a problem of its group. The problem names this znode,
+    although all are read together. assess, plan, verify and export process the other groups, and
+    the status shows that one is missing."""
     bench.topic(topic, 4)
     bad, *good = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c"))
     for group in (bad, *good):
@@ -79,9 +79,9 @@ def test_09_a_coordinator_that_stays_away(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """When a broker is gone, the groups whose coordinator it was are named, the others are
-    assessed, planned, compared, exported and moved; and each coordinator is waited for once, not
-    once for each of its groups."""
+    """If a broker is gone, the groups that it coordinated are named. The others are assessed,
+    planned, compared, exported and moved. Each coordinator is waited for once, not once for each of
+    its groups."""
     properties = {
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",

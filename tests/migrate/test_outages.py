@@ -1,4 +1,5 @@
-"""ZooKeeper answers late, not at all, or ends the migrator's session, at every step of a move."""
+"""ZooKeeper answers late, does not answer, or ends the migrator's session at every step of a
+move."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def applied(
 def test_each_answer_of_zookeeper_is_lost(
     bench: Bench, proxy: TcpProxy, group: str, topic: str, direction: Direction
 ) -> None:
-    """Every change that the migrator sends to ZooKeeper is carried out, but the connection breaks
-    before the answer: the move ends as planned."""
+    """ZooKeeper carries out every change that the migrator sends, but the connection breaks before
+    the response. The move still ends as planned."""
     bench.topic(topic, 3)
     stored = {0: 0, 1: 7}
     store = bench.set_zk if direction is Direction.ZK_TO_KAFKA else bench.set_kafka
@@ -79,8 +80,8 @@ def test_each_answer_of_zookeeper_is_lost(
 
 
 def test_zookeeper_goes_away(bench: Bench, proxy: TcpProxy, group: str, topic: str) -> None:
-    """Without ZooKeeper the run ends instead of failing one group after the other; the next run
-    waits for the lost session and continues."""
+    """Without ZooKeeper the run ends, and does not fail every group. The next run waits for the
+    lost session and continues."""
     bench.topic(topic, 2)
     groups = [f"{group}-{number}" for number in range(3)]
     for name in groups:
@@ -102,8 +103,8 @@ def test_zookeeper_goes_away(bench: Bench, proxy: TcpProxy, group: str, topic: s
 def test_the_session_ends(
     bench: Bench, proxy: TcpProxy, group: str, topic: str, moment: str
 ) -> None:
-    """When ZooKeeper ends the migrator's session, its claims are gone: the group is not called
-    moved, the others are, and the next run moves it."""
+    """If ZooKeeper ends the migrator's session, its claims are gone. The group is not reported as
+    moved, but the others are. The next run moves it."""
     bench.topic(topic, 2)
     groups = [f"{group}-{number}" for number in range(2)]
     for name in groups:

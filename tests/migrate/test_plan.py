@@ -1,4 +1,4 @@
-"""What a plan decides, and what it refuses: every policy, without any server."""
+"""Decisions and refusals of a plan with every policy, without a server."""
 
 from __future__ import annotations
 
@@ -49,18 +49,19 @@ def state(
 
 
 def made(found: GroupState, direction: Direction = FORTH, **options: object) -> GroupPlan:
-    """The plan of ``found``."""
+    """The plan for ``found``."""
     chosen = replace(Options(), **options)  # type: ignore[arg-type]
     return plan_group(found, direction, chosen, NOW, Retention(10080, True))
 
 
 def kinds(plan: GroupPlan) -> list[Kind]:
-    """The kinds of a plan's problems."""
+    """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
 
 def test_an_offset_of_one_store_is_moved_and_says_why() -> None:
-    """What only the source holds is written to the target, either way; zero is an offset."""
+    """An offset that only the source has is written to the target, in either direction. Zero is an
+    offset."""
     for found, direction in ((state(0), FORTH), (state(None, 0), BACK)):
         plan = made(found, direction)
         assert plan.verdict is Verdict.READY
@@ -70,7 +71,7 @@ def test_an_offset_of_one_store_is_moved_and_says_why() -> None:
 
 
 def test_no_offset_stays_no_offset() -> None:
-    """A partition without an offset is planned as none, never as 0, and is named in a note."""
+    """A partition without an offset is planned as missing, never as 0, and a note names it."""
     found = replace(state(), topics={"orders": TopicState(10, (0, 1))})
     plan = made(found)
     entry = plan.entries[1]
@@ -79,7 +80,7 @@ def test_no_offset_stays_no_offset() -> None:
 
 
 def test_the_target_keeps_what_only_it_has() -> None:
-    """An offset that only the target holds is not deleted, even beyond the log."""
+    """An offset that only the target has is not deleted, even beyond the log."""
     found = replace(state(None, 99), slipped={TopicPartition("orders", 0): 4})
     plan = made(found, slipped=Slipped.IGNORE)
     assert [(entry.to, entry.write) for entry in plan.entries] == [(99, False)]
@@ -101,7 +102,7 @@ def test_the_target_keeps_what_only_it_has() -> None:
 def test_a_conflict_is_settled_as_told(
     direction: Direction, policy: OnConflict, zk: int, kafka: int, to: int
 ) -> None:
-    """Each policy chooses the offset it names; the target is written only when it differs."""
+    """Each policy chooses the offset that it names. The target is written only if it differs."""
     plan = made(state(zk, kafka), direction, on_conflict=policy)
     (entry,) = plan.entries
     assert plan.verdict is Verdict.READY
@@ -112,7 +113,8 @@ def test_a_conflict_is_settled_as_told(
 
 
 def test_a_conflict_without_a_policy_needs_a_decision() -> None:
-    """Different offsets in both stores are never settled unasked, and both are shown."""
+    """Different offsets in both stores are never resolved without a policy. The problem shows
+    both."""
     plan = made(state(3, 7))
     assert plan.verdict is Verdict.DECIDE
     assert kinds(plan) == [Kind.CONFLICT]
@@ -121,7 +123,7 @@ def test_a_conflict_without_a_policy_needs_a_decision() -> None:
 
 
 def test_equal_offsets_are_no_conflict() -> None:
-    """When both stores agree there is nothing to write and nothing to decide."""
+    """If both stores agree there is nothing to write or decide."""
     plan = made(state(7, 7))
     assert (plan.verdict, plan.entries[0].write) == (Verdict.READY, False)
 
@@ -130,7 +132,7 @@ def test_equal_offsets_are_no_conflict() -> None:
     ("committed", "to"), [(NOW - 1, 3), (NOW + 1, 7), (NOW, None), (None, None)]
 )
 def test_newest_compares_times_and_never_guesses(committed: int | None, to: int | None) -> None:
-    """The newer of both wins; an unknown or equal time leaves the conflict to the operator."""
+    """The newer offset wins. With an unknown or equal time the operator must decide."""
     found = replace(state(3, 7), kafka={TP: KafkaOffset(7, commit_ms=committed)})
     plan = made(found, on_conflict=OnConflict.NEWEST)
     if to is None:
@@ -140,7 +142,7 @@ def test_newest_compares_times_and_never_guesses(committed: int | None, to: int 
 
 
 def test_newest_counts_again_after_a_rollback_once_a_consumer_commits() -> None:
-    """Times that a rollback set do not count; those of later commits do."""
+    """Times that a rollback set do not count. Times of later commits do."""
     rolled_back = MigrationMarker(None, NOW, {}, b"")
     for after_ms, verdict in ((-1, Verdict.DECIDE), (999, Verdict.DECIDE), (DAY_MS, Verdict.READY)):
         found = replace(
@@ -155,7 +157,8 @@ def test_newest_counts_again_after_a_rollback_once_a_consumer_commits() -> None:
 
 @pytest.mark.parametrize(("value", "bound"), [(1, 2), (11, 10), (2**63 - 1, 10)])
 def test_offsets_outside_the_log(value: int, bound: int) -> None:
-    """They are refused, or clamped to the nearest end, and the clamp is told; never unasked."""
+    """Offsets outside the log are refused, or clamped to the nearest end if the operator asks for
+    it. A note reports the clamp."""
     found = state(value, log=(2, 10))
     plan = made(found)
     assert kinds(plan) == [Kind.OUT_OF_RANGE]
@@ -167,12 +170,12 @@ def test_offsets_outside_the_log(value: int, bound: int) -> None:
 
 @pytest.mark.parametrize("value", [2, 10])
 def test_both_ends_of_the_log_are_inside(value: int) -> None:
-    """The first offset and the next one to be written are positions a consumer can have."""
+    """A consumer can be at the first offset and at the next offset to be written."""
     assert made(state(value, log=(2, 10))).verdict is Verdict.READY
 
 
 def test_an_unknown_log_range_refuses() -> None:
-    """Without an answer of the leader an offset is not taken for good."""
+    """Without the leader's answer, an offset is not treated as valid."""
     plan = made(replace(state(), ranges={}))
     assert (plan.verdict, kinds(plan)) == (Verdict.REFUSED, [Kind.UNKNOWN])
 
@@ -193,7 +196,7 @@ def test_topics_that_are_gone_or_came_back() -> None:
 
 
 def test_slipped_offsets_are_used_ignored_or_refused() -> None:
-    """Offsets of a 1.1.0 broker below ``offset`` are never passed over in silence."""
+    """Offsets of a 1.1.0 broker that are stored below ``offset`` are never ignored silently."""
     found = replace(state(3), slipped={TP: 6})
     assert kinds(made(found)) == [Kind.SLIPPED]
     assert made(found, slipped=Slipped.USE).entries[0].to == 6
@@ -201,7 +204,7 @@ def test_slipped_offsets_are_used_ignored_or_refused() -> None:
 
 
 def test_who_is_there_is_named() -> None:
-    """Live members in either place, and owners without one, refuse the group by name."""
+    """Live members in either place, and owners without a member, refuse the group and are named."""
     for found, kind, name in (
         (replace(state(), members=("g_host-1",)), Kind.LIVE_MEMBER, "g_host-1"),
         (replace(state(), owners={TP: "g_dead-0"}), Kind.OWNED, "g_dead-0"),
@@ -215,7 +218,7 @@ def test_who_is_there_is_named() -> None:
 
 
 def test_old_groups_are_not_brought_back_unasked() -> None:
-    """A group that wrote nothing for long needs a decision, which the fix spells out."""
+    """A group without writes for a long time needs a decision, which the fix describes."""
     found = replace(state(), zk={TP: ZkOffset(5, 3, 20, NOW - 400 * DAY_MS)})
     plan = made(found)
     assert kinds(plan) == [Kind.IDLE]
@@ -224,12 +227,12 @@ def test_old_groups_are_not_brought_back_unasked() -> None:
 
 
 def test_an_empty_group_is_refused() -> None:
-    """Nothing to move is a reason to look at group and chroot, not a success."""
+    """Nothing to move is a reason to check group and chroot, not a success."""
     assert kinds(made(state(None))) == [Kind.NOTHING]
 
 
 def test_the_day_of_expiry_is_told() -> None:
-    """The plan says when the broker would forget the offsets, and warns when that is soon."""
+    """The plan shows when the broker would delete the offsets, and warns if that is soon."""
     (note,) = made(state()).notes
     assert "2023-11-21" in note
     soon = plan_group(state(), FORTH, Options(), NOW, Retention(1440, False)).notes[0]
@@ -238,7 +241,8 @@ def test_the_day_of_expiry_is_told() -> None:
 
 
 def test_a_marker_shows_which_store_is_stale() -> None:
-    """After a move the store that was left may be overwritten, down as well, if nobody wrote it."""
+    """After a move the source store may be overwritten, even with a lower offset, if no client has
+    written to it."""
     for target_now, verdict, to in ((3, Verdict.READY, 2), (4, Verdict.DECIDE, None)):
         found = replace(
             state(target_now, 2), marker=MigrationMarker(Store.KAFKA, NOW, {TP: 3}, b"")
@@ -253,8 +257,8 @@ def test_a_marker_shows_which_store_is_stale() -> None:
 @pytest.mark.parametrize("direction", [FORTH, BACK])
 @pytest.mark.parametrize("left", [3, 9, 2**63 - 1], ids=["behind", "ahead", "clamped"])
 def test_a_moved_group_is_no_conflict(direction: Direction, policy: OnConflict, left: int) -> None:
-    """While the store that a group was moved from has not changed, the group is ``moved`` whatever
-    its own consumers do since and whether they run, and no policy writes anything."""
+    """While the source store has not changed since the move, the group is ``moved``. This holds
+    whatever its own consumers have done since and whether they run. No policy writes anything."""
     zk, kafka = (left, 7) if direction is FORTH else (7, left)
     found = replace(
         state(zk, kafka),
@@ -274,8 +278,8 @@ def test_a_moved_group_is_no_conflict(direction: Direction, policy: OnConflict, 
 def test_no_policy_lowers_what_a_group_was_moved_to(
     direction: Direction, policy: OnConflict
 ) -> None:
-    """When the store that a group was moved from has changed since, that is a conflict, but one
-    that no policy settles with an offset below that of the store which counts since the move."""
+    """If the source store has changed since the move, that is a conflict. But no policy resolves it
+    with an offset below that of the current store."""
     old, live = 5, 7
     zk, kafka = (old, live) if direction is FORTH else (live, old)
     at = {direction.source: NOW, direction.target: NOW - 1}
@@ -296,7 +300,7 @@ def test_no_policy_lowers_what_a_group_was_moved_to(
 
 
 def test_a_moved_group_with_something_new_is_not_done() -> None:
-    """An offset of another partition that only the source has is still to be moved."""
+    """An offset for another partition that only the source has must still be moved."""
     other = TopicPartition("orders", 1)
     found = replace(
         state(3, 7),
@@ -311,7 +315,7 @@ def test_a_moved_group_with_something_new_is_not_done() -> None:
 
 
 def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:
-    """The plan names partitions whose metadata only the journal will keep."""
+    """The plan names partitions whose metadata will be only in the journal."""
     found = replace(state(None, 4), kafka={TP: KafkaOffset(4, 7, "note")})
     plan = made(found, BACK)
     assert any("metadata" in note and "orders-0" in note for note in plan.notes)
@@ -319,8 +323,9 @@ def test_metadata_that_zookeeper_cannot_hold_is_told() -> None:
 
 
 def test_offsets_that_the_broker_hides() -> None:
-    """What access lists hide does not count as none: a topic that ZooKeeper or a marker shows to
-    be the group's needs a decision, either way; others are named where they could be lost."""
+    """Offsets that ACLs hide are not treated as missing. If ZooKeeper or a marker shows that a
+    topic belongs to the group, it needs a decision, in either direction. Other topics are named
+    where they could be lost."""
     hidden = frozenset({"orders", "secret", "__consumer_offsets"})
     moved = MigrationMarker(Store.KAFKA, NOW, {TP: 3}, b"")
     for direction in (FORTH, BACK):
@@ -336,22 +341,23 @@ def test_offsets_that_the_broker_hides() -> None:
     skips = tuple(Skip("g", topic) for topic in hidden)
     skipped = made(replace(state(5), hidden=hidden), BACK, skips=skips)
     assert not any("hide" in note for note in skipped.notes)
-    assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "what is hidden is unknown"
+    assert skipped.stays == (StaysBehind(TP, None, "skipped"),), "hidden offsets are unknown"
     planned = made(replace(state(5, 7), from_file={TP: 6}, hidden=frozenset({"secret"})), BACK)
     assert (planned.verdict, planned.notes) == (Verdict.READY, ())
 
 
 def test_a_file_takes_the_place_of_the_source() -> None:
-    """Offsets from a file are checked like others and written whatever both stores hold."""
+    """Offsets from a file are checked like others, and written even if the stores have different
+    ones."""
     found = replace(state(3, 7), from_file={TP: 6})
     assert made(found).entries[0].to == 6
     assert kinds(made(replace(found, from_file={TP: 60}))) == [Kind.OUT_OF_RANGE]
 
 
 def test_a_skip_means_one_group_and_its_pattern_only() -> None:
-    """Skipping a topic of one group moves it in every other group; globs choose several groups,
-    topics or partitions. What stays behind is listed with its offset, and no other offset is left
-    out."""
+    """A topic that is skipped in one group is moved in every other group. Globs choose several
+    groups, topics or partitions. A skipped offset is listed with its value, and no other offset is
+    skipped."""
     two = TopicPartition("orders", 1)
     found = replace(
         state(5),
@@ -376,14 +382,14 @@ def test_a_skip_means_one_group_and_its_pattern_only() -> None:
 
 
 def test_a_skipped_offset_that_both_stores_hold_does_not_stay_behind() -> None:
-    """Only what the target lacks is reported."""
+    """Only an offset that the target lacks is reported."""
     assert made(state(5, 5), skips=(Skip("g", "*"),)).stays == ()
 
 
 def test_offsets_of_many_deleted_topics_are_left_out_at_once() -> None:
-    """One option leaves out every offset whose topic or partition does not exist, and lists it;
-    other partitions of the group move. A conflict about such an offset needs no decision, and
-    what the target alone holds is kept."""
+    """One option skips and lists every offset whose topic or partition does not exist. Other
+    partitions of the group move. A conflict about such an offset needs no decision. An offset that
+    only the target has is kept."""
     gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
     past = TopicPartition("orders", 7)
     kept = TopicPartition("gone-00", 1)
@@ -405,8 +411,8 @@ def test_offsets_of_many_deleted_topics_are_left_out_at_once() -> None:
 
 
 def test_lists_are_complete() -> None:
-    """However many partitions have a problem, each is named, and the fix names all that can be
-    left out; so one run shows all there is to decide."""
+    """Each partition with a problem is named, and the fix names all that can be skipped. So one run
+    shows every decision."""
     gone = [TopicPartition(f"gone-{number:02}", 0) for number in range(12)]
     members = tuple(f"g_host-{number}" for number in range(9))
     strange = tuple(f"/consumers/g/x{number}" for number in range(9))

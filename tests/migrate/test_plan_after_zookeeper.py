@@ -1,4 +1,4 @@
-"""What a plan decides when the cluster has left ZooKeeper, and what would be lost with it."""
+"""Decisions of a plan after the cluster has left ZooKeeper, and the offsets that would be lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TP = TopicPartition("orders", 0)
 def state(
     zk: int | None = 5, kafka: int | None = None, log: Log = Log.UNPROVEN, czxid: int = 2**50
 ) -> GroupState:
-    """A group with one partition, of a topic that is known to be the same, or not."""
+    """A group with one partition of a topic that is known to be the same, or not."""
     return GroupState(
         "g",
         zk={} if zk is None else {TP: ZkOffset(zk, 3, 20, NOW)},
@@ -42,18 +42,19 @@ def state(
 
 
 def made(found: GroupState, rule: Unproven = Unproven.REFUSE) -> GroupPlan:
-    """The plan of ``found``."""
+    """The plan for ``found``."""
     options = Options(unproven_topics=rule)
     return plan_group(found, Direction.ZK_TO_KAFKA, options, NOW, Retention(10080, True))
 
 
 def kinds(plan: GroupPlan) -> list[Kind]:
-    """The kinds of a plan's problems."""
+    """The kinds of problems in a plan."""
     return [problem.kind for problem in plan.problems]
 
 
 def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
-    """Refused unless an operator trusts it, starts at the log's beginning, or leaves it behind."""
+    """The plan refuses it unless an operator trusts it, starts at the log's beginning, or skips
+    it."""
     plan = made(state())
     assert (kinds(plan), plan.verdict) == ([Kind.UNPROVEN], Verdict.DECIDE)
     assert "--unproven-topics trust" in plan.problems[0].fix
@@ -67,7 +68,7 @@ def test_a_topic_of_unknown_identity_needs_a_decision() -> None:
 
 
 def test_what_kafka_holds_needs_no_proof() -> None:
-    """An offset that Kafka holds is of Kafka's log."""
+    """An offset in Kafka belongs to Kafka's log."""
     assert kinds(made(state(None, 5))) == [Kind.NOTHING]
     assert made(state(5, 5)).verdict is Verdict.READY
 
@@ -82,7 +83,7 @@ def test_what_kafka_holds_needs_no_proof() -> None:
     ],
 )
 def test_a_topic_with_another_id_was_created_again(log: Log, czxid: int, kind: Kind | None) -> None:
-    """With the same id the moment of its creation decides, as before; with another one the id."""
+    """With the same id the creation time decides, as before. With another id, the id decides."""
     assert kinds(made(state(log=log, czxid=czxid))) == ([] if kind is None else [kind])
 
 
@@ -93,14 +94,15 @@ def test_a_topic_with_another_id_was_created_again(log: Log, czxid: int, kind: K
 def test_what_only_zookeeper_has_would_be_lost(
     zk: int, kafka: int | None, lost: int, word: str
 ) -> None:
-    """An offset that Kafka lacks or has a lower one of; a newer one there is no loss."""
+    """An offset counts as lost if Kafka has none or a lower one. A newer offset in Kafka is not a
+    loss."""
     found = what_is_left(state(zk, kafka, Log.SAME))
     assert (found.lost, found.left, found.kafka) == (lost, bool(lost), word)
     assert found.last_activity == "2023-11-14T22:13:20Z"
 
 
 def test_members_and_moves_count() -> None:
-    """A live member is left behind too; an offset that was moved lower on purpose is not."""
+    """A live member is left behind too. An offset that was moved lower on purpose is not."""
     alive = what_is_left(replace(state(5, 5), members=("g_old",)))
     assert (alive.left, alive.lost, alive.members) == (True, 0, 1)
     marker = MigrationMarker(Store.KAFKA, NOW, {TP: 5}, b"")

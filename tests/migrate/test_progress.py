@@ -1,4 +1,4 @@
-"""What a long run shows on standard error while it works; standard output holds the rows alone."""
+"""Progress on standard error during a long run. Standard output has only the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def groups(bench: Bench, unique: str, topic: str) -> list[str]:
-    """Three stopped groups, the last of which has an offset beyond the log's end."""
+    """Three stopped groups. The last one has an offset beyond the log's end."""
     bench.topic(topic, 1, messages=5)
     names = [f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c")]
     for name, offset in zip(names, (3, 3, 9), strict=True):
@@ -36,8 +36,8 @@ def test_each_command_shows_how_far_it_is(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a terminal a JSON line names how many of how many groups are done, rate, time left
-    and the last group; what a program reads from standard output is not disturbed."""
+    """Without a terminal a JSON line shows the number of finished groups, the total, the rate, the
+    time left and the last group. Standard output is not affected."""
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     chosen = [word for name in groups for word in ("--group", name)]
     plan = str(tmp_path / "plan")
@@ -69,8 +69,8 @@ def test_each_command_shows_how_far_it_is(
 def test_lines_are_some_seconds_apart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many groups pass, a log file gets a line every five seconds, and at once what is
-    waited for. Names of groups are made safe to print."""
+    """With any number of groups, a log file gets a line every five seconds. It gets a line at once
+    when the run waits for something. Names of groups are made safe to print."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     with progress.Progress("moving", 1000) as shown:
@@ -96,8 +96,8 @@ def test_lines_are_some_seconds_apart(
 
 
 def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
-    """On a terminal there is a bar with elapsed and remaining time and the name of a group; the
-    rows still go to standard output alone."""
+    """On a terminal there is a bar with elapsed time, remaining time and a group's name. Standard
+    output still has only the rows."""
     ours, theirs = pty.openpty()
     code = "from zkmigrate.cli import main; main()"
     words = [word for name in groups for word in ("--group", name)]
@@ -132,8 +132,8 @@ def test_a_terminal_shows_a_bar(bench: Bench, groups: list[str]) -> None:
 def test_only_problems_are_listed_and_counted(
     bench: Bench, groups: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--only-problems`` prints no rows of groups that are in order, and below the rows the
-    groups are counted by kind of problem."""
+    """``--only-problems`` omits rows of groups without a problem, and counts the groups by kind of
+    problem below the rows."""
     bench.client.create(f"/consumers/{groups[2]}/ids/x", b"{}", ephemeral=True, makepath=True)
     chosen = [word for name in groups for word in ("--group", name)]
     server = ("--zookeeper", bench.cluster.zookeeper)

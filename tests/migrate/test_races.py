@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 def at(word: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """An effect that acts once, at the first thing whose name holds ``word``."""
+    """An effect that acts once, at the first item whose name contains ``word``."""
     left = [act]
 
     def effect(what: str) -> None:
@@ -42,7 +42,7 @@ def kill() -> None:
 
 
 def test_a_member_between_the_look_and_the_claim(filled: Bench, group: str, topic: str) -> None:
-    """A member that registers after the first look is seen before anything is written."""
+    """A member that registers after the first check is noticed before anything is written."""
     plan, journal = filled.plan([group])
     path = f"/consumers/{group}/ids/late"
 
@@ -73,8 +73,8 @@ def test_an_owner_between_the_look_and_the_claim(filled: Bench, group: str, topi
 
 
 def test_a_zombies_commit_is_fenced(filled: Bench, group: str, topic: str) -> None:
-    """A commit that a member of this library still has under way checks the member's registration,
-    so it fails when its session has ended, and the move is not disturbed."""
+    """A late commit by a member of this library checks the member's registration. So it fails if
+    the session has ended, and does not disturb the move."""
     path = f"/consumers/{group}/offsets/{topic}/0"
     member = f"/consumers/{group}/ids/zombie"
     filled.client.create(member, b"{}", makepath=True)
@@ -95,8 +95,8 @@ def test_a_zombies_commit_is_fenced(filled: Bench, group: str, topic: str) -> No
 
 
 def test_a_claim_leaves_no_trace_in_the_offset(filled: Bench, group: str, topic: str) -> None:
-    """Claiming a group, whether the move ends well, fails or is killed, changes neither time nor
-    version of an offset znode, so that ``newest`` still sees when consumers committed."""
+    """Claiming a group changes neither time nor version of an offset znode, whether the move
+    succeeds, fails or is killed. So ``newest`` still sees when consumers committed."""
     paths = [f"/consumers/{group}/offsets/{topic}/{partition}" for partition in range(2)]
     before = [filled.client.exists(path) for path in paths]
 
@@ -118,8 +118,8 @@ def test_a_claim_leaves_no_trace_in_the_offset(filled: Bench, group: str, topic:
 def test_a_member_that_registers_during_the_move_is_not_forgotten(
     filled: Bench, group: str, topic: str
 ) -> None:
-    """A move during which a member registered is not done: each further apply names the member
-    until it is gone, and ends well then."""
+    """If a member registered during a move, the move is not done. Each further apply names the
+    member until it is gone, and then succeeds."""
     plan, journal = filled.plan([group])
     path = f"/consumers/{group}/ids/late"
 
@@ -137,7 +137,8 @@ def test_a_member_that_registers_during_the_move_is_not_forgotten(
 
 
 def test_a_change_between_writing_and_reading_back(filled: Bench, group: str, topic: str) -> None:
-    """What another client writes over the migrator's offsets is found, and nothing is marked."""
+    """If another client writes over the migrator's offsets, the migrator notices and writes no
+    marker."""
     plan, journal = filled.plan([group])
 
     def change() -> None:
@@ -170,9 +171,9 @@ def test_a_source_that_changes_underneath(bench: Bench, group: str, topic: str) 
 def test_an_offset_that_comes_after_the_plan(
     bench: Bench, group: str, topic: str, way: Direction, new: str
 ) -> None:
-    """An offset of a topic or partition that the plan does not know is not left behind: the group
-    is refused by its name, before the claim and after it, and nothing is written; verify finds it
-    in either store. Topics that the operator skips are left out of all that."""
+    """If an offset of a topic or partition is not in the plan, the group is refused with its name.
+    This holds before the claim and after it, and nothing is written. verify finds the offset in
+    either store. Topics that the operator skips do not count."""
     to_kafka = way is Direction.ZK_TO_KAFKA
     source, target = (
         (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
@@ -228,8 +229,8 @@ def test_an_offset_that_comes_after_the_plan(
 def test_an_offset_that_comes_after_the_move(
     bench: Bench, group: str, topic: str, way: Direction
 ) -> None:
-    """A rollback does not leave behind what consumers stored since of a topic that was not moved,
-    unless that is asked for."""
+    """Consumers have stored offsets for a topic that was not moved. A rollback does not leave these
+    behind unless forced."""
     to_kafka = way is Direction.ZK_TO_KAFKA
     source, target = (
         (bench.set_zk, bench.set_kafka) if to_kafka else (bench.set_kafka, bench.set_zk)
@@ -254,8 +255,8 @@ def test_an_offset_that_comes_after_the_move(
 def test_a_change_between_a_kill_and_the_next_run(
     filled: Bench, group: str, topic: str, where: str, word: str
 ) -> None:
-    """Resuming refuses a group that was used since the kill, and writes nothing; going
-    back does too, unless it had not come to writing, so that there is nothing to undo."""
+    """Resuming refuses a group that was used since the kill, and writes nothing. A rollback refuses
+    it too, unless the run was killed before it wrote. Then there is nothing to undo."""
     plan, journal = filled.plan([group])
     with pytest.raises(KilledError):
         filled.apply(plan, journal, at(word, kill))
@@ -277,9 +278,9 @@ def test_a_change_between_a_kill_and_the_next_run(
 def test_a_commit_without_membership_in_between_is_given_back(
     filled: Bench, group: str, topic: str
 ) -> None:
-    """A client that uses assign() and has committed to Kafka before does so again right before the
-    migrator does. Its offset is not lost: it is restored, and the group is refused by the
-    partition's name, now and later."""
+    """A client with assign() has committed to Kafka before, and does so again just before the
+    migrator does. The migrator restores its offset and refuses the group by the partition's name,
+    also in later runs."""
     filled.set_kafka(group, topic, {1: 4})
     plan, journal = filled.plan([group])
     (result,) = filled.apply(

@@ -1,6 +1,6 @@
-"""What can go wrong with a move, each met on real servers: refused by name, with what to do.
+"""Everything that can go wrong with a move, on real servers: it is refused by name, with a fix.
 
-The numbers are those of the table in ``docs/explanation/moving.md``; the last test compares them.
+The numbers are those of the table in ``docs/explanation/moving.md``. The last test compares them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def kinds(bench: Bench, group: str, direction: Direction = Direction.ZK_TO_KAFKA
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Run the command; return its status and what it printed."""
+    """Run the command and return its status and its output."""
     capsys.readouterr()
     status = run(arguments)
     printed = capsys.readouterr()
@@ -60,7 +60,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 
 @pytest.fixture
 def legacy(filled: Bench, group: str, topic: str) -> Iterator[Any]:
-    """Starts a live member of the old kind; returns its consumer id."""
+    """Starts a live legacy member and returns its consumer id."""
     config = {
         "zookeeper.connect": filled.cluster.zookeeper,
         "group.id": group,
@@ -84,7 +84,7 @@ def legacy(filled: Bench, group: str, topic: str) -> Iterator[Any]:
 
 @pytest.fixture
 def joined(filled: Bench, group: str, topic: str) -> Iterator[Any]:
-    """Starts a consumer that joins at the coordinator."""
+    """Starts a consumer that joins through the coordinator."""
     consumers: list[KafkaConsumer] = []
 
     def start() -> None:
@@ -117,7 +117,7 @@ def test_01_live_members(filled: Bench, group: str, legacy: Any) -> None:
 
 
 def test_02_partitions_without_an_offset(filled: Bench, group: str, topic: str) -> None:
-    """They are named, and get no offset in Kafka: the reset policy is not decided here."""
+    """The plan names them and writes no offset to Kafka. It does not choose a reset policy."""
     filled.cluster.add_partitions(topic, 3)
     plan, journal = filled.plan([group])
     assert any(f"{topic}-2" in note for note in plan.groups[0].notes)
@@ -126,7 +126,7 @@ def test_02_partitions_without_an_offset(filled: Bench, group: str, topic: str) 
 
 
 def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str) -> None:
-    """Offsets that are in Kafka already do not hide the others; different ones need a decision."""
+    """Offsets that are already in Kafka do not hide the others. Different ones need a decision."""
     filled.set_kafka(group, topic, {0: 3})
     plan, journal = filled.plan([group])
     assert [entry.write for entry in plan.groups[0].entries] == [False, True]
@@ -138,8 +138,8 @@ def test_03_a_group_that_is_moved_in_part(filled: Bench, group: str, topic: str)
 def test_04_a_failure_is_a_failure(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A group that could not be moved gives status 1 from apply and verify and names the reason;
-    the same command moves it when that is settled."""
+    """If a group could not be moved, apply and verify return status 1 and name the reason. After
+    the fix the same command moves it."""
     zookeeper = ("--zookeeper", filled.cluster.zookeeper)
     plan = str(tmp_path / "plan")
     assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
@@ -158,7 +158,7 @@ def test_04_a_failure_is_a_failure(
 def test_10_an_offset_that_is_refused_inside_a_good_answer(
     filled: Bench, group: str, topic: str
 ) -> None:
-    """The partition is named, nothing is marked as moved, and rollback restores what was there."""
+    """The partition is named, nothing is marked as moved, and rollback restores the old offsets."""
     other = f"{topic}-other"
     filled.topic(other, 1)
     filled.set_zk(group, other, {0: 5})
@@ -183,7 +183,7 @@ def test_10_an_offset_that_is_refused_inside_a_good_answer(
 def test_04_no_zookeeper_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server that is away is status 1 and one line."""
+    """If the server is away, the status is 1 and there is one line."""
     arguments = ("assess", "--all", "--zookeeper", "127.0.0.1:9", "--timeout", "1")
     status, out, err = said(capsys, *arguments)
     assert (status, out) == (1, "")
@@ -194,8 +194,8 @@ def test_04_no_zookeeper_is_an_error_in_one_line(
 def test_05_verify_compares_every_value(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An offset that is behind, one that is missing, and one that an old consumer stored since the
-    move are each found; progress of the new consumers is told and is not a difference."""
+    """verify finds an offset that is behind, a missing one, and one that an old consumer stored
+    after the move. It reports progress of the new consumers, which is not a difference."""
     zookeeper = ("--zookeeper", filled.cluster.zookeeper)
     plan = str(tmp_path / "plan")
     assert said(capsys, "plan", "--group", group, "--out", plan, *zookeeper)[0] == 0
@@ -226,7 +226,7 @@ def test_05_verify_compares_every_value(
 
 
 def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> None:
-    """The higher offset does not win by itself; the lower one can be chosen."""
+    """The higher offset does not win automatically, and the operator can choose the lower one."""
     filled.set_kafka(group, topic, {0: 9, 1: 9})
     assert kinds(filled, group) == [Kind.CONFLICT]
     plan, journal = filled.plan([group], options=Options(OnConflict.ZOOKEEPER))
@@ -238,8 +238,8 @@ def test_06_a_rewind_is_not_undone(filled: Bench, group: str, topic: str) -> Non
 def test_06_a_move_is_not_undone(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A moved group that has read on is ``moved`` for assess and for each further plan: none writes
-    the old offsets back, whatever --on-conflict says, and verify takes such a plan too."""
+    """A moved group that has continued is ``moved`` for assess and for each further plan. No plan
+    writes the old offsets back with any --on-conflict, and verify accepts such a plan too."""
     filled.set_zk(group, topic, {1: 2**63 - 1})
     plan, journal = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
     assert filled.apply(plan, journal)[0].outcome is Outcome.DONE
@@ -259,7 +259,7 @@ def test_06_a_move_is_not_undone(
 
 
 def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
-    """The retention comes from the broker or its generation; a short one is a warning."""
+    """The retention is read from the broker or depends on its version. A short one is a warning."""
     any_bench.topic(topic, 1)
     any_bench.set_zk(group, topic, {0: 3})
     plan, _ = any_bench.plan([group])
@@ -271,7 +271,8 @@ def test_07_the_day_of_expiry(any_bench: Bench, group: str, topic: str) -> None:
 
 
 def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: str) -> None:
-    """Beyond the end, in a partition or topic that is gone, or older than the topic."""
+    """The plan refuses offsets beyond the end, in a missing partition or topic, or older than the
+    topic."""
     filled.set_zk(group, topic, {0: 21})
     assert kinds(filled, group) == [Kind.OUT_OF_RANGE]
     clamped, _ = filled.plan([group], options=Options(out_of_range=OutOfRange.CLAMP))
@@ -288,8 +289,8 @@ def test_08_offsets_that_do_not_fit_the_log(filled: Bench, group: str, topic: st
 def test_08_offsets_that_leave_the_log_after_the_plan(
     filled: Bench, group: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Apply looks again: an offset whose messages were deleted meanwhile is refused by name, dry
-    or not, and a topic that was created again is not taken for the old one."""
+    """Apply checks again. An offset whose messages were deleted meanwhile is refused by name, also
+    in a dry run. A recreated topic is not mistaken for the old one."""
     plan, journal = filled.plan([group])
     admin = KafkaAdminClient(bootstrap_servers=filled.cluster.bootstrap)
     admin.delete_records({KafkaPartition(topic, 1): 5})
@@ -312,7 +313,8 @@ def test_08_offsets_that_leave_the_log_after_the_plan(
 def test_09_the_coordinator_is_away_for_a_while(
     bench_on: Callable[[LocalCluster], Bench], group: str, topic: str
 ) -> None:
-    """A broker that restarts before and in the middle of a run costs time, not a group."""
+    """A broker that restarts before and in the middle of a run delays it, but every group is
+    moved."""
     with LocalCluster("3.9") as cluster:
         from_here = bench_on(cluster)
         from_here.topic(topic, 2)
@@ -342,9 +344,10 @@ def test_09_the_coordinator_is_away_for_a_while(
 def test_09_the_coordinator_moves(
     bench_on: Callable[[LocalCluster], Bench], group: str, topic: str
 ) -> None:
-    """When the coordinator's broker dies, its successor is found in the same run; when it comes
-    back and leads again, what asks the successor is sent on and misses nothing; and when the other
-    one hangs, so that commits wait for it in vain, they are sent again until they are stored."""
+    """When the coordinator's broker is killed, the same run finds the next coordinator. When the
+    broker returns and leads again, requests to the other one are redirected and nothing is missed.
+    When the other broker hangs, so that commits time out, they are sent again until they are
+    stored."""
     properties = {
         "offsets.topic.replication.factor": "2",
         "offsets.topic.num.partitions": "1",
@@ -392,7 +395,7 @@ def test_09_the_coordinator_moves(
 
 
 def test_11_metadata_has_no_place_in_zookeeper(bench: Bench, group: str, topic: str) -> None:
-    """The plan says whose metadata ZooKeeper cannot hold, and the journal keeps it."""
+    """The plan names the metadata that ZooKeeper cannot store, and the journal keeps it."""
     bench.topic(topic, 1)
     bench.set_kafka(group, topic, {0: StoredOffset(3, 0, "kept")})
     plan, journal = bench.plan([group], BACK)
@@ -404,8 +407,8 @@ def test_11_metadata_has_no_place_in_zookeeper(bench: Bench, group: str, topic: 
 def test_12_names_that_zookeeper_cannot_hold(
     bench: Bench, unique: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any name is legal for a coordinator; those that are no part of a path are refused, escaped on
-    the terminal, and no file appears outside the chosen folder."""
+    """A coordinator accepts any name. Names that cannot be part of a path are refused and escaped
+    on the terminal. No file appears outside the chosen folder."""
     bench.topic(topic, 1)
     tail = unique[-8:]
     names = [
@@ -435,7 +438,7 @@ def test_12_names_that_zookeeper_cannot_hold(
 def test_13_a_wrong_chroot_is_no_success(
     bench: Bench, chroot: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A chroot that does not exist, that has no brokers, or whose groups do not match: an error."""
+    """A chroot that does not exist, has no brokers, or has no matching groups is an error."""
     zookeeper = bench.cluster.zookeeper
     for where, words in (
         (f"{zookeeper}/nowhere", "does not exist"),
@@ -453,7 +456,7 @@ def test_13_a_wrong_chroot_is_no_success(
 
 def test_14_znodes_of_another_principal(filled: Bench, group: str, topic: str) -> None:
     """A partition that the migrator may not own fails its group before Kafka is changed, and the
-    group is given back; the next group is moved, though the migrator may not write its offsets: it
+    group is released. The next group is moved, although the migrator may not write its offsets. It
     does not need to."""
     other = f"{group}-other"
     filled.set_zk(other, topic, {0: 3})
@@ -485,9 +488,9 @@ def test_14_topics_of_another_principal(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Offsets of a topic that the migrator may not describe are left out of the broker's answers.
-    They are not treated as missing. The topic is named; where the group is known to have it, it
-    must be skipped or shown before the group moves."""
+    """The broker's response omits offsets of topics that the migrator may not describe. They are
+    not treated as missing. The topic is named. If the group is known to have it, the operator must
+    skip it or grant access before the group moves."""
     secret = f"{topic}-secret"
     properties = {
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
@@ -528,8 +531,8 @@ def test_14_topics_of_another_principal(
 
 
 def test_15_groups_that_nobody_uses_any_more(filled: Bench, group: str) -> None:
-    """A group whose offsets are older than the operator expects is not moved unasked; the fix says
-    what to give when it is still needed."""
+    """A group whose offsets are older than a limit is not moved without a decision. The fix names
+    the option for a group that is still needed."""
     later = int(time.time() * 1000) + 400 * 86_400_000
     plan, journal = filled.plan([group], options=Options(), now=later)
     (problem,) = plan.groups[0].problems
@@ -545,7 +548,7 @@ def test_15_groups_that_nobody_uses_any_more(filled: Bench, group: str) -> None:
 def test_16_consumers_at_the_coordinator(
     filled: Bench, group: str, joined: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A consumer that has joined at the broker refuses plan and apply by its client id."""
+    """A consumer that has joined on the broker refuses plan and apply by its client id."""
     plan, journal = filled.plan([group])
     joined()
     assert kinds(filled, group) == [Kind.COORDINATOR_MEMBER]
@@ -555,7 +558,7 @@ def test_16_consumers_at_the_coordinator(
 
 
 def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> None:
-    """Znodes as storm-kafka or pykafka write them are not taken for a JVM group's."""
+    """Znodes in the layout of storm-kafka or pykafka are not mistaken for a JVM group's."""
     for path in (f"partition_{0}", f"owners/{topic}/0-1", f"offsets/{topic}/0-1"):
         whole = f"/consumers/{group}/{path}"
         filled.client.create(whole, b"x", makepath=True)
@@ -567,7 +570,7 @@ def test_17_layouts_of_other_clients(filled: Bench, group: str, topic: str) -> N
 def test_02_offsets_of_a_broken_broker_and_unreadable_ones(
     filled: Bench, group: str, topic: str
 ) -> None:
-    """Offsets below ``offset`` (1.1.0) and znodes with blanks are found, not passed over."""
+    """The plan finds offsets stored below ``offset`` (1.1.0) and znodes with blanks."""
     filled.client.create(f"/consumers/{group}/offset/{topic}/0", b"9", makepath=True)
     assert kinds(filled, group) == [Kind.SLIPPED]
     filled.client.delete(f"/consumers/{group}/offset", recursive=True)
@@ -578,8 +581,8 @@ def test_02_offsets_of_a_broken_broker_and_unreadable_ones(
 def test_a_member_that_starts_during_the_move_is_held_off(
     filled: Bench, group: str, topic: str, legacy: Any
 ) -> None:
-    """A member that registers while the migrator holds the group cannot own a partition, and the
-    migrator does not call the move a success."""
+    """A member that registers while the migrator claims the group cannot own a partition, and the
+    migrator does not report the move as a success."""
     plan, journal = filled.plan([group])
     seen: list[str] = []
     threads: list[threading.Thread] = []
@@ -605,7 +608,8 @@ def test_a_member_that_starts_during_the_move_is_held_off(
 def test_every_verdict_is_told_for_all_groups(
     filled: Bench, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Assess shows ready, undecided and refused groups with the fix, and its status says so."""
+    """Assess shows ready, undecided and refused groups with the fix, and its status shows the
+    result."""
     for tail, offset in (("b", 99), ("c", 1)):
         filled.set_zk(f"{group}-{tail}", topic, {0: offset})
     filled.client.create(f"/consumers/{group}-c/ids/x", b"{}", ephemeral=True, makepath=True)

@@ -1,4 +1,4 @@
-"""``zkmigrate rehearse``: the whole plan on copies, in servers of its own."""
+"""``zkmigrate rehearse``: the whole plan on copies, in separate servers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 def test_a_rehearsal_changes_nothing_and_finds_what_apply_would_find(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """A group that runs, a conflict that is decided, a renamed and a locked group are moved and
-    moved back in the copy, with the offsets and logs of the real servers. A group where nobody may
-    register is refused there as it would be here. The real servers stay as they are."""
+    """A running group, a conflict with a decision, a renamed group and a locked group are moved and
+    moved back in the copy. The copy has the offsets and logs of the real servers. A group in which
+    no client may register is refused, as it would be on the real servers. The real servers do not
+    change."""
     from kazoo.security import ACL, Id
 
     bench.topic(topic, 2)

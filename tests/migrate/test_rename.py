@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     ],
 )
 def test_what_a_rule_makes_of_a_name(rule: tuple[str, str], name: str, new: str | None) -> None:
-    """A star stands for the same text in both; everything else is plain."""
+    """A star stands for the same text on both sides. All other characters are literal."""
     assert Rename(*rule).of(name) == new
 
 
 def test_a_renamed_group_goes_there_and_back(
     filled: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """The offsets arrive under the new name, also by pattern and planned at apply. verify, status
-    and a later plan look there without being asked to. A rollback deletes them, and a move back
-    finds the group by its new name."""
+    """The offsets are written under the new name, also with a pattern and with planning at apply.
+    verify, status and a later plan use the new name automatically. A rollback deletes the offsets,
+    and a move back finds the group by its new name."""
     new = f"new.{group}"
     there = {topic: 2}
     for number, more in enumerate(((), ("--at-apply",))):
@@ -65,7 +65,7 @@ def test_a_renamed_group_goes_there_and_back(
 
 
 def test_what_is_refused(bench: Bench, shell: Shell, unique: str, topic: str) -> None:
-    """Two groups with one name, a rule that is about no group, and what is no rule."""
+    """Two groups with one name, a rule that matches no group, and a malformed rule are refused."""
     bench.topic(topic, 1)
     names = [f"{unique[-8:]}-{tail}" for tail in "ab"]
     for name in names:

@@ -1,4 +1,4 @@
-"""``zkmigrate report``: what an operator hands in."""
+"""``zkmigrate report``: the record of a migration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def test_a_report_names_what_was_moved_decided_and_refused(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """Page and CSV hold every group: moved by a decision, moved as planned, refused with its fix,
-    left behind, and rolled back. Names from outside are escaped. No server is asked."""
+    """Page and CSV list all groups that were moved, refused, skipped or rolled back, with decisions
+    and fixes. Names are escaped. The command contacts no server."""
     bench.topic(topic, 2)
     plain, conflict, bad, back = (f"{unique[-8:]}-{tail}" for tail in ("a", "b", "c", "d"))
     for group in (plain, conflict, bad, back):

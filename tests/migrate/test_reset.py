@@ -1,4 +1,4 @@
-"""``zkmigrate reset``: Kafka's options, for groups in ZooKeeper as for groups in Kafka."""
+"""``zkmigrate reset``: Kafka's options for groups in ZooKeeper and in Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = ("--all-topics",)
 
 @pytest.fixture(params=["zookeeper", "kafka"])
 def store(request: pytest.FixtureRequest, bench: Bench, group: str, topic: str) -> str:
-    """A group that has committed 3 and 40 in one of the stores; the log holds 0 to 20."""
+    """A group that has committed 3 and 40 in one of the stores. The log has 0 to 20."""
     bench.topic(topic, 2)
     name: str = request.param
     (bench.set_zk if name == "zookeeper" else bench.set_kafka)(group, topic, {0: 3, 1: 40})
@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, bench: Bench, group: str, topic: str) 
 
 
 def held(bench: Bench, store: str, group: str, topic: str) -> list[int | None]:
-    """What the store holds of both partitions."""
+    """The store's offsets of both partitions."""
     if store == "zookeeper":
         root = f"/consumers/{group}/offsets/{topic}"
         there = [bench.client.exists(f"{root}/{number}") for number in (0, 1)]
@@ -70,8 +70,8 @@ def test_each_option(
     words: tuple[str, ...],
     expected: list[int],
 ) -> None:
-    """A dry run changes nothing and shows what --execute then sets, in the store that counts. No
-    claim is left."""
+    """A dry run changes nothing. It shows the offsets that ``--execute`` then sets in the current
+    store. No claim remains."""
     chosen = [word.replace("T:", f"{topic}:") for word in ("--group", group, *words)]
     status, rows = shell.rows("reset", *chosen)
     assert status == 0
@@ -85,14 +85,14 @@ def test_each_option(
     if bench.client.exists(f"/consumers/{group}/ids"):
         assert not bench.client.get_children(f"/consumers/{group}/ids")
     else:
-        assert store == "kafka", "a group of Kafka's alone leaves no trace in ZooKeeper"
+        assert store == "kafka", "a group that is only in Kafka leaves no trace in ZooKeeper"
         assert not bench.client.exists(f"/consumers/{group}")
 
 
 def test_from_a_file(
     bench: Bench, shell: Shell, store: str, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """What export wrote before can be given back; a partition without an offset gets one."""
+    """An earlier export can be restored. A partition without an offset gets one."""
     file = tmp_path / "offsets.csv"
     file.write_text(f"{topic},0,12\n{topic},1,13\n")
     status, _ = shell.rows("reset", "--group", group, "--from-file", str(file), "--execute")
@@ -105,8 +105,9 @@ def test_from_a_file(
 
 
 def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, topic: str) -> None:
-    """A group with members, both stores without a word which counts, a partition that does not
-    exist, and a shift without an offset: nothing is changed, and the fix is named."""
+    """A group with members, offsets in both stores without a choice, a partition that does not
+    exist, and a shift without an offset are refused. Nothing is changed, and the error names the
+    fix."""
     bench.client.create(f"/consumers/{group}/ids/x", b"{}", ephemeral=True, makepath=True)
     chosen = ("reset", "--group", group, "--to-latest", "--execute")
     status, _, err = shell(*chosen, *ALL)
@@ -126,7 +127,7 @@ def test_what_is_refused(bench: Bench, shell: Shell, store: str, group: str, top
 
 
 def test_a_time_is_that_of_messages(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """The first message of that time or later is chosen, by its own time."""
+    """The offset is that of the first message with this timestamp or a later one."""
     bench.topic(topic, 1, messages=0)
     address = bench.cluster.broker_servers[0].address
     from kafka import KafkaProducer
@@ -143,7 +144,8 @@ def test_a_time_is_that_of_messages(bench: Bench, shell: Shell, group: str, topi
 
 
 def test_as_the_original_tool(bench: Bench, shell: Shell, group: str, topic: str) -> None:
-    """For a group in Kafka each option shows what kafka-consumer-groups --reset-offsets shows."""
+    """For a group in Kafka each option shows the same offsets as kafka-consumer-groups
+    --reset-offsets."""
     bench.topic(topic, 2)
     bench.set_kafka(group, topic, {0: 3, 1: 40})
     jvm = [java(), "-cp", os.path.join(fetch_jars("1.1"), "*")]
@@ -169,8 +171,8 @@ def test_as_the_original_tool(bench: Bench, shell: Shell, group: str, topic: str
 def test_the_same_command_of_zkconsumer(
     bench: Bench, store: str, group: str, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``zkconsumer offsets reset`` is ``zkmigrate reset``: a dry run first, the same rows, the same
-    lock, and a group with members is refused."""
+    """``zkconsumer offsets reset`` is ``zkmigrate reset``: a dry run by default, the same rows and
+    the same lock. A group with members is refused."""
     words = ["--group", group, "--shift-by", "2", "--topic", f"{topic}:0", "--json"]
     words += ["--zookeeper", bench.cluster.zookeeper]
     printed = []
@@ -193,7 +195,7 @@ def test_the_same_command_of_zkconsumer(
 
 
 def test_the_library_loads_no_migrator_before_it_is_asked_to_reset() -> None:
-    """Export and import need none of it."""
+    """Export and import do not need it."""
     code = (
         "import sys; from zkconsumer.cli.offsets import offsets; import click\n"
         "offsets.get_command(click.Context(offsets), 'export')\n"

@@ -1,6 +1,8 @@
-"""Generated groups there and back: the identity, or a refusal that names why.
+"""Generated groups are moved to Kafka and back. Nothing changes, or the move is refused with a
+reason.
 
-``ROUND_TRIP_GROUPS`` sets how many groups; the seed is printed and read from ``ROUND_TRIP_SEED``.
+``ROUND_TRIP_GROUPS`` sets the number of groups. The seed is printed and read from
+``ROUND_TRIP_SEED``.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ EXPECTED = {
     "gone": Kind.TOPIC_MISSING,
     "old": Kind.RECREATED,
 }
-"""What a generated oddity is refused as."""
+"""The refusal that each generated oddity causes."""
 
 
 def generate(rng: random.Random, topics: Mapping[str, str]) -> tuple[Offsets, set[str]]:
-    """Offsets of one group, and which oddities are among them."""
+    """Offsets of one group, and the oddities among them."""
     offsets: Offsets = {}
     odd: set[str] = set()
     for kind in ("one", "two"):
@@ -68,8 +70,9 @@ def generate(rng: random.Random, topics: Mapping[str, str]) -> tuple[Offsets, se
 
 @pytest.mark.timeout(900)
 def test_round_trips(bench: Bench, unique: str) -> None:
-    """There and back ZooKeeper holds what it held and Kafka what was in ZooKeeper; rolled back
-    twice both stores hold all they held, metadata too; a refused group is not touched."""
+    """After both moves ZooKeeper has its old offsets, and Kafka has those of ZooKeeper. After
+    two rollbacks both stores have all their old offsets and metadata. A refused group is not
+    changed."""
     seed = int(os.environ.get("ROUND_TRIP_SEED", str(random.randrange(10**6))))
     print(f"ROUND_TRIP_SEED={seed} ROUND_TRIP_GROUPS={COUNT}")  # noqa: T201
     rng = random.Random(seed)
@@ -108,7 +111,7 @@ def test_round_trips(bench: Bench, unique: str) -> None:
 
     back, second = bench.plan(ready, Direction.KAFKA_TO_ZK)
     written = [entry for made in back.groups for entry in made.entries if entry.write]
-    # What only Kafka had stays there and comes to ZooKeeper now; nothing else does.
+    # Offsets that only Kafka had stay there and are now written to ZooKeeper. Nothing else is.
     assert all(entry.zk is None for entry in written)
     assert all(result.outcome is Outcome.DONE for result in bench.apply(back, second))
     for group in ready:
@@ -125,5 +128,5 @@ def test_round_trips(bench: Bench, unique: str) -> None:
 
 
 def _none(before: dict[str, bytes], now: dict[str, bytes]) -> dict[str, bytes]:
-    """Offsets of -1 that only Kafka had a real one for."""
+    """Offsets of -1 in ZooKeeper, where only Kafka had a real offset."""
     return {path: data for path, data in before.items() if data == b"-1" and path in now}

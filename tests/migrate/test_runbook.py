@@ -1,4 +1,4 @@
-"""The runbook for an estate: its commands, in its order, on real servers."""
+"""The runbook for many groups: its commands in its order, on real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate-an-estate.md"
 
 
 def commands() -> list[tuple[str, int]]:
-    """Every command of the page, with the exit status that its remark expects."""
+    """Every command of the page, with the exit status that its comment states."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     found = []
     for line in "".join(blocks).splitlines():
@@ -38,8 +38,8 @@ def test_the_commands_of_the_runbook_do_what_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each command ends with the status that the page gives. After the night every offset is in
-    Kafka; after the way back the groups that were taken back are open and in ZooKeeper."""
+    """Each command ends with the status on the page. After the night every offset is in Kafka. At
+    the end the groups that were moved back are open and in ZooKeeper."""
     monkeypatch.chdir(tmp_path)
     with LocalCluster("3.9") as cluster:
         bench = bench_on(cluster)
@@ -82,7 +82,7 @@ def test_the_commands_of_the_runbook_do_what_it_says(
 
 
 def _watched(words: list[str]) -> int:
-    """Run a command that watches; press Ctrl-C when it is at work; return its exit status."""
+    """Run a command that watches, press Ctrl-C once it works, and return its exit status."""
     code = "from zkmigrate.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", code, *words[1:]],

@@ -1,4 +1,4 @@
-"""Servers that ask for an identity, which cannot be given yet: the message says so."""
+"""Error messages if servers require an identity and none is configured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY_COMMAND = (
 def error_of(
     capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], zookeeper: str
 ) -> str:
-    """The one line that a command prints when it fails."""
+    """The one line that a failing command prints."""
     (folder / "plan").write_text("".join(render(Direction.ZK_TO_KAFKA, 1, [])))
     capsys.readouterr()
     arguments = [word.format(folder=folder) for word in words]
@@ -47,8 +47,8 @@ def error_of(
 def test_a_broker_that_offers_no_plaintext_listener_is_named(
     bench: Bench, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """When brokers are registered, but offer SASL or TLS only, each command names the broker and
-    what it offers, and does not send the operator to look at the chroot."""
+    """If the registered brokers offer only SASL or TLS, each command names the broker and its
+    listeners. It does not tell the operator to check the chroot."""
     data = {"version": 4, "endpoints": ["SASL_PLAINTEXT://h:9092"], "host": None, "port": -1}
     path = "/" + chroot.partition("/")[2] + "/brokers/ids/0"
     bench.client.ensure_path(path)
@@ -90,7 +90,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_zookeeper_that_requires_sasl_is_named(
     strict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chrooted: str
 ) -> None:
-    """The error is one line that says that authentication is missing, not a refused operation."""
+    """The error is one line that says that authentication is missing, and not that an operation was
+    refused."""
     error = error_of(capsys, tmp_path, ["assess", "--all"], strict + chrooted)
     assert "requires clients to authenticate" in error
     assert "zkconsumer.zookeeper.sasl.jaas.config" in error
@@ -99,7 +100,7 @@ def test_a_zookeeper_that_requires_sasl_is_named(
 def test_a_znode_with_an_access_list_is_named(
     bench: Bench, chroot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where an access list hides all groups, the error says that no identity was given."""
+    """If an ACL hides all groups, the error says that no identity was given."""
     path = "/" + chroot.partition("/")[2] + "/consumers"
     bench.client.ensure_path(path)
     bench.client.set_acls(path, [make_acl("world", "anyone", admin=True)])

@@ -1,7 +1,7 @@
-"""Moves on a simulated ZooKeeper: what stops one, and what is left of it then.
+"""Moves on a simulated ZooKeeper: what stops a move, and which claims and offsets then remain.
 
-Kafka is a dict. What real servers answer is tested elsewhere; here others come in between at
-exactly the moment that matters.
+Kafka is a dict. Other tests cover the responses of real servers. Here other clients act at exactly
+the critical moment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MARKER = migration_marker.path("g")
 
 
 class Journal:
-    """Keeps its records, and notes them among everything else that is done."""
+    """A journal that also adds its records to the list of all steps."""
 
     def __init__(self, done: list[str]) -> None:
         self.records: list[dict[str, Any]] = []
@@ -97,10 +97,10 @@ class Stores:
             del self.committed[tp]
         return {}
 
-    # what the test does
+    # The actions of the test.
 
     def plan(self, direction: Direction = Direction.ZK_TO_KAFKA) -> PlanFile:
-        """The plan made now."""
+        """The plan for the present state."""
         entries = []
         for tp in (T0, T1):
             node = self.zk.zk.get(PATHS.offset(tp))
@@ -114,12 +114,12 @@ class Stores:
         return PlanFile(direction, 1, (group,), "digest")
 
     def apply(self, plan: PlanFile) -> Result:
-        """Carry the plan out."""
+        """Apply the plan."""
         (result,) = self.migrator().apply(plan, self.journal, lambda result: None)
         return result
 
     def rollback(self, plan: PlanFile, force: bool = False) -> Result:
-        """Take it back."""
+        """Roll it back."""
         migrator = self.migrator(force)
         (result,) = migrator.rollback(plan, self.journal, True, lambda result: None)
         return result
@@ -134,7 +134,7 @@ class Stores:
 
     @property
     def claimed(self) -> bool:
-        """Whether anything of the migrator's claim is left."""
+        """Return whether anything of the migrator's claim remains."""
         owners = [self.zk.text(PATHS.owner(tp)) for tp in (T0, T1)]
         return any(owners) or bool(self.zk.zk.children(PATHS.ids))
 
@@ -183,7 +183,7 @@ def marks(op: ZkOp) -> bool:
 
 
 def test_a_move_is_named_in_the_journal_before_each_step(stores: Stores) -> None:
-    """And nothing of the claim is left behind it."""
+    """After the move nothing of the claim remains."""
     assert stores.apply(stores.plan()).outcome is Outcome.DONE
     assert stores.done == ["claim", "write", "commit", "mark", "done"]
     assert stores.committed == {T0: StoredOffset(7), T1: StoredOffset(9)}
@@ -191,7 +191,7 @@ def test_a_move_is_named_in_the_journal_before_each_step(stores: Stores) -> None
 
 
 def test_a_consumer_at_the_coordinator_stops_a_move(stores: Stores) -> None:
-    """It commits to Kafka itself."""
+    """The consumer commits to Kafka itself."""
     plan = stores.plan()
     stores.members = ("consumer-1",)
     assert "joined at the broker's coordinator" in stores.apply(plan).why
@@ -199,7 +199,7 @@ def test_a_consumer_at_the_coordinator_stops_a_move(stores: Stores) -> None:
 
 
 def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) -> None:
-    """Also where it is the same again: a consumer is at work."""
+    """The move also stops if the new offset equals the old one, because a consumer is at work."""
     plan = stores.plan()
     stores.write(b"8")
     stores.write(b"7")
@@ -209,7 +209,7 @@ def test_an_offset_that_was_written_since_the_plan_stops_a_move(stores: Stores) 
 
 
 def test_what_was_written_is_read_back(stores: Stores) -> None:
-    """Otherwise nothing is marked as moved, and the claim is released."""
+    """If it differs, nothing is marked as moved, and the claim is released."""
     stores.kafka.commit = lambda group, new: {}
     assert "but kafka holds none" in stores.apply(stores.plan()).why
     assert stores.zk.text(MARKER) is None
@@ -217,14 +217,14 @@ def test_what_was_written_is_read_back(stores: Stores) -> None:
 
 
 def test_a_refused_commit_is_a_failure(stores: Stores) -> None:
-    """It names a partition and why."""
+    """The error names a partition and the reason."""
     stores.refuses = {T1: BrokerError("not allowed")}
     assert "the coordinator refused 1 of 2 offsets" in stores.apply(stores.plan()).why
     assert stores.zk.text(MARKER) is None
 
 
 def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
-    """While the claims are released, and by each later run."""
+    """The migrator notices it while it releases the claims, and in each later run."""
     plan = stores.plan()
     path = GroupPaths("g").ids
 
@@ -239,7 +239,7 @@ def test_a_commit_after_the_move_is_noticed(stores: Stores) -> None:
 
 @pytest.mark.parametrize("how", ["recreated", "truncated"])
 def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: str) -> None:
-    """Its offsets mean other messages now, or none."""
+    """The offsets of a recreated topic belong to other messages, or to none."""
     plan = stores.plan()
     if how == "recreated":
         stores.topics = {"t": TopicState(6, (0, 1))}
@@ -253,7 +253,7 @@ def test_a_topic_that_changed_after_the_plan_stops_a_move(stores: Stores, how: s
 def test_an_offset_committed_after_the_move_is_rolled_back_with_force_only(
     stores: Stores,
 ) -> None:
-    """A consumer has gone on from it."""
+    """A consumer has continued from this offset, so a rollback undoes it only by force."""
     plan = stores.plan()
     stores.apply(plan)
     stores.committed[T0] = StoredOffset(50)
@@ -264,7 +264,7 @@ def test_an_offset_committed_after_the_move_is_rolled_back_with_force_only(
 
 
 def test_a_plan_that_was_rolled_back_is_not_applied_again(stores: Stores) -> None:
-    """The stores may have changed since: that takes another plan."""
+    """The stores may have changed since, so another plan is needed."""
     plan = stores.plan()
     stores.apply(plan)
     assert stores.rollback(plan).outcome is Outcome.DONE
@@ -273,7 +273,7 @@ def test_a_plan_that_was_rolled_back_is_not_applied_again(stores: Stores) -> Non
 
 
 def test_a_commit_between_the_look_and_the_claim_stops_a_move(stores: Stores) -> None:
-    """The claim checks the version that was looked at."""
+    """The claim checks the version that was read."""
     plan = stores.plan()
     at(stores, claims, lambda: stores.write(b"8"))
     assert "changed while it was claimed" in stores.apply(plan).why
@@ -282,7 +282,7 @@ def test_a_commit_between_the_look_and_the_claim_stops_a_move(stores: Stores) ->
 
 
 def test_a_member_that_registers_before_the_claim_stops_a_move(stores: Stores) -> None:
-    """It is seen after the migrator has registered."""
+    """The migrator notices the member after it has registered itself."""
 
     def register() -> None:
         stores.zk.zk.do(Create(PATHS.member("g_m")))
@@ -295,7 +295,8 @@ def test_a_member_that_registers_before_the_claim_stops_a_move(stores: Stores) -
 
 
 def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
-    """Its registration is gone, and with it what kept members out."""
+    """Without the session, the migrator's registration and its protection against members are
+    gone."""
 
     def end() -> None:
         for name in stores.zk.zk.children(PATHS.ids):
@@ -307,7 +308,7 @@ def test_a_move_ends_with_the_migrator_s_session(stores: Stores) -> None:
 
 
 def test_a_commit_before_the_marker_keeps_it_from_being_written(stores: Stores) -> None:
-    """The group is not moved: a consumer is still alive."""
+    """The group is not moved, because a consumer is still alive."""
     plan = stores.plan()
     at(stores, marks, lambda: stores.write(b"8"))
     assert "while the group was moved" in stores.apply(plan).why
@@ -315,7 +316,7 @@ def test_a_commit_before_the_marker_keeps_it_from_being_written(stores: Stores) 
 
 
 def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores) -> None:
-    """On the way back to ZooKeeper."""
+    """This test moves a group back to ZooKeeper."""
     stores.committed = {T0: StoredOffset(70), T1: StoredOffset(90)}
     plan = stores.plan(Direction.KAFKA_TO_ZK)
     at(stores, writes, lambda: stores.write(b"8"))
@@ -324,7 +325,8 @@ def test_an_offset_that_another_client_writes_is_not_overwritten(stores: Stores)
 
 
 def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
-    """Its answer got lost, and a change stops the move before it is looked at again."""
+    """The response to the claim was lost, and a change stops the move before the claim is checked
+    again."""
 
     def lose(op: ZkOp, reply: Reply) -> Reply:
         if not claims(op):
@@ -340,7 +342,7 @@ def test_a_claim_that_was_not_noticed_is_released(stores: Stores) -> None:
 def test_a_run_waits_for_the_session_of_a_killed_one(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its claims are still there, under the name in the journal."""
+    """The claims of the killed run still exist, under the name in the journal."""
     stores.zk.zk.do(Create(PATHS.ids))
     stores.zk.zk.do(Create(PATHS.member("g_zkmigrate-1")))
     stores.journal.records = [{"group": "g", "step": "claim", "name": "g_zkmigrate-1"}]
@@ -354,7 +356,7 @@ def test_a_run_waits_for_the_session_of_a_killed_one(
 
 
 def test_a_group_that_fails_does_not_stop_the_others(stores: Stores) -> None:
-    """Only a damaged journal does, or a ZooKeeper that is away."""
+    """Only a damaged journal does, or an unreachable ZooKeeper."""
     plan = stores.plan()
     (group,) = plan.groups
     other = GroupPlan("nobody", entries=group.entries, topics=group.topics)
@@ -364,7 +366,7 @@ def test_a_group_that_fails_does_not_stop_the_others(stores: Stores) -> None:
 
 
 def test_a_journal_that_contradicts_the_plan_is_not_believed(stores: Stores) -> None:
-    """Nothing is restored by guess."""
+    """Nothing is restored by guessing."""
     plan = stores.plan()
     stores.apply(plan)
     stores.journal.records[0]["held"][0][2] = 40
@@ -389,8 +391,8 @@ def test_what_verify_calls_a_difference(
     kafka: tuple[int | None, ...],
     kinds: list[str],
 ) -> None:
-    """The target may be ahead, and the source may be empty; nothing else. A group without the
-    marker of a move is not moved."""
+    """The target may be ahead, and the source may be empty. Everything else is a difference. A
+    group without a migration marker is not moved."""
     plan = stores.plan()
     (group,) = plan.groups
     marker = MigrationMarker(Store.KAFKA, 1, {T0: 7, T1: 9}, b"")
@@ -405,7 +407,7 @@ def test_what_verify_calls_a_difference(
 def test_waiting_begins_when_all_other_groups_are_done(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group with members gets its time to stop also when the groups before it took longer."""
+    """A group with members gets its full time to stop, even if the groups before it took longer."""
     plan = stores.plan()
     (group,) = plan.groups
     slow = GroupPlan("nobody", entries=group.entries, topics=group.topics)

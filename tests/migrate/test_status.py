@@ -1,4 +1,4 @@
-"""Where the truth of each group is, what needs attention, and how a run is watched."""
+"""``zkmigrate status``: the current store of each group, its next step, and how to watch a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def live_at_the_broker(bench: Bench, group: str, topic: str) -> Iterator[None]:
-    """A consumer of the new kind that is a member of the group."""
+    """A consumer that is a member of the group on the brokers."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bench.cluster.bootstrap,
@@ -44,8 +44,9 @@ def live_at_the_broker(bench: Bench, group: str, topic: str) -> Iterator[None]:
 def test_the_truth_of_each_group(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """Groups in ZooKeeper only, in Kafka only, in both with different offsets, moved, moved back,
-    under way and unreadable are each distinguished, with members, lag and what to do."""
+    """status distinguishes groups that are in ZooKeeper only, in Kafka only, in both with different
+    offsets, moved, moved back, in progress and unreadable. Each has its members, its lag and a next
+    step."""
     bench.topic(topic, 2, messages=20)
     name = unique[-8:]
     groups = {one: f"{name}-{one}" for one in ("zk", "kafka", "both", "moved", "back", "moving")}
@@ -97,7 +98,7 @@ def test_the_truth_of_each_group(
     _, out, err = shell("status", *chosen)
     assert groups["both"] in out
     assert "3 need attention" in err
-    bench.set_kafka(f"{name} blank", topic, {0: 1})  # ZooKeeper cannot hold it: it is Kafka's alone
+    bench.set_kafka(f"{name} blank", topic, {0: 1})  # ZooKeeper cannot store it
     status, (row,) = shell.rows("status", "--groups-regex", f"{name} blank")
     assert (status, row["truth"]) == (0, "unknown")
 
@@ -105,8 +106,8 @@ def test_the_truth_of_each_group(
 def test_a_store_that_is_used_after_the_move(
     filled: Bench, shell: Shell, group: str, topic: str
 ) -> None:
-    """Old members and changed offsets in ZooKeeper of a moved group are named, with status 8; so
-    are consumers at the broker of a group that was moved back."""
+    """For a moved group, old members and changed offsets in ZooKeeper are named, with status 8. For
+    a group that was moved back, consumers at the broker are."""
     plan, journal = filled.plan([group])
     filled.apply(plan, journal)
     assert shell("status", "--group", group)[0] == 0
@@ -130,7 +131,7 @@ def test_a_store_that_is_used_after_the_move(
 
 
 class Watcher:
-    """A command with ``--watch`` in a process of its own; reads its lines as they appear."""
+    """A command with ``--watch`` in its own process. It reads the lines as they appear."""
 
     def __init__(self, zookeeper: str, *words: str) -> None:
         code = "from zkmigrate.cli import main; main()"
@@ -158,7 +159,7 @@ class Watcher:
         self.errors.extend(self.process.stderr)
 
     def end(self) -> int:
-        """Press Ctrl-C; return the exit status."""
+        """Press Ctrl-C and return the exit status."""
         self.process.send_signal(signal.SIGINT)
         try:
             return self.process.wait(30)
@@ -173,8 +174,9 @@ class Watcher:
 def test_a_night_is_watched(
     bench_on: Callable[[LocalCluster], Bench], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """status --watch prints each group that changes, and verify --watch each difference that comes
-    and goes. Neither ends while ZooKeeper is away. Ctrl-C ends both with the last look's status."""
+    """status --watch prints each group that changes, and verify --watch each difference that
+    appears or disappears. Neither ends while ZooKeeper is away. Ctrl-C ends both with the status of
+    the last check."""
     from zkmigrate.formats.plan_file import render
 
     with LocalCluster("3.9") as cluster:
@@ -187,8 +189,8 @@ def test_a_night_is_watched(
         status = Watcher(cluster.zookeeper, "status", "--all")
         verify = Watcher(cluster.zookeeper, "verify", str(file))
         try:
-            wait_until(lambda: status.rows, 30, "the first look")
-            wait_until(lambda: verify.rows, 30, "the first look")
+            wait_until(lambda: status.rows, 30, "the first check")
+            wait_until(lambda: verify.rows, 30, "the first check")
             assert status.rows[0]["truth"] == "zookeeper"
             assert verify.rows[0]["kind"] == "not-moved"
             assert bench.apply(plan, journal)[0].outcome is Outcome.DONE

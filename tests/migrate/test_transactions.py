@@ -1,4 +1,4 @@
-"""Offsets that an open transaction commits: they are waited for, not passed over."""
+"""The migrator waits for an open transaction that commits offsets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def test_an_open_transaction_is_waited_for(bench: Bench, group: str, topic: str) -> None:
-    """An offset that is committed in a transaction counts once the transaction ends. A plan of the
-    way back to ZooKeeper that is made meanwhile waits for it, and has the new offset."""
+    """An offset that is committed in a transaction counts once the transaction ends. A plan back to
+    ZooKeeper that is made meanwhile waits for it, and has the new offset."""
     bench.topic(topic, 1)
     bench.set_kafka(group, topic, {0: 3})
     where = {"bootstrap.servers": bench.cluster.broker_servers[0].address}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Simulates a kill."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def five(bench: Bench, unique: str, topic: str) -> list[str]:
 
 
 def moved(bench: Bench, groups: list[str], topic: str) -> list[str]:
-    """Those of the groups that Kafka has offsets of, by their last character."""
+    """The last characters of those groups that have offsets in Kafka."""
     return [group[-1] for group in groups if bench.committed(group, {topic: 2})]
 
 
@@ -56,8 +56,8 @@ def moved(bench: Bench, groups: list[str], topic: str) -> list[str]:
 def test_a_plan_is_applied_and_taken_back_in_waves(
     bench: Bench, shell: Shell, five: list[str], topic: str, tmp_path: Path
 ) -> None:
-    """A canary of one group, then a file of groups, then the rest; verify and rollback of single
-    groups. The status is about the chosen groups, and the others are not touched."""
+    """One group is moved first, then a file of groups, then the rest. verify and rollback work on
+    single groups. The status is about the chosen groups, and the others are not changed."""
     plan = str(tmp_path / "plan")
     names = tmp_path / "names"
     names.write_text("# the estate\n\n" + "".join(f"{one}  # soon\n" for one in five))
@@ -84,7 +84,7 @@ def test_a_plan_is_applied_and_taken_back_in_waves(
 def test_names_that_are_not_known_are_all_listed(
     shell: Shell, five: list[str], tmp_path: Path
 ) -> None:
-    """Each misspelt name in a file of groups is in the error, and nothing is planned."""
+    """The error lists every misspelt name in a file of groups, and nothing is planned."""
     names = tmp_path / "names"
     names.write_text(f"{five[0]}\nnot-here\nnor-this\n")
     for words in (("assess",), ("plan", "--out", str(tmp_path / "plan"))):
@@ -102,8 +102,8 @@ def test_names_that_are_not_known_are_all_listed(
 def test_a_plan_of_another_cluster_is_refused(
     shell: Shell, five: list[str], topic: str, bench: Bench, tmp_path: Path
 ) -> None:
-    """A plan that names another cluster is neither applied nor compared, and a plan that was edited
-    is refused as a whole."""
+    """A plan that names another cluster is neither applied nor compared. A plan that was edited is
+    refused as a whole."""
     plan = tmp_path / "plan"
     assert shell("plan", "--group", five[0], "--out", str(plan))[0] == 0
     head, rest = plan.read_text().split("\n", 1)
@@ -124,8 +124,8 @@ def test_a_plan_of_another_cluster_is_refused(
 def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """Of an estate in which each kind of fault occurs, every broken group is named with its kind
-    and what to do, by plan and by apply, and every other group is moved and locked."""
+    """Each kind of fault occurs. plan and apply name every broken group with its kind and a fix.
+    Every other group is moved and locked."""
     name = unique[-8:]
     again = f"{topic}-again"
     good = [f"{name}-good-{number:02}" for number in range(20)]
@@ -180,8 +180,9 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
 def test_decisions_of_single_groups_and_topics(
     bench: Bench, shell: Shell, unique: str, topic: str, tmp_path: Path
 ) -> None:
-    """assess writes a file with a question for each group that needs a decision; filled in, it
-    settles each group in its own way and some topics in another, and the plan does all of that."""
+    """assess writes a file with a question for each group that needs a decision. Once it is filled
+    in, each group is resolved in its own way, and some topics in another. The plan follows all
+    decisions."""
     name = unique[-8:]
     other = f"{topic}-b"
     bench.topic(topic, 1)
@@ -239,8 +240,8 @@ def test_decisions_of_single_groups_and_topics(
 def test_where_to_start_without_an_offset_and_in_topics_made_again(
     bench: Bench, shell: Shell, group: str, topic: str, tmp_path: Path
 ) -> None:
-    """A partition without an offset starts where the operator says, and so does a topic that was
-    created again; without a decision neither store is given an offset that no client stored."""
+    """A partition without an offset starts where the operator says, and so does a recreated topic.
+    Without a decision neither store gets an offset that no client stored."""
     bench.set_zk(group, topic, {0: 3})
     bench.topic(topic, 2, messages=20)
     words = ("plan", "--group", group, "--out")
@@ -266,8 +267,8 @@ def test_where_to_start_without_an_offset_and_in_topics_made_again(
 
 
 def test_rules_decide_in_their_order() -> None:
-    """The first rule that means group and topic and decides something counts; what no rule decides
-    is as the options say."""
+    """The first rule that matches group and topic and makes a decision wins. If no rule does, the
+    options decide."""
     options = Options(
         OnConflict.MIN,
         rules=(
@@ -314,7 +315,7 @@ def test_rules_decide_in_their_order() -> None:
     ],
 )
 def test_a_malformed_decision_is_named(text: str, names: list[str]) -> None:
-    """A mistake in a file of decisions is refused by file, rule and key."""
+    """A mistake in a file of decisions is refused, and the error names file, rule and key."""
     with pytest.raises(PlanFileError) as caught:
         decisions_file.parse("d.toml", text.encode())
     assert all(name in str(caught.value) for name in ["d.toml", *names]), caught.value
@@ -325,7 +326,7 @@ def test_a_malformed_decision_is_named(text: str, names: list[str]) -> None:
 
 @pytest.fixture
 def member(bench: Bench, topic: str) -> Iterator[Any]:
-    """Starts live members; each commits what it has read when it is shut down."""
+    """Starts live members. Each commits its consumed messages at shutdown."""
     started: list[ZookeeperConsumerConnector] = []
 
     def start(group: str) -> ZookeeperConsumerConnector:
@@ -351,9 +352,9 @@ def member(bench: Bench, topic: str) -> Iterator[Any]:
 def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     bench: Bench, shell: Shell, five: list[str], topic: str, member: Any, tmp_path: Path
 ) -> None:
-    """A plan of running groups says what will be decided. apply --wait moves those that are stopped
-    at once and the others within seconds after their members stop, from the offsets that they
-    committed last; verify and rollback know what was moved."""
+    """A plan of running groups shows what will be decided. apply --wait moves stopped groups at
+    once, and the others within seconds after their members stop. It uses the offsets that they
+    committed last. verify and rollback know what was moved."""
     live = {group: member(group) for group in five[:2]}
     chosen = [word for group in five for word in ("--group", group)]
     plan = str(tmp_path / "plan")
@@ -362,7 +363,7 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     status, rows = shell.rows("plan", *chosen, "--at-apply", "--out", plan)
     assert status == 0
     assert [row["group"] for row in rows if "members run" in row["notes"]] == five[:2]
-    bench.set_zk(five[4], topic, {0: 7})  # no plan goes stale because of one more commit
+    bench.set_zk(five[4], topic, {0: 7})  # one more commit does not make a plan stale
     status, rows = shell.rows("apply", plan, "--execute")
     assert status == 3
     assert {row["group"] for row in rows if row["outcome"] == "refused"} == set(five[:2])
@@ -396,13 +397,13 @@ def test_groups_are_reviewed_while_they_run_and_moved_when_they_stop(
     assert shell("apply", plan, "--execute")[0] == 0
     again = str(tmp_path / "again")
     assert shell("plan", *chosen, "--at-apply", "--out", again)[0] == 0
-    assert shell("verify", again)[0] == 0  # they are moved, though not by this plan
+    assert shell("verify", again)[0] == 0  # they are moved, although not by this plan
     assert shell("rollback", plan, "--group", five[4], "--execute")[0] == 0
     assert moved(bench, five, topic) == ["0", "1", "2", "3"]
 
 
 def applied(bench: Bench, plan: str, wait: float) -> list[Any]:
-    """Carry out a plan in a file, waiting for groups to stop."""
+    """Apply a plan in a file, and wait for groups to stop."""
     loaded = load(plan)
     with (
         bench.stores() as stores,
@@ -422,9 +423,10 @@ def late_plan(bench: Bench, groups: list[str], options: Options | None = None) -
 def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
     bench: Bench, unique: str, topic: str
 ) -> None:
-    """Killed at every step, with another offset committed before the next run: as long as nothing
-    was written the next run moves the new offset, and after that it is refused and named. Without
-    such a commit it always ends as an undisturbed run, and rollback restores what there was."""
+    """The run is killed at every step, and another offset is committed before the next run. If
+    nothing was written, the next run moves the new offset. Otherwise it is refused and named.
+    Without such a commit the next run always ends as an undisturbed run, and rollback restores the
+    old state."""
     bench.topic(topic, 1)
     at = 0
     outcomes = set()
@@ -470,8 +472,8 @@ def test_a_kill_of_a_group_that_is_planned_when_it_is_applied(
 
 
 def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topic: str) -> None:
-    """A group that has a conflict, an offset beyond the log or no readable offset by the time it is
-    applied is refused by name, and the others are moved."""
+    """If a group has a conflict, an offset beyond the log or no readable offset when it is applied,
+    it is refused by name. The others are moved."""
     plan = late_plan(bench, five, Options(missing_topics=MissingTopics.SKIP, max_idle_days=10**6))
     bench.set_kafka(five[0], topic, {0: 9})
     bench.set_zk(five[1], topic, {0: 99})
@@ -491,8 +493,8 @@ def test_new_problems_of_a_group_are_its_own(bench: Bench, five: list[str], topi
 def test_waiting_for_members_ends_at_ctrl_c(
     bench: Bench, five: list[str], topic: str, tmp_path: Path, shell: Shell
 ) -> None:
-    """apply --wait names the groups it waits for; Ctrl-C ends it with status 130, and what it has
-    moved until then is done. Without waiting the group with members fails and is named."""
+    """apply --wait names the groups for which it waits. Ctrl-C ends it with status 130, and the
+    groups moved so far are done. Without --wait a group with members fails and is named."""
     member = f"/consumers/{five[0]}/ids/{five[0]}_x"
     plan = str(tmp_path / "plan")
     chosen = ("--group", five[0], "--group", five[1])

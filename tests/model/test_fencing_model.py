@@ -1,14 +1,19 @@
 """Bounded model of claim, commit and release: every interleaving of a few members and messages.
 
-One partition, a log of ``messages`` messages, members that run the whole protocol against an ideal
-ZooKeeper. What can happen at any moment, in any order: the server expires a session; the client
-library gets a new one by itself; the application learns of it only later; a request is sent later
-than it was decided, possibly by a later session of the same member (a zombie request), even after
-younger requests; the answer to a commit is lost. Breadth first, so the trace of a violation is a
-shortest one.
+There is one partition with a log of ``messages`` messages. Its members run the whole protocol on an
+ideal ZooKeeper. These events can happen at any moment and in any order:
 
-Out of the model: writers that do not follow the protocol (a JVM member), lost answers to claims and
-releases, more than one partition, and more than one zombie request of a member at a time.
+- The server expires a session. The client library gets a new one by itself, and the application
+  notices later.
+- A request is sent later than it was decided, even after newer requests. A later session of the
+  same member may send it (a zombie request).
+- The response to a commit is lost.
+
+The search is breadth first, so the trace of a violation is a shortest one.
+
+The model does not include writers that do not follow the protocol, such as a JVM member. It also
+omits lost responses to claims and releases, and more than one partition. A member has at most one
+zombie request at a time.
 """
 
 from __future__ import annotations
@@ -18,19 +23,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ABSENT = -1  # token of a holder whose partition had no offset znode; also: that znode is missing
+ABSENT = -1  # token of an owner whose partition had no offset znode; also: that znode is missing
 NONE = ()
 
-# What the application of a member is doing.
+# The state of a member's application.
 UNREGISTERED, VERIFYING, IDLE, OWNER, HOLDING, RELEASING = range(6)
 
 
 class Member(NamedTuple):
-    """``session``: the client library's; ``believed``: the application's. ``registration``: data
-    version of its registration, 0 when there is none. ``request``: decided and not yet carried out
-    (kind, session it was decided in, ...); ``zombie``: the same, of an earlier session, its answer
-    will be ignored. ``base``: last committed value known. ``expiries``: how often it was expired.
-    """
+    """``session`` is the client library's session, ``believed`` the application's. ``registration``
+    is the data version of its registration, 0 if there is none. ``request`` was decided and not yet
+    carried out (kind, session in which it was decided, ...). ``zombie`` is the same for an earlier
+    session, and its response will be ignored. ``base`` is the last known committed value.
+    ``expiries`` counts the expired sessions."""
 
     session: int
     alive: bool
@@ -46,9 +51,8 @@ class Member(NamedTuple):
 
 
 class State(NamedTuple):
-    """``owner``: (member, session) or (). ``offset``: ABSENT when the znode is missing.
-    ``delivered``: all messages below were given to some application.
-    """
+    """``owner`` is (member, session) or (). ``offset`` is ABSENT if the znode is missing. All
+    messages below ``delivered`` were delivered by some member."""
 
     owner: tuple[int, int] | tuple[()]
     offset: int
@@ -58,20 +62,20 @@ class State(NamedTuple):
 
 
 class Design(NamedTuple):
-    """A protocol. The defaults are ours; a rival or a planted mistake differs in some fields."""
+    """A protocol. The defaults are ours. A rival or a planted mistake differs in some fields."""
 
-    guard_absent: bool = True  # registration check also where there is no offset znode
+    guard_absent: bool = True  # registration check also if there is no offset znode
     fence_release: bool = True  # release checks registration and token
     touch: bool = True  # claim raises the version of the offset znode
-    guard_touch: bool = True  # registration check also where a late offset znode is touched
-    verify: bool = True  # after registering: is it our session's znode?
+    guard_touch: bool = True  # registration check also if a late offset znode is touched
+    verify: bool = True  # after registering: does the znode belong to our session?
     numbered: bool = True  # registration carries the number of the session as its version
-    read_first: bool = False  # position is read before the claim and not confirmed by it
+    read_first: bool = False  # the position is read before the claim, which does not confirm it
     commit: str = "token"  # token | blind | owner-version | session-id
 
 
 class Bounds(NamedTuple):
-    """How far to look: ``versions`` caps the offset znode's version."""
+    """Limits of the search. ``versions`` caps the offset znode's version."""
 
     members: int
     messages: int
@@ -113,7 +117,7 @@ def _hold(m: Member, position: int, token: int) -> Member:
 
 
 def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
-    """Everything that can happen next."""
+    """Every possible next step."""
     for i, m in enumerate(s.members):
         if m.alive and m.expiries < b.expiries:
             owner = NONE if s.owner == (i, m.session) else s.owner
@@ -139,7 +143,7 @@ def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
 
 
 def _decide(s: State, i: int, m: Member, d: Design) -> Iterator[Step]:
-    """What the application of a member with no request under way does next. Reads are immediate."""
+    """The next step of a member whose application has no pending request. Reads are immediate."""
 
     def ask(doing: int, *request: object) -> State:
         return _with(s, i, m._replace(doing=doing, request=request))
@@ -148,7 +152,7 @@ def _decide(s: State, i: int, m: Member, d: Design) -> Iterator[Step]:
     if m.doing == UNREGISTERED:
         yield f"ask register {i}", ask(UNREGISTERED, "register", k, m.registration)
     elif m.doing == VERIFYING and m.alive:
-        # Ephemeral owner of the registration, compared with the session the application knows.
+        # The registration's ephemeral owner, compared with the session that the application knows.
         number = k if d.numbered else 1
         ours = m.registration != 0 and (not d.verify or (m.registration, m.session) == (number, k))
         yield f"verify {i}", _with(s, i, m._replace(doing=IDLE if ours else UNREGISTERED))
@@ -175,7 +179,7 @@ def _decide(s: State, i: int, m: Member, d: Design) -> Iterator[Step]:
 def _carry_out(
     s: State, i: int, m: Member, request: tuple[object, ...], d: Design, b: Bounds
 ) -> Iterator[Step]:
-    """The request reaches the server, in whatever session the library has now, and is answered."""
+    """The request reaches the server, in the library's current session, and is answered."""
     stale = request is m.zombie
     kind, k, *rest = request
     assert isinstance(k, int)
@@ -187,11 +191,12 @@ def _carry_out(
     room = s.version < b.versions
 
     def answer(name: str, after: Member, **server: Any) -> Step:
-        """A stale reply changes nothing in the application, but the server has done it."""
+        """A stale reply changes nothing in the application, although the server has executed the
+        request."""
         return f"{'zombie ' * stale}{name} {i}", _with(s, i, idle if stale else after, **server)
 
     if kind == "register":
-        (seen,) = rest  # version of a registration to replace, 0: there was none
+        (seen,) = rest  # version of the registration to replace, 0 if there was none
         if m.registration != seen:
             yield answer("register refused", idle)
         else:
@@ -264,7 +269,7 @@ def _carry_out(
 
 
 def violations(s: State, name: str, t: State) -> Iterator[str]:
-    """What is wrong with going from ``s`` to ``t`` by the step ``name``."""
+    """The promises that the step ``name`` from ``s`` to ``t`` violates."""
     if t.offset < s.offset:
         yield "committed offset went backwards"
     if t.offset > t.delivered:
@@ -290,13 +295,14 @@ def violations(s: State, name: str, t: State) -> Iterator[str]:
 
 
 def start(b: Bounds) -> State:
-    """All members registered in their first session, nothing owned."""
+    """All members are registered in their first session, and nothing is owned."""
     member = Member(1, True, 1, 1, IDLE, 0, 0, 0, NONE, NONE, 0)
     return State(NONE, b.offset, 0, 0, (member,) * b.members)
 
 
 class Result(NamedTuple):
-    """``states`` visited, a shortest trace to each violation, and the names of all steps taken."""
+    """The number of visited ``states``, a shortest trace to each violation, and the names of all
+    steps."""
 
     states: int
     found: dict[str, list[str]]
@@ -304,7 +310,8 @@ class Result(NamedTuple):
 
 
 def explore(d: Design, b: Bounds, wanted: frozenset[str] = frozenset()) -> Result:
-    """Visit every reachable state; with ``wanted``, only until all those violations are found."""
+    """Visit every reachable state. With ``wanted``, stop as soon as all those violations are
+    found."""
     first = start(b)
     came_from: dict[State, tuple[State, str] | None] = {first: None}
     queue = [first]
@@ -361,11 +368,12 @@ def _trace(came_from: dict[State, tuple[State, str] | None], s: State) -> list[s
     ids=["offset present", "offset missing", "two expiries each"],
 )
 def test_the_protocol_keeps_its_promises(bounds: Bounds, at_least: int, must_happen: str) -> None:
-    """No interleaving lets an offset go back, a message be skipped or a live owner be robbed.
+    """No interleaving lets an offset go back, skips a message, or takes a partition from a live
+    owner.
 
-    Nor are there two live owners, nor is a message given again by an owner after its commit, nor
-    does an owner znode stay that no application holds. The search must have met the dangerous
-    steps, so the empty result is not an empty search.
+    Also, there are never two live owners, and an owner does not repeat a message after its commit.
+    No owner znode remains that no application uses. The search must have visited the dangerous
+    steps, so the empty result does not come from an empty search.
     """
     result = explore(OURS, bounds)
     assert result.found == {}
@@ -376,7 +384,7 @@ def test_the_protocol_keeps_its_promises(bounds: Bounds, at_least: int, must_hap
 @pytest.mark.parametrize("offset", [0, ABSENT], ids=["offset present", "offset missing"])
 @pytest.mark.parametrize("rival", RIVALS)
 def test_the_model_catches_the_rival_designs(rival: str, offset: int) -> None:
-    """Each known weaker design breaks all the promises that it is known to break."""
+    """Each known weaker design violates all the promises that it is known to violate."""
     bounds = Bounds(members=2, messages=2, expiries=1, versions=3, offset=offset)
     known = frozenset(
         {
@@ -400,6 +408,6 @@ def test_the_model_catches_the_rival_designs(rival: str, offset: int) -> None:
     ],
 )
 def test_every_part_of_the_protocol_is_needed(mistake: str, expiries: int, found: str) -> None:
-    """Our protocol less one of its parts breaks a promise: none of them can be left out."""
+    """Without any one of its parts our protocol violates a promise, so each part is necessary."""
     bounds = Bounds(members=2, messages=1, expiries=expiries, versions=2, offset=ABSENT)
     assert list(explore(MISTAKES[mistake], bounds, frozenset({found})).found) == [found]

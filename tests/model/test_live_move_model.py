@@ -1,8 +1,8 @@
-"""Bounded model of a live move: one running group goes from ZooKeeper to the coordinator, and back.
+"""Bounded model of a live move of one running group from ZooKeeper to the coordinator, and back.
 
-One partition, a log of a few messages, and everyone who may touch them: migratable members, a
-legacy consumer that somebody may start at any time, a plain Kafka consumer that is started while it
-is allowed and may join much later, and an operator. The group's mode znode says what holds:
+The model has one partition and a log of a few messages. There are migratable members, a legacy
+consumer that may start at any time, and an operator. A plain Kafka consumer starts while it is
+allowed, and may join much later. The group's mode znode defines the rules:
 
     mode       who decides    legacy consumers    plain consumers      a migratable member delivers
     zookeeper  ZooKeeper      may register        are refused (*)      with the owner znode
@@ -10,17 +10,17 @@ is allowed and may join much later, and an operator. The group's mode znode says
     kafka      coordinator    cannot register     are refused          ... and with its assignment
     open       coordinator    cannot register     may join             ... and with its assignment
 
-Plain consumers are refused by the coordinator itself: a migratable member that has not seen
-``open`` offers one strategy, which they do not know. (*) As long as one migratable member is in the
-group.
+The coordinator itself refuses plain consumers: a migratable member that has not read ``open``
+offers one strategy, which they do not support. (*) This holds as long as one migratable member is
+in the group.
 
-Anything may be late: a member sees a mode long after it was written, the operator writes long after
-the check. A session of ZooKeeper may expire, the coordinator may expel a member; both are noticed
-later. The operator's tool may stop after any step, since no step has to be taken. Leases are
-assumed: a member without a session, or expelled, delivers nothing.
+Anything may be late. A member reads a mode long after it was written, and the operator writes long
+after the check. A ZooKeeper session may expire, and the coordinator may remove a member. Both are
+noticed later. The operator's tool may stop after any step, because no step is mandatory. Leases are
+assumed: a member without a session, or a removed member, delivers nothing.
 
-Out of the model: a legacy or plain consumer that delivers without a session, more than one
-partition, lost answers to claims and commits (``test_fencing_model`` has those).
+The model does not include a legacy or plain consumer that delivers without a session, or more than
+one partition. ``test_fencing_model`` covers lost responses to claims and commits.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from zkconsumer.core.migration import gates, modes
 ZOOKEEPER, LOCKED, KAFKA, OPEN = range(4)
 NAMES = ("zookeeper", "locked", "kafka", "open")
 NOBODY, LEGACY, PLAIN = -1, -2, -3
-"""Owners that are no migratable member; a member is its index."""
+"""Owners that are not migratable members. A member is its index."""
 ABSENT = -1
-"""An offset that is not stored."""
+"""No offset is stored."""
 
 EXPELLED, OUT, CLOSED, WIDE = -1, 0, 1, 2
-"""A member's place on the coordinator: expelled without knowing, outside, a member that offers its
-own strategy only, a member that offers the usual strategies."""
+"""A member's state on the coordinator: removed without knowing it, outside, a member that offers
+only its own strategy, or a member that offers the usual strategies."""
 
 
 class Member(NamedTuple):
-    """``session``: it has one, and so is registered. ``seen``, ``version``: the mode it acts on.
-    ``acked``: the version it has acknowledged. ``position``: the next message.
-    """
+    """``session``: it has a session, and so is registered. ``seen`` and ``version``: the mode on
+    which it acts. ``acked``: the version that it has acknowledged. ``position``: the next
+    message."""
 
     session: bool = True
     seen: int = ZOOKEEPER
@@ -62,13 +62,12 @@ class Member(NamedTuple):
 
 class State(NamedTuple):
     """``acl``: legacy consumers cannot register. ``sealed``: the ids were locked, perhaps again,
-    since the mode was written. ``lifting``: an operator is about to unlock the ids, which nobody
-    has locked since it looked at their lock and then at the mode. ``checked``: the mode that the
-    operator is about to write, and the version it looked at. ``owner``: of the owner znode;
-    ``assigned``: by the coordinator. ``in_zk``, ``in_kafka``: committed offsets. ``told``: messages
-    below it were delivered. ``legacy``: 0 not registered, 1 registered. ``plain``: 0 not started, 1
-    started, 2 member. ``their``: positions of both.
-    """
+    after the mode was written. ``lifting``: an operator is about to unlock the ids, and no one has
+    locked them since it read their lock and then the mode. ``checked``: the mode that the operator
+    is about to write, and the version that it read. ``owner``: of the owner znode. ``assigned``: by
+    the coordinator. ``in_zk``, ``in_kafka``: committed offsets. ``told``: all messages below it
+    were delivered. ``legacy``: 0 not registered, 1 registered. ``plain``: 0 not started, 1 started,
+    2 member. ``their``: positions of both."""
 
     mode: int
     version: int
@@ -89,21 +88,21 @@ class State(NamedTuple):
 
 
 class Design(NamedTuple):
-    """The protocol. The defaults are ours; a weaker variant lacks one part."""
+    """The protocol. The defaults are ours. A weaker variant lacks one part."""
 
-    ids_lock: bool = True  # the access list keeps legacy consumers out before it is looked for them
-    lift: bool = True  # ids are unlocked only if nobody has locked them again since the look
+    ids_lock: bool = True  # the ACL keeps legacy consumers out before the tool checks for them
+    lift: bool = True  # ids are unlocked only if no one has locked them again since the check
     seal: bool = True  # before ``kafka`` the ids are locked again: an unlocking tool may be late
     barrier: bool = True  # every registered member has acknowledged the present mode
-    dual: bool = True  # who follows the coordinator needs the owner znode as well
+    dual: bool = True  # a member that follows the coordinator also needs the owner znode
     door: bool = True  # only members that have seen ``open`` offer strategies of plain consumers
     stay: bool = True  # while locked, a member delivers only while it refuses plain consumers
-    fresh: bool = True  # a new session registers under the present mode
-    cas: bool = True  # the mode is written only if it is still the one that was looked at
-    drop: bool = True  # an expelled member gives up its owner znode before it joins again
+    fresh: bool = True  # a new session registers with the present mode
+    cas: bool = True  # the mode is written only if it has not changed since the check
+    drop: bool = True  # a removed member releases its owner znode before it rejoins
     offsets_lock: bool = True  # before ``locked`` the offset in Kafka is not ahead
-    offsets_open: bool = True  # before ``open`` the offset in Kafka is as far
-    offsets_back: bool = True  # before ``zookeeper`` the offset in ZooKeeper is as far
+    offsets_open: bool = True  # before ``open`` the offset in Kafka is not behind
+    offsets_back: bool = True  # before ``zookeeper`` the offset in ZooKeeper is not behind
     furthest: bool = True  # a claim between the modes begins at the higher of both offsets
 
 
@@ -111,7 +110,8 @@ OURS = Design()
 
 
 class Bounds(NamedTuple):
-    """How far to look. ``old``: an offset in Kafka from an earlier use of the group there."""
+    """Limits of the search. ``old`` is an offset in Kafka from an earlier use of the group
+    there."""
 
     members: int = 2
     messages: int = 1
@@ -126,12 +126,12 @@ Step = tuple[str, State]
 
 
 def refuses(m: Member, d: Design) -> bool:
-    """Whether the coordinator refuses plain consumers because of this member."""
+    """Return whether the coordinator refuses plain consumers because of this member."""
     return m.place == (CLOSED if d.door else WIDE) or not d.stay
 
 
 def delivers(s: State, i: int, d: Design) -> bool:
-    """Whether member ``i`` may deliver."""
+    """Return whether member ``i`` may deliver."""
     m = s.members[i]
     if not m.session:
         return False
@@ -143,7 +143,7 @@ def delivers(s: State, i: int, d: Design) -> bool:
 
 
 def may_claim(s: State, i: int, d: Design) -> bool:
-    """Whether member ``i`` may claim the owner znode, if it is free."""
+    """Return whether member ``i`` may claim the owner znode, if it is free."""
     m = s.members[i]
     if m.seen == ZOOKEEPER:
         return True
@@ -151,13 +151,13 @@ def may_claim(s: State, i: int, d: Design) -> bool:
 
 
 def may_give_back(s: State, i: int, d: Design) -> bool:
-    """Whether member ``i`` may let the coordinator take its assignment back."""
+    """Return whether member ``i`` may let the coordinator revoke its assignment."""
     m = s.members[i]
     return s.owner != i or (m.seen < KAFKA and m.place == (CLOSED if d.door else WIDE))
 
 
 def deliverers(s: State, d: Design) -> list[int]:
-    """Everyone who may deliver now."""
+    """All members and consumers that may deliver now."""
     found = [i for i in range(len(s.members)) if delivers(s, i, d)]
     if s.owner == LEGACY:
         found.append(LEGACY)
@@ -173,12 +173,12 @@ def put(s: State, i: int, m: Member, **others: object) -> State:
 
 
 def stored(s: State, m: Member) -> bool:
-    """Whether a member may release: its position is where it has to be."""
+    """Return whether a member may release: its position is stored wherever it must be."""
     return s.in_zk == m.position and (m.seen == ZOOKEEPER or s.in_kafka == m.position)
 
 
 def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
-    """Everything that can happen next."""
+    """Every possible next step."""
     yield from operator(s, d, b)
     yield from others(s, d, b)
     for i, m in enumerate(s.members):
@@ -186,7 +186,7 @@ def steps(s: State, d: Design, b: Bounds) -> Iterator[Step]:
 
 
 def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
-    """The tool checks a gate, and some time later writes the mode that it has checked for."""
+    """The tool checks a gate, and later writes the mode for which it has checked."""
     if s.mode in (ZOOKEEPER, LOCKED) and d.ids_lock:
         lifting = s.lifting and not d.lift
         yield "lock ids", s._replace(acl=True, sealed=s.mode == LOCKED, lifting=lifting)
@@ -213,7 +213,7 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
             passes = s.in_kafka >= s.in_zk or not d.offsets_open
         elif mode == ZOOKEEPER:
             passes = s.plain != 2 and (s.in_zk >= s.in_kafka or not d.offsets_back)
-            look = s._replace(plain=0)  # from here on the operator starts no plain consumer
+            look = s._replace(plain=0)  # from here on the operator does not start plain consumers
         elif mode == KAFKA and s.mode == OPEN:
             passes = s.plain != 2
             look = s._replace(plain=0)
@@ -224,13 +224,13 @@ def operator(s: State, d: Design, b: Bounds) -> Iterator[Step]:
         if passes and 0 <= mode <= OPEN:
             if s.checked is None:
                 yield f"check {NAMES[mode]}", look._replace(checked=(mode, s.version))
-            else:  # another operator, while the first has not written yet
+            else:  # another operator, before the first has written
                 other = look._replace(mode=mode, version=s.version + 1, sealed=False)
                 yield f"other writes {NAMES[mode]}", other
 
 
 def others(s: State, d: Design, b: Bounds) -> Iterator[Step]:
-    """The legacy consumer and the plain one: each stops only after a commit."""
+    """The legacy consumer and the plain consumer. Each stops only after a commit."""
     old, new = s.their
     if b.legacy and not s.legacy and not s.acl:
         yield "legacy registers", s._replace(legacy=1)
@@ -271,7 +271,7 @@ def others(s: State, d: Design, b: Bounds) -> Iterator[Step]:
 
 
 def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
-    """What a migratable member does, and what happens to it."""
+    """A migratable member's own steps, and the events that affect it."""
     mine = s.owner == i
     if s.faults < b.faults:
         if m.session:
@@ -292,7 +292,7 @@ def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
         owner = NOBODY if mine and m.seen != ZOOKEEPER and d.drop else s.owner
         kept = m.position if owner == i else 0
         yield f"notice expulsion {i}", put(s, i, m._replace(place=OUT, position=kept), owner=owner)
-    # A member that may not offer the strategies of plain consumers cannot join beside one.
+    # A member that must not offer the strategies of plain consumers cannot join a group with one.
     place = WIDE if m.seen == OPEN or not d.door else CLOSED
     if m.place >= OUT and m.place != place and (place == WIDE or s.plain != 2):
         yield f"join {i}", put(s, i, m._replace(place=place))
@@ -314,14 +314,14 @@ def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
     if m.acked != m.version and follows and m.place in (place, WIDE if m.seen == OPEN else CLOSED):
         yield f"acknowledge {i}", put(s, i, m._replace(acked=m.version))
     if s.owner == NOBODY and may_claim(s, i, d):
-        # In mode ``zookeeper`` the offset in Kafka does not count, as for legacy consumers.
+        # In mode ``zookeeper`` the offset in Kafka is ignored, as legacy consumers do.
         at = max(s.in_zk, s.in_kafka if d.furthest and m.seen != ZOOKEEPER else 0, 0)
         yield f"claim {i}", put(s, i, m._replace(position=at), owner=i)
     if delivers(s, i, d) and m.position < b.messages:
         told, after = max(s.told, m.position + 1), m._replace(position=m.position + 1)
         yield f"deliver {i} {m.position}", put(s, i, after, told=told)
     if mine:
-        # First in Kafka, then in ZooKeeper: a plain consumer must not find the older one.
+        # First in Kafka, then in ZooKeeper, so that a plain consumer does not find an older offset.
         also = m.seen != ZOOKEEPER and m.place > OUT
         if also and s.in_kafka != m.position:
             yield f"commit kafka {i}", s._replace(in_kafka=m.position)
@@ -332,7 +332,7 @@ def member(s: State, i: int, m: Member, d: Design, b: Bounds) -> Iterator[Step]:
 
 
 def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
-    """What is wrong with going from ``s`` to ``t`` by the step ``name``."""
+    """The promises that the step ``name`` from ``s`` to ``t`` violates."""
     if len(deliverers(t, d)) > 1:
         yield "two deliver"
     verb, _, rest = name.partition(" ")
@@ -344,8 +344,9 @@ def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
             yield "message skipped"
         if at < s.told and not s.faults:
             yield "repeated without a fault"
-    # A member may crash between its two commits; the next one, still in mode ``zookeeper``, begins
-    # at the lower offset, and stores it in Kafka later. Nothing has read the higher one meanwhile.
+    # A member may crash between its two commits. The next one, still in mode ``zookeeper``, begins
+    # at the lower offset and stores it in Kafka later. Nothing has read the higher offset
+    # meanwhile.
     between = s.faults and verb == "commit" and t.in_kafka >= s.in_zk
     if t.in_zk < s.in_zk or (t.in_kafka < s.in_kafka and not between):
         yield "committed offset went back"
@@ -354,7 +355,8 @@ def violations(s: State, name: str, t: State, d: Design) -> Iterator[str]:
 
 
 class Result(NamedTuple):
-    """``states`` visited, a shortest trace to each violation, and the names of all steps taken."""
+    """The number of visited ``states``, a shortest trace to each violation, and the names of all
+    steps."""
 
     states: int
     found: dict[str, list[str]]
@@ -364,7 +366,7 @@ class Result(NamedTuple):
 def start(b: Bounds) -> State:
     """A group whose members are all migratable and have acknowledged the first mode.
 
-    In ZooKeeper nothing is stored in Kafka, but for what was left there.
+    In mode ``zookeeper`` the only offset in Kafka is the one from an earlier use.
     """
     first, moved = b.first, b.first != ZOOKEEPER
     place = WIDE if first == OPEN else CLOSED
@@ -375,9 +377,9 @@ def start(b: Bounds) -> State:
 
 
 def explore(d: Design, b: Bounds, wanted: str | None = None, most: int = 10_000_000) -> Result:
-    """Visit every reachable state; with ``wanted``, only until that violation is found.
+    """Visit every reachable state. With ``wanted``, stop as soon as that violation is found.
 
-    At most about ``most`` states: the nearest ones.
+    The search visits at most about ``most`` states, the nearest ones.
     """
     first = start(b)
     came_from: dict[State, tuple[State, str] | None] = {first: None}
@@ -435,7 +437,7 @@ NEEDED = [
     ("offsets_back", ONE_BACK, "repeated without a fault"),
     ("furthest", ONE_BACK, "repeated without a fault"),
 ]
-"""What is left out, where that shows, and the promise that it breaks."""
+"""The omitted part, the group in which this shows, and the promise that is violated."""
 HAPPENS = {
     "forth": "lock ids|see 0 open|start plain|plain joins|deliver plain 0|commit kafka 0",
     "back": "plain gives up|see 0 locked|see 0 zookeeper|legacy claims|deliver legacy 0",
@@ -461,10 +463,11 @@ HAPPENS = {
     ],
 )
 def test_a_live_move_keeps_its_promises(bounds: Bounds, at_least: int, must_happen: str) -> None:
-    """Never do two deliver, is a message skipped, or does a committed offset go back.
+    """Two members never deliver at the same time, no message is skipped, and no committed offset
+    goes back.
 
-    Without faults no message is repeated either. The search must have met the dangerous steps, so
-    the empty result is not an empty search.
+    Without faults no message is repeated either. The search must have visited the dangerous steps,
+    so the empty result does not come from an empty search.
     """
     result = explore(OURS, bounds)
     assert result.found == {}
@@ -478,13 +481,13 @@ def test_a_live_move_keeps_its_promises(bounds: Bounds, at_least: int, must_happ
     ids=[case[0] for case in NEEDED],
 )
 def test_every_part_of_a_live_move_is_needed(without: str, bounds: Bounds, found: str) -> None:
-    """The protocol less one of its parts breaks a promise: none of them can be left out."""
+    """Without any one of its parts the protocol violates a promise, so each part is necessary."""
     assert found in explore(OURS._replace(**{without: False}), bounds, found).found
     assert {case[0] for case in NEEDED} == set(Design._fields)
 
 
 def test_members_keep_the_rules_of_the_model() -> None:
-    """In every case the rules that members act on are those that were explored."""
+    """In every case the rules on which members act are the rules of the model."""
     offers = {OUT: None, CLOSED: modes.Offer.OWN, WIDE: modes.Offer.USUAL}
     for (seen, mode), place, owner, assigned in product(
         enumerate(modes.Mode), offers, (0, NOBODY, LEGACY, PLAIN), (0, NOBODY, PLAIN)
@@ -500,7 +503,8 @@ def test_members_keep_the_rules_of_the_model() -> None:
 
 
 def test_the_tool_keeps_the_gates_of_the_model() -> None:
-    """In every case the next mode is written exactly where the explored operator may write it."""
+    """In every case the tool writes the next mode exactly when the operator of the model may write
+    it."""
     tp, passed = TopicPartition("t", 0), 0
     for mode, acl, acked, legacy, plain, in_zk, in_kafka in product(
         range(4), (False, True), (0, 1), (0, 1), (0, 2), (0, 1), (ABSENT, 0, 1)

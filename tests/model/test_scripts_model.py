@@ -1,8 +1,8 @@
-"""The real scripts on the schedules of the bounded model: what the model promises, they keep.
+"""The real scripts keep the model's promises on the schedules of the bounded model.
 
-The model (``test_fencing_model``) has its own idea of the requests of a claim, a commit and a
-release. Here its traces are only schedules: which member continues, when a session expires, which
-request arrives late or loses its answer. The members run the scripts of
+The model (``test_fencing_model``) has its own version of the requests of a claim, a commit and a
+release. Here its traces are only schedules. They say which member continues, when a session
+expires, and which request is late or loses its response. The members run the scripts of
 ``zkconsumer.core.zookeeper.scripts`` on the simulated ZooKeeper's tree. The model's promises are
 checked after each step.
 """
@@ -67,7 +67,7 @@ GOING_ON = ("go on", "go on", "go on", "deliver", "ask commit", "ask release")
 
 
 class Server:
-    """An ideal ZooKeeper: one tree, every request is carried out at once."""
+    """An ideal ZooKeeper with one tree, which executes every request at once."""
 
     def __init__(self, offset: int) -> None:
         self.tree = Tree()
@@ -80,7 +80,7 @@ class Server:
             self.do(Create(OFFSET, encode_offset(offset)), 0)
 
     def do(self, op: ZkOp, session: int) -> Reply:
-        """Carry out a request in ``session``."""
+        """Execute a request in ``session``."""
         match op:
             case GetMany():
                 return Ok(tuple(self.tree.node(path) for path in op.paths))
@@ -106,7 +106,8 @@ class Server:
 
 
 class Member:
-    """The application of a member: which script it runs next, and what it makes of the outcome."""
+    """The application of a member: the script that it runs next, and how it processes the
+    result."""
 
     def __init__(self, number: int, server: Server) -> None:
         self.spec = MemberSpec(PATHS, f"g_{number}", Subscription(Pattern.STATIC, {"t": 1}))
@@ -153,9 +154,9 @@ class Member:
             self.outcome(done.value)
 
     def carry_out(self, lost: bool = False) -> None:
-        """The request under way reaches the server, in whatever session the library has now."""
+        """The pending request reaches the server, in the library's current session."""
         op, session = self.pending, self.session_id(self.sessions)
-        if isinstance(op, GetMany) and len(op.paths) > 1:  # each is read at its own moment
+        if isinstance(op, GetMany) and len(op.paths) > 1:  # each read happens at its own moment
             self.pending = GetMany(op.paths[1:])
             self.read = [*getattr(self, "read", []), self.server.do(GetMany(op.paths[:1]), session)]
             return
@@ -185,7 +186,8 @@ class Member:
         self.claim = Claim(self.claim.thread, None, None)
 
     def notice(self) -> None:
-        """The application learns of its new session; a request that was decided is a zombie."""
+        """The application notices its new session. A request that was already decided is a
+        zombie."""
         if self.pending is not None and not self.is_reading():
             self.zombie = self.pending
         self.script = self.pending = None
@@ -196,7 +198,7 @@ class Member:
 
 
 class System:
-    """Some members and their server, stepped by the names of the model's steps."""
+    """Some members and their server. The steps have the names of the model's steps."""
 
     def __init__(self, bounds: Any) -> None:
         self.bounds = bounds
@@ -238,7 +240,7 @@ class System:
         )
 
     def step(self, name: str) -> list[str]:
-        """Do what comes closest to this step; return the promises that it breaks."""
+        """Do the nearest equivalent of this step, and return the promises that it violates."""
         before = self.state()
         number = next(int(word.rstrip(":")) for word in name.split() if word.rstrip(":").isdigit())
         member = self.members[number]
@@ -285,7 +287,7 @@ class System:
 
 
 def follow(names: Iterable[str], bounds: Any) -> System:
-    """Step through a trace; fails with the promise that is broken first."""
+    """Run a trace. Fails with the first promise that is violated."""
     system, done = System(bounds), list[str]()
     for name in names:
         done.append(name)
@@ -295,12 +297,12 @@ def follow(names: Iterable[str], bounds: Any) -> System:
 
 
 def bounds_of(seed: int) -> Any:
-    """Small worlds; the offset znode may be missing."""
+    """Small bounds. The offset znode may be missing."""
     return MODEL.Bounds(2, 2, 2, 9, (0, MODEL.ABSENT)[seed % 2])
 
 
 def walk(seed: int) -> Iterator[str]:
-    """A random trace of the model, in which what is rare in a member's life happens often."""
+    """A random trace of the model, in which rare steps happen often."""
     rng, bounds = random.Random(seed), bounds_of(seed)
     state = MODEL.start(bounds)
     for _ in range(STEPS):
@@ -316,7 +318,7 @@ def walk(seed: int) -> Iterator[str]:
 
 
 def survive(seeds: Iterable[int]) -> int:
-    """All these seeds; names the one that fails. How many late requests there were."""
+    """Run all these seeds, and name the one that fails. Return the number of late requests."""
     late = 0
     for seed in seeds:
         try:
@@ -328,8 +330,8 @@ def survive(seeds: Iterable[int]) -> int:
 
 
 def test_the_scripts_keep_the_promises_of_the_model() -> None:
-    """On random traces of the model no offset goes back, no message is skipped, no live owner is
-    robbed, and there are never two of them."""
+    """On random traces of the model no offset goes back, and no message is skipped. No live owner
+    loses its partition, and there are never two live owners."""
     late = survive(SEEDS)
     assert ONLY or late > len(list(SEEDS)) / 10, "requests of former sessions must have arrived"
 
@@ -371,7 +373,7 @@ def _any_owner(command: commands.Release, ctx: ScriptContext) -> Iterator[Any]:
 def test_a_planted_change_of_the_scripts_is_found(
     monkeypatch: pytest.MonkeyPatch, name: str, planted: Callable[..., Any]
 ) -> None:
-    """Each fence that is taken out of the scripts breaks a promise."""
+    """A script without any one of its fences violates a promise."""
     monkeypatch.setattr(ownership, name, planted)
     with pytest.raises(AssertionError, match="after"):
         survive(range(5000))

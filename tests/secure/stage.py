@@ -1,6 +1,6 @@
-"""The clients of a secured cluster, and the tools that are tried against it.
+"""The clients of a secured cluster, and the tools that are tested against it.
 
-``SECURE=all`` runs every combination; without it a sample that has every mechanism and every tool.
+``SECURE=all`` runs every combination. Otherwise a sample runs, with every mechanism and every tool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAYS: Mapping[str, tuple[str, str | None, str]] = {
     "OAUTHBEARER": ("SASL_SSL", "OAUTHBEARER", "SASL_SSL"),
     "SCRAM-512 without TLS": ("SASL_PLAINTEXT", "SCRAM-SHA-512", "SASL_PLAINTEXT"),
 }
-"""Each way to reach a broker: security.protocol, mechanism, and the listener."""
+"""The ways to connect to a broker: security.protocol, mechanism, and the listener."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Stage:
 
     cluster: SecuredCluster
     stranger: Authority
-    """An authority that no server trusts."""
+    """A CA that no server trusts."""
     numbers: Iterator[int]
 
     def group(self) -> str:
@@ -52,12 +52,12 @@ class Stage:
         return f"group-{next(self.numbers)}"
 
     def properties(self, way: str) -> dict[str, str]:
-        """Those of a client that is let in."""
+        """The properties of an authorized client."""
         protocol, mechanism, listener = WAYS[way]
         return self.cluster.client(protocol, mechanism, mtls=listener == "MTLS")
 
     def wrong(self, way: str, folder: Path) -> tuple[dict[str, str], str]:
-        """Those of a client with a wrong secret, and the key that an error must name."""
+        """The properties of a client with a wrong secret, and the key that an error must name."""
         given = self.properties(way)
         if way == "SSL":
             return given | {"ssl.truststore.location": str(self.stranger.ca)}, (
@@ -76,21 +76,21 @@ class Stage:
         return given | {"sasl.jaas.config": line}, "sasl.jaas.config"
 
     def zookeeper(self, way: str) -> str:
-        """``zookeeper.connect`` of a tree in which the broker has only this way's listener."""
+        """``zookeeper.connect`` of a tree in which the broker has only this listener."""
         return f"{self.cluster.zookeeper}/{WAYS[way][2]}"
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
-    """Write a file as an operator would, for himself only."""
+    """Write a file as an operator would, readable only by its owner."""
     path.touch(0o600)
     path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     return path
 
 
 def make_trees(cluster: SecuredCluster) -> None:
-    """A chroot for each listener, as the cluster's own tree would be with this listener only.
+    """Create a chroot for each listener, like the tree of a cluster that has only this listener.
 
-    Kafka 4 has no tree of its own: there is only a place for groups.
+    Kafka 4 does not have such a tree, so the chroot is only a place for groups.
     """
     client = KazooClient(cluster.zookeeper)
     client.start()
@@ -120,11 +120,11 @@ def make_trees(cluster: SecuredCluster) -> None:
 
 
 Tool = Callable[[Stage, str, dict[str, str], Path], None]
-"""Does its work with these properties; raises AssertionError or an error of ours."""
+"""Does its work with these properties. Raises AssertionError or a zkconsumer error."""
 
 
 class RefusedError(Exception):
-    """A command has ended with an error; the text is what it printed."""
+    """A command has ended with an error. The text is its output."""
 
 
 def _read_all(connector: ZookeeperConsumerConnector | CoordinatorConsumerConnector) -> None:
@@ -192,7 +192,7 @@ def move_a_group(stage: Stage, way: str, properties: dict[str, str], folder: Pat
 
 
 def committed(stage: Stage, group: str) -> dict[int, int]:
-    """What Kafka holds for a group, asked without security."""
+    """The offsets of a group in Kafka, read without security."""
     from kafka import KafkaConsumer
 
     asked = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
@@ -204,7 +204,7 @@ def committed(stage: Stage, group: str) -> dict[int, int]:
 
 
 def read_offsets(stage: Stage, way: str, properties: dict[str, str], folder: Path) -> None:
-    """zkaudit's reader of ``__consumer_offsets``, without Spark around it."""
+    """zkaudit's reader of ``__consumer_offsets``, used without Spark."""
     from kafka import KafkaConsumer
     from zkaudit.sources.offsets import _OffsetsReader
 
@@ -234,7 +234,7 @@ TOOLS: Mapping[str, Tool] = {
 
 @dataclass
 class Timer:
-    """How long something took, in seconds."""
+    """The duration of a block, in seconds."""
 
     begun: float = 0.0
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""No secret leaves the process: not in a log, a traceback, a file that is written, or its name."""
+"""No secret leaves the process: not in a log, a traceback, a written file, or a file's name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WRONG = "canary-that-is-refused"
 
 @dataclasses.dataclass
 class Canaries:
-    """Properties with secrets in every place, and what must not be seen of them."""
+    """Properties with secrets in every place, and the secrets that must not appear."""
 
     properties: dict[str, str]
     secrets: dict[str, str]
@@ -53,7 +53,7 @@ class Canaries:
 
 @pytest.fixture
 def canaries(stage: Stage) -> Canaries:
-    """Six: a SASL password, a wrong one, a digest, a key, its password, and a token."""
+    """Six secrets: a SASL password, a wrong one, a digest, a key, its password, and a token."""
     pem = stage.cluster.authority.issue("canary").read_text()
     private, _, chain = pem.partition("-----BEGIN CERTIFICATE-----")
     key = serialization.load_pem_private_key(private.encode(), None)
@@ -80,12 +80,12 @@ def canaries(stage: Stage) -> Canaries:
 
 
 def seen(secrets: Mapping[str, str], *texts: str) -> list[str]:
-    """Which secrets are in the texts."""
+    """The secrets that appear in the texts."""
     return [name for name, secret in secrets.items() if any(secret in text for text in texts)]
 
 
 def written(folder: Path) -> list[str]:
-    """Names and contents of all files, but for the properties that the tests wrote."""
+    """Names and contents of all files, except for the properties that the tests wrote."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".properties"]
     return [f"{path}\n{path.read_text(errors='replace')}" for path in files]
 
@@ -106,8 +106,8 @@ def test_nothing_of_a_tool_shows_a_secret(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """With every logger at its lowest level, kazoo's and kafka-python's too; when it works, and
-    when the secret is wrong."""
+    """All loggers, including those of kazoo and kafka-python, log at their lowest level. The test
+    uses a right secret and a wrong one."""
     caplog.set_level(1)
     for name in ("kafka", "kazoo", "zkconsumer", "zkconsumer.zk.kazoo", "puresasl"):
         caplog.set_level(1, name)
@@ -143,7 +143,7 @@ def test_nothing_of_a_tool_shows_a_secret(
 def test_kazoo_shows_no_session_password(
     stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever knows a session's password can take the session over."""
+    """Anyone who knows a session's password can take over the session."""
     caplog.set_level(1, "zkconsumer.zk.kazoo")
     consume_on_zookeeper(stage, "SSL", stage.properties("SSL"), tmp_path)
     assert "Sending request" in caplog.text
@@ -153,7 +153,8 @@ def test_kazoo_shows_no_session_password(
 
 
 def test_a_command_line_shows_no_secret(stage: Stage, canaries: Canaries, tmp_path: Path) -> None:
-    """``consume -vv`` runs on a file; what other users see of the process holds no secret."""
+    """``consume -vv`` reads its configuration from a file. Other users of the machine see no secret
+    of the process."""
     file = write_properties(
         tmp_path / "consumer.properties",
         canaries.properties | {"group.id": stage.group(), "auto.offset.reset": "smallest"},
@@ -180,8 +181,8 @@ def test_a_command_line_shows_no_secret(stage: Stage, canaries: Canaries, tmp_pa
 def test_an_audit_with_spark_shows_no_secret(
     stage: Stage, canaries: Canaries, tmp_path: Path
 ) -> None:
-    """``zkaudit run`` reads offsets in Kafka over SASL_SSL; neither what it prints nor what it
-    writes, the page and Spark's own messages included, holds a secret."""
+    """``zkaudit run`` reads offsets in Kafka over SASL_SSL. Its output and its files, including the
+    page and Spark's own messages, have no secret."""
     group = stage.group()
     asked = KafkaConsumer(bootstrap_servers=stage.cluster.at("PLAINTEXT"), group_id=group)
     asked.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(5, "", -1)})
@@ -199,7 +200,7 @@ def test_an_audit_with_spark_shows_no_secret(
 
 
 def test_a_secret_on_the_command_line_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    """``--consumer-property`` takes no secret, and the error does not repeat it."""
+    """``--consumer-property`` does not accept a secret, and the error does not repeat it."""
     from zkconsumer.cli.main import run
 
     words = ["consume", "--topic", "t", "--zookeeper", "127.0.0.1:1"]
@@ -210,7 +211,7 @@ def test_a_secret_on_the_command_line_is_refused(capfd: pytest.CaptureFixture[st
 
 
 def test_objects_show_no_secret(stage: Stage, canaries: Canaries) -> None:
-    """Neither ``repr`` nor ``str``, ``vars``, ``asdict`` or ``format``; pickling is refused."""
+    """``repr``, ``str``, ``vars``, ``asdict`` and ``format`` show none, and pickling is refused."""
     needed = {"zookeeper.connect": "h:1", "group.id": "g"}
     config = ConsumerConfig.from_mapping(canaries.properties | needed)
     security = SecurityConfig.from_mapping(canaries.properties)
@@ -227,7 +228,7 @@ def test_objects_show_no_secret(stage: Stage, canaries: Canaries) -> None:
 
 @pytest.mark.parametrize("key", ["sasl.jaas.config", "zkconsumer.zookeeper.digest"])
 def test_a_fault_in_a_secret_does_not_repeat_it(key: str, tmp_path: Path) -> None:
-    """The error names file, line and key."""
+    """The error names file, line and key, but not the secret."""
     file = write_properties(tmp_path / "c.properties", {key: f"{KEY_PASSWORD}"})
     with pytest.raises(ZkConsumerError) as caught:
         SecurityConfig.from_properties(file)
@@ -236,5 +237,5 @@ def test_a_fault_in_a_secret_does_not_repeat_it(key: str, tmp_path: Path) -> Non
 
 
 def test_logging_is_as_it_was() -> None:
-    """The filter belongs to one logger of ours; others are left alone."""
+    """The filter belongs to one of our own loggers. Other loggers are unchanged."""
     assert not logging.getLogger().filters

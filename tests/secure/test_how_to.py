@@ -1,4 +1,4 @@
-"""docs/how-to/secure.md does what it says, and the commands that errors name do too."""
+"""docs/how-to/secure.md works as written, and so do the commands that errors name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "secure.md"
 
 
 def blocks() -> dict[str, str]:
-    """Each block of commands by its mark."""
+    """Each block of commands, by its mark."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"<!-- test: (.+?) -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert len(found) == text.count("<!-- test: ")
@@ -28,7 +28,7 @@ def blocks() -> dict[str, str]:
 
 
 def shell(script: str, folder: Path, **variables: str) -> str:
-    """Run a script with the installed commands on the path; its standard output."""
+    """Run a script with the installed commands on the path, and return its standard output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-ec", script],
@@ -43,7 +43,7 @@ def shell(script: str, folder: Path, **variables: str) -> str:
 
 
 def test_the_page_s_commands_work(stage: Stage, tmp_path: Path) -> None:
-    """The file is for its owner only, and every command takes it."""
+    """Only the owner can read the file, and every command accepts it."""
     shutil.copy(stage.cluster.authority.ca, tmp_path / "ca.pem")
     shell(blocks()["file"], tmp_path)
     file = tmp_path / "client.properties"
@@ -69,7 +69,7 @@ STORES = [(kind, store) for kind in ("JKS", "PKCS12") for store in ("truststore"
 def test_the_command_that_converts_a_store_works(
     stage: Stage, tmp_path: Path, kind: str, store: str
 ) -> None:
-    """A Java store is refused with a command; what that makes is accepted."""
+    """A Java keystore is refused with a command. The file that this command writes is accepted."""
     place, password = tmp_path / "java.store", "changeit"
     client = stage.cluster.certificates / "client.pem"
     if store == "truststore":
@@ -94,7 +94,7 @@ def test_the_command_that_converts_a_store_works(
     assert f"{key}={place}: is a {kind} store" in fault
     command = re.search(r"convert it with: (.*) \(and set", fault)
     assert command is not None
-    # At a terminal the programs ask for passwords.
+    # On a terminal the programs ask for passwords.
     script = command[1]
     for words, answers in (
         ("-importkeystore", "-srcstorepass changeit -deststorepass changeit"),

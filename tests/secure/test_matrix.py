@@ -1,4 +1,4 @@
-"""Every way to reach a broker, with every tool: it works, and a wrong secret is refused."""
+"""Every way to connect to a broker works with every tool, and a wrong secret is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE = [
 
 @pytest.fixture
 def chosen(request: pytest.FixtureRequest, name: str) -> Stage:
-    """The cluster of one cell."""
+    """The cluster of one combination."""
     found: Stage = request.getfixturevalue(name)
     return found
 
@@ -35,7 +35,7 @@ WRONG_SECONDS = 5.0
 
 @pytest.mark.parametrize(("name", "way", "tool"), CELLS if EVERYTHING else SAMPLE)
 def test_the_right_secret_is_let_in(chosen: Stage, way: str, tool: str, tmp_path: Path) -> None:
-    """Every tool does its whole work over every protocol and mechanism."""
+    """Every tool does all its work over every protocol and mechanism."""
     TOOLS[tool](chosen, way, chosen.properties(way), tmp_path)
 
 
@@ -51,7 +51,8 @@ def test_a_wrong_secret_is_refused_once(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Within 5 s, with the key to correct, after one attempt to log in, and never without one."""
+    """The error appears within 5 s and names the key to correct. The client tries to log in exactly
+    once."""
     properties, key = chosen.wrong(way, tmp_path)
     attempts: list[str] = []
     log_in = KafkaSecurity.log_in
@@ -78,8 +79,8 @@ def test_a_wrong_secret_is_refused_once(
 def test_a_session_with_a_limit_is_renewed(
     stage: Stage, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member logs in again before the broker ends its connection (KIP-368), and reads on: nothing
-    is lost or read twice."""
+    """A member logs in again before the broker ends its connection (KIP-368), and continues
+    reading. Nothing is lost or repeated."""
     renewed: list[float | None] = []
     log_in = KafkaSecurity.log_in
 

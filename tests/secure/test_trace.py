@@ -1,4 +1,4 @@
-"""``zkconsumer trace`` where it cannot get in: it says why, and ends in time and on a signal."""
+"""If ``zkconsumer trace`` cannot connect, it says why, and ends in time or at a signal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.secure.stage import TOPIC, WAYS, Stage, write_properties
 from zkconsumer.testing.servers import free_port
 
 END_SECONDS = 20.0
-"""Until a command has ended that cannot succeed, its start included."""
+"""Limit for a command that cannot succeed, including its start."""
 
 
 def trace(server: str, folder: Path, properties: dict[str, str], *more: str) -> subprocess.Popen:
-    """Begin a trace."""
+    """Start a trace."""
     file = write_properties(folder / "trace.properties", properties)
     command = [
         str(Path(sys.executable).with_name("zkconsumer")),
@@ -33,7 +33,7 @@ def trace(server: str, folder: Path, properties: dict[str, str], *more: str) -> 
 
 @contextmanager
 def silent() -> Iterator[str]:
-    """A port that takes connections and says nothing."""
+    """A port that accepts connections and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -55,8 +55,8 @@ def silent() -> Iterator[str]:
 def test_another_protocol_is_named(
     stage: Stage, tmp_path: Path, protocol: str, listener: str
 ) -> None:
-    """A listener that speaks another protocol than ``security.protocol`` is an error that names
-    the key, at once."""
+    """If a listener uses another protocol than ``security.protocol``, the error names the key at
+    once."""
     way = next(way for way, (of, *_) in WAYS.items() if of == protocol)
     process = trace(stage.cluster.at(listener), tmp_path, stage.properties(way))
     _, error = process.communicate(timeout=END_SECONDS)
@@ -66,7 +66,7 @@ def test_another_protocol_is_named(
 
 
 def test_a_dead_port(stage: Stage, tmp_path: Path) -> None:
-    """Nobody listens: the error names the address."""
+    """If nothing listens on the port, the error names the address."""
     server = f"127.0.0.1:{free_port()}"
     process = trace(server, tmp_path, {}, "--seconds", "2")
     _, error = process.communicate(timeout=END_SECONDS)
@@ -76,7 +76,7 @@ def test_a_dead_port(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_a_silent_port_ends_after_its_seconds(tmp_path: Path) -> None:
-    """``--seconds`` holds while a broker says nothing."""
+    """``--seconds`` also ends a trace while the broker does not answer."""
     with silent() as server:
         process = trace(server, tmp_path, {}, "--seconds", "2")
         _, error = process.communicate(timeout=END_SECONDS)
@@ -86,10 +86,10 @@ def test_a_silent_port_ends_after_its_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_silent_port_and_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end it while a broker says nothing."""
+    """Ctrl-C and SIGTERM end a trace while the broker does not answer."""
     with silent() as server:
         process = trace(server, tmp_path, {})
-        with pytest.raises(subprocess.TimeoutExpired):  # it has begun, and waits
+        with pytest.raises(subprocess.TimeoutExpired):  # the trace has started, and waits
             process.wait(3.0)
         process.send_signal(number)
         began = time.monotonic()

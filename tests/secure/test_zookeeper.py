@@ -1,4 +1,4 @@
-"""ZooKeeper with digest, SASL and TLS: who is let in, who is not, and who may change znodes."""
+"""ZooKeeper with digest, SASL and TLS: which clients are accepted, and which may change znodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SASL = "zkconsumer.zookeeper.sasl.jaas.config"
 
 
 class Way(NamedTuple):
-    """How to reach ZooKeeper: where, with which properties, and wrong ones with their key."""
+    """A way to connect to ZooKeeper: address, properties, and wrong properties with their key."""
 
     connect: str
     right: dict[str, str]
@@ -59,7 +59,7 @@ def tls(stage: Stage) -> dict[str, str]:
 
 
 def way_of(stage: Stage, name: str) -> Way:
-    """The way of this name."""
+    """The way with this name."""
     password = stage.cluster.password
     open_ = f"{stage.cluster.zookeeper}/PLAINTEXT"
     secure = f"127.0.0.1:{stage.cluster.secure_port}/PLAINTEXT"
@@ -83,7 +83,7 @@ WAYS = ("digest", "SASL", "TLS", "mTLS")
 
 @pytest.fixture
 def group(stage: Stage, request: pytest.FixtureRequest) -> str:
-    """A group with offsets that only the way's identity may change; others may not read it."""
+    """A group with offsets that only this identity may change. Other clients cannot read it."""
     name = stage.group()
     client = KazooClient(f"{stage.cluster.zookeeper}/PLAINTEXT")
     client.start()
@@ -142,7 +142,7 @@ TOOLS = {"consume": consume, "zkmigrate": move}
 def test_the_right_identity_is_let_in(
     stage: Stage, way: str, tool: str, group: str, tmp_path: Path
 ) -> None:
-    """A group whose access list names the identity is consumed and moved."""
+    """A group whose ACL names the identity is consumed and moved."""
     found = way_of(stage, way)
     TOOLS[tool](found, found.right, group, tmp_path)
 
@@ -157,7 +157,7 @@ def test_a_wrong_identity_is_refused(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Within 5 s, with the key to correct."""
+    """The error appears within 5 s and names the key to correct."""
     found = way_of(stage, way)
     errors = (AuthenticationError, ConnectorFailedError, ZooKeeperError, RefusedError)
     with Timer() as timer, pytest.raises(errors) as caught:
@@ -170,7 +170,7 @@ def test_a_wrong_identity_is_refused(
 
 
 def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
-    """The client ends rather than connect again; it does not continue without identity."""
+    """The client ends instead of reconnecting, and it does not continue without an identity."""
     found = way_of(stage, "SASL")
     zk = BlockingZk(found.connect, 3.0, SecurityConfig.from_mapping(found.wrong))
     with pytest.raises(AuthenticationError):
@@ -180,7 +180,7 @@ def test_no_server_is_asked_twice_with_a_wrong_password(stage: Stage) -> None:
 
 
 def test_a_server_without_sasl_is_an_error(stage: Stage) -> None:
-    """An identity that nobody checks is not taken for one that was accepted."""
+    """An identity that no server checks does not count as accepted."""
     security = SecurityConfig.from_mapping(way_of(stage, "SASL").right)
     with LocalZooKeeper() as plain:
         begun = time.monotonic()
@@ -190,7 +190,7 @@ def test_a_server_without_sasl_is_an_error(stage: Stage) -> None:
 
 
 def test_the_host_name_is_compared(stage: Stage) -> None:
-    """The certificate is for 127.0.0.1; another name of the same server is refused."""
+    """The certificate is for 127.0.0.1. Another name of the same server is refused."""
     connect = f"localhost:{stage.cluster.secure_port}/PLAINTEXT"
     with pytest.raises(AuthenticationError, match=r"zookeeper\.ssl\.endpoint\.identification"):
         BlockingZk(connect, 5.0, SecurityConfig.from_mapping(tls(stage))).__enter__()
@@ -201,7 +201,8 @@ def test_the_host_name_is_compared(stage: Stage) -> None:
 
 @pytest.mark.parametrize("way", ["digest", "SASL", "mTLS"])
 def test_what_is_created_belongs_to_its_creator(stage: Stage, way: str, tmp_path: Path) -> None:
-    """With ``zookeeper.set.acl`` all may read what a member creates; it alone may change it."""
+    """With ``zookeeper.set.acl`` every client may read a member's znodes, and only the member may
+    change them."""
     found, name = way_of(stage, way), stage.group()
     consume(found, found.right | {"zookeeper.set.acl": "true"}, name, tmp_path)
     client = KazooClient(f"{stage.cluster.zookeeper}/PLAINTEXT")
@@ -216,14 +217,14 @@ def test_what_is_created_belongs_to_its_creator(stage: Stage, way: str, tmp_path
     finally:
         client.stop()
         client.close()
-    with pytest.raises(ZkConsumerError):  # another one's commit is refused
+    with pytest.raises(ZkConsumerError):  # another client's commit is refused
         consume(found, {}, name, tmp_path) if way != "mTLS" else consume(
             way_of(stage, "digest"), {}, name, tmp_path
         )
 
 
 def test_tls_is_not_older_than_1_2(stage: Stage) -> None:
-    """``ssl.enabled.protocols`` bounds the versions."""
+    """``ssl.enabled.protocols`` limits the versions."""
     for given, lowest, highest in (
         ("TLSv1.2,TLSv1.3", ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.MAXIMUM_SUPPORTED),
         ("TLSv1.3", ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.MAXIMUM_SUPPORTED),

@@ -1,4 +1,4 @@
-"""The built site in ``build/docs`` (``make docs``): links, anchors, pictures, weight."""
+"""The built site in ``build/docs`` (``make docs``): links, anchors, pictures, size."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "docs"
 MOST_KB = 900
-"""Of one page with its pictures, without the theme."""
+"""Size of one page with its pictures, without the theme."""
 
 
 class Page(HTMLParser):
-    """What a page refers to, and what it can be referred to by."""
+    """The links of a page, and the ids to which other pages can link."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note ids, links, pictures, and what the page loads."""
+        """Record ids, links, pictures, and everything else that the page loads."""
         values = {name: value or "" for name, value in attrs}
         self.ids.update(values[name] for name in ("id", "name") if name in values)
         if tag == "a" and "href" in values:
@@ -76,12 +76,12 @@ def test_no_link_and_no_anchor_is_dead(pages: dict[Path, Page]) -> None:
 
 
 def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
-    """The site works offline: scripts, styles and pictures are its own."""
+    """The site works offline, with its own scripts, styles and pictures."""
     assert not {str(page.path): page.outside for page in pages.values() if page.outside}
 
 
 def test_pages_are_light(pages: dict[Path, Page]) -> None:
-    """A page and its pictures stay below the limit; sources of modules are not counted."""
+    """A page and its pictures stay below the limit. Pages with module sources do not count."""
     heavy = {}
     for page in pages.values():
         if "_modules" in page.path.parts:
@@ -94,7 +94,7 @@ def test_pages_are_light(pages: dict[Path, Page]) -> None:
 
 
 def test_the_index_answers_four_questions_and_fits_a_screen(pages: dict[Path, Page]) -> None:
-    """Run, reproduce, migrate, audit: each with links, in few lines."""
+    """Run, reproduce, migrate and audit each have links, in few lines."""
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert [part.split()[0] for part in parts] == ["Run", "Reproduce", "Migrate", "Audit"]
@@ -106,7 +106,7 @@ def test_the_index_answers_four_questions_and_fits_a_screen(pages: dict[Path, Pa
 
 
 def test_the_api_links_to_sources_and_search_works(pages: dict[Path, Page]) -> None:
-    """Each class of the API has a link to its source; the search page has its index."""
+    """Each class of the API links to its source, and the search page has its index."""
     api = pages[SITE / "docs" / "reference" / "api.html"]
     assert sum("_modules/zkconsumer" in link for link in api.links) > 40
     assert (SITE / "searchindex.js").stat().st_size > 50_000

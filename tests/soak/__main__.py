@@ -1,9 +1,9 @@
-"""A group under many faults, judged from outside: ``python -m tests.soak``.
+"""Run a group under many faults and judge it from outside: ``python -m tests.soak``.
 
-Real servers and members are disturbed for a while by a plan that follows from a seed. Then zkaudit
-reads ZooKeeper's logs, Kafka's offsets and the members' journals, and ``tests.soak.judge`` looks at
-its tables and at the ledgers of producer and members. Exit status 0: no violation; 1: violations;
-2: it could not run.
+Faults disturb real servers and members for a while, following a plan that depends only on a seed.
+Then zkaudit reads ZooKeeper's logs, Kafka's offsets and the members' journals. ``tests.soak.judge``
+checks its tables and the ledgers of producer and members. Exit status 0: no violation. 1:
+violations. 2: the run failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from zkconsumer.errors import ZkConsumerError
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--kind", choices=[*KINDS, "all"], default="zookeeper")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long faults happen")
@@ -53,12 +53,12 @@ def parse() -> argparse.Namespace:
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does."""
+    """SIGTERM ends a run like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def main() -> int:
-    """Run the kinds that were asked for; the exit status."""
+    """Run the chosen kinds of groups, and return the exit status."""
     options = parse()
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGINT, interrupted)

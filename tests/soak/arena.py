@@ -1,5 +1,7 @@
-"""Servers, members, producer and proxies of one run. The methods may be called from any thread;
-those that change a member only by the thread that has its lock.
+"""Servers, members, producer and proxies of one run.
+
+Any thread may call the methods. A method that changes a member may be called only by the thread
+that has its lock.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from zkconsumer.testing.servers import Server, four_letters
 from zkconsumer.testing.waiting import stands_still
 
 QUIET = logging.getLogger("tests.soak.kazoo")
-"""Servers that are gone are what a run is about."""
+"""Unavailable servers are normal in a run."""
 QUIET.disabled = True
 ROOT = Path(__file__).parents[2]
 SERVERS = 3
@@ -49,7 +51,8 @@ GROUP, TOPIC = "soak", "soaked"
 SESSION = 4.0
 """Session timeout of all members, seconds."""
 BROKER_SESSION = 6.0
-"""That of the brokers in ZooKeeper, or with the controller: when it ends, others take over."""
+"""Session timeout of the brokers in ZooKeeper or with the controller. When it ends, others take
+over."""
 COMMIT_INTERVAL = 0.5
 _WITH_ZOOKEEPER = {
     "zookeeper.session.timeout.ms": str(int(BROKER_SESSION * 1000)),
@@ -62,7 +65,7 @@ _WITHOUT = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "500",
 }
-"""On brokers of Kafka 4 the session timeout is theirs to set."""
+"""On brokers of Kafka 4 the broker sets the session timeout."""
 _OUTSIDE = ConsumerGroupSpec(
     group=GROUP,
     member_id="",
@@ -79,16 +82,16 @@ _OUTSIDE = ConsumerGroupSpec(
     backoff=0.1,
     reread=1.0,
 )
-"""A client that removes members of a KIP-848 group, and is not a member."""
+"""The client that removes members of a KIP-848 group. It is not a member itself."""
 LEAVE_SECONDS = SESSION + 5 + 3
-"""A member must have left by then (``shutdown``: session timeout + 5 s), with room for the end of
+"""Limit for a member's leave: session timeout + 5 s for ``shutdown``, and some time for the end of
 its process."""
 START_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to run."""
+    """Settings of a run."""
 
     kind: str
     seconds: float
@@ -100,11 +103,11 @@ class Settings:
     out: Path
     broken: str = ""
     audit: bool = False
-    """Whether zkaudit runs as a whole, with its findings."""
+    """Whether the whole zkaudit runs, with its findings."""
 
 
 class Member:
-    """A process that runs one of our members."""
+    """A process that runs one zkconsumer member."""
 
     ours = True
 
@@ -135,7 +138,7 @@ class Member:
                 stderr=errors,
                 env=environment,
                 cwd=ROOT,
-                start_new_session=True,  # Ctrl-C is for the program that runs it all
+                start_new_session=True,  # Ctrl-C is for the parent process
             )
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -153,7 +156,7 @@ class Member:
         self.process.stdin.flush()
 
     def ask(self, order: str) -> Any:
-        """Have it carry out an order; raises ClusterError when it does not answer."""
+        """Send a command to it. Raises ClusterError if it does not answer."""
         try:
             self._send(order)
             return json.loads(self._answers.get(timeout=5.0))
@@ -170,7 +173,7 @@ class Member:
 
     @property
     def delivered(self) -> int:
-        """How many bytes its ledger has: it grows with each message."""
+        """Size of its ledger in bytes, which grows with each message."""
         return self.ledger.stat().st_size
 
     def signal(self, number: signal.Signals) -> None:
@@ -183,14 +186,15 @@ class Member:
         self._end("killed")
 
     def leave(self) -> float:
-        """SIGTERM; the seconds it took. A member that does not end is killed and noted."""
+        """Send SIGTERM, and return the seconds it took. A member that does not exit is killed and
+        recorded."""
         began = time.monotonic()
         self.signal(signal.SIGTERM)
         with contextlib.suppress(ProcessLookupError):
             self.signal(signal.SIGCONT)
         try:
             status = self.process.wait(LEAVE_SECONDS)
-            # Ended by the signal itself: it had not begun to be a member.
+            # The signal itself ended it, because it was not a member yet.
             before = -signal.SIGTERM
             self._end({0: "left", 4: "left", before: "killed"}.get(status, "failed"))
         except subprocess.TimeoutExpired:
@@ -200,7 +204,7 @@ class Member:
         return time.monotonic() - began
 
     def ended(self) -> None:
-        """Its process has ended, and not on order."""
+        """Whether its process has exited without a command."""
         self._end("failed")
 
     def _end(self, how: str) -> None:
@@ -233,7 +237,7 @@ class JvmProcess:
         return self.ledger.stat().st_size
 
     def note(self) -> None:
-        """Write what it has handed out to its ledger."""
+        """Write the messages that it delivered to its ledger."""
         found = self._member.deliveries[self._taken :]
         self._taken += len(found)
         with self.ledger.open("a") as ledger:
@@ -242,7 +246,7 @@ class JvmProcess:
                 ledger.write(f"{one.at + self._offset:.6f} {one.partition} {one.offset} {number}\n")
 
     def leave(self) -> float:
-        """Have it leave; the seconds it took."""
+        """Let it leave, and return the seconds it took."""
         began = time.monotonic()
         how = "left"
         try:
@@ -256,7 +260,7 @@ class JvmProcess:
 
 
 class Proxies:
-    """A member's ways to the servers."""
+    """A member's connections to the servers."""
 
     def __init__(self, arena: Arena) -> None:
         cluster = arena.cluster
@@ -265,12 +269,12 @@ class Proxies:
 
     @property
     def zookeeper(self) -> str:
-        """For ``zookeeper.connect``."""
+        """The value of ``zookeeper.connect``."""
         return ",".join(proxy.address for proxy in self.to_zookeeper)
 
     @property
     def ports(self) -> dict[int, int]:
-        """A broker's port to its proxy's."""
+        """Maps a broker's port to its proxy's port."""
         return {proxy.target_port: proxy.port for proxy in self.to_brokers}
 
     def close(self) -> None:
@@ -279,7 +283,7 @@ class Proxies:
 
 
 class Slot:
-    """A place in the group: one member after the other."""
+    """A place in the group, filled by one member after another."""
 
     def __init__(self, arena: Arena, number: int, ours: bool) -> None:
         self.arena = arena
@@ -291,7 +295,7 @@ class Slot:
         self.member: Member | Any = None
 
     def start(self) -> None:
-        """Start a member; it may take a while until it delivers."""
+        """Start a member. It may take a while until it delivers."""
         self._born += 1
         name = f"m{self.number:02}-{self._born:03}"
         if self.ours:
@@ -301,13 +305,13 @@ class Slot:
         self.arena.lives.append(self.member.life)
 
     def revive(self) -> None:
-        """Start another member where one has ended by itself."""
+        """Start another member if the current one has exited by itself."""
         if not self.member.running and not self.member.life.how:
             self.member.ended()
             self.start()
 
     def wait_progress(self, timeout: float = START_SECONDS) -> None:
-        """Wait until its member hands out messages."""
+        """Wait until its member delivers messages."""
         member = self.member
         begin = member.delivered
         wait_until(
@@ -332,7 +336,7 @@ class Arena:
         self.zookeeper_lock = threading.Lock()
         self.broker_lock = threading.Lock()
         self.away = threading.Semaphore(max(1, settings.members - 2))
-        """Members that faults may hit at the same time."""
+        """Number of members that faults may affect at the same time."""
         self.paths = GroupPaths(GROUP)
         self._producer: subprocess.Popen[bytes] | None = None
         self._client: KazooClient | None = None
@@ -350,7 +354,7 @@ class Arena:
         )
 
     def start(self) -> None:
-        """Start everything, and wait until every member hands out messages."""
+        """Start everything, and wait until every member delivers messages."""
         settings = self.settings
         self.cluster.start()
         self.cluster.create_topic(
@@ -385,7 +389,8 @@ class Arena:
     # -- looking -------------------------------------------------------------------------------
 
     def look(self, read: Callable[[KazooClient], Any], timeout: float = 5.0) -> Any:
-        """What ``read``, an asynchronous call of kazoo's, finds; ``None``: no answer, no znode."""
+        """The result of ``read``, an asynchronous kazoo call, or ``None`` without a response or a
+        znode."""
         assert self._client is not None
         try:
             return read(self._client).get(timeout=timeout)
@@ -393,13 +398,14 @@ class Arena:
             return None
 
     def session_of(self, member: Member) -> int | None:
-        """The session of a member's registration; ``None``: not registered, or not known."""
+        """The session of a member's registration, or ``None`` if it is not registered or
+        unknown."""
         path = self.paths.member(f"{GROUP}_{member.name}")
         found = self.look(lambda client: client.exists_async(path))
         return None if found is None else int(found.ephemeralOwner)
 
     def leader(self) -> Server:
-        """The ZooKeeper server that leads. Raises ClusterError."""
+        """The ZooKeeper server that is the leader. Raises ClusterError."""
 
         def leading() -> Server | None:
             for server in self.cluster.zookeeper_servers:
@@ -410,7 +416,7 @@ class Arena:
         return wait_until(leading, 20, "a ZooKeeper leader")
 
     def watches(self) -> int:
-        """How many watches the servers hold for all clients."""
+        """Number of watches that the servers have for all clients."""
         total = 0
         for server in self.cluster.zookeeper_servers:
             for line in four_letters(server.port, "wchs").splitlines():
@@ -453,7 +459,7 @@ class Arena:
         return client.coordinator
 
     def expel(self, member: Member) -> str:
-        """Another client ends a member's session: in ZooKeeper, or on the coordinator."""
+        """Let another client end a member's session, in ZooKeeper or on the coordinator."""
         if self.kind.member == "coordinator":
             with self.group_client() as client:
                 self.coordinator(client)
@@ -473,13 +479,13 @@ class Arena:
     # -- the end -------------------------------------------------------------------------------
 
     def stop_producer(self) -> None:
-        """Send nothing more; wait until everything sent is acknowledged or given up."""
+        """Stop sending, and wait until every message is acknowledged or given up."""
         if self._producer is not None and self._producer.poll() is None:
             self._producer.terminate()
             self._producer.wait(80)
 
     def close(self) -> None:
-        """End all processes, at once."""
+        """Kill all processes at once."""
         for slot in self.slots:
             slot.proxies.close()
             member = slot.member
@@ -498,6 +504,6 @@ class Arena:
 
 
 def freeze(pid: int, what: str) -> None:
-    """SIGSTOP, and wait until every thread stands still."""
+    """Send SIGSTOP, and wait until every thread has stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: stands_still(pid), 30, f"{what} stands still")

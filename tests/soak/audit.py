@@ -1,8 +1,8 @@
-"""What zkaudit makes of a run; the judge's history is filled in from it. Main thread.
+"""Read a run with zkaudit, and fill in the judge's history. Main thread.
 
-``read`` uses zkaudit's decoders, its decision of what three servers' logs amount to, and the
-sequential replay that is the specification of its Spark tables. It takes seconds. ``run`` is the
-whole ``zkaudit run``, with its findings. It takes minutes.
+``read`` uses zkaudit's decoders, its merging of three servers' logs, and the sequential replay that
+specifies its Spark tables. It takes seconds. ``run`` is the whole ``zkaudit run``, with its
+findings. It takes minutes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def copy_logs(arena: Arena) -> None:
-    """Keep ZooKeeper's logs as they are before the members leave: all three servers'."""
+    """Copy the ZooKeeper logs of all three servers before the members leave."""
     for server in arena.cluster.zookeeper_servers:
         source = arena.folder / "servers" / "data" / server.name / "version-2"
         shutil.copytree(source, arena.folder / "zookeeper-logs" / server.name)
 
 
 def copy_offsets(arena: Arena) -> None:
-    """Keep the records of Kafka's offsets topic, as JSON Lines."""
+    """Copy the records of Kafka's offsets topic, as JSON Lines."""
     from kafka import TopicPartition
 
     with (
@@ -114,7 +114,7 @@ def read(folder: Path, history: History) -> None:
 
 
 def _deleted_by(lifetimes: list[Lifetime], write: Commit) -> int | None:
-    """The other session that deleted the owner znode which the writer had last, if one did."""
+    """The session that deleted the writer's last owner znode, if it was another session."""
     path = write.path.replace("/offsets/", "/owners/")
     mine = [
         one
@@ -126,7 +126,7 @@ def _deleted_by(lifetimes: list[Lifetime], write: Commit) -> int | None:
 
 
 def _operations(place: Path) -> list[Operation]:
-    """Every committed operation once, in order, from all servers' logs."""
+    """Every committed operation once, in order, from the logs of all servers."""
     logs: dict[str, dict[int, list[Operation]]] = {}
     runs = []
     for server in sorted(place.iterdir()):
@@ -148,7 +148,7 @@ def _operations(place: Path) -> list[Operation]:
 
 
 def _from_journals(history: History, place: Path) -> None:
-    """Who fetched which partition, and from when to when."""
+    """Which member fetched which partition, with start and end."""
     for file in sorted(place.glob("*.jsonl")):
         mine: dict[str, Claim] = {}
         for line in file.read_bytes().split(b"\n")[:-1]:
@@ -168,13 +168,13 @@ def _from_journals(history: History, place: Path) -> None:
 
 
 def losses_in_logs(history: History, place: Path) -> None:
-    """The losses of members whose journals had ended: each is a line of the member's log, too."""
+    """Losses of members whose journals had ended. Each is also a line of the member's log."""
     for member in {m for f in history.faults if f.kind == "full disk" for m in f.members}:
         known = [one.at for one in history.expelled if one.member == member]
         for line in (place / f"{member}.err").read_text().splitlines():
             if "zkconsumer.member lost: " in line:
                 whole, thousandths = line[:23].split(",")
-                at = time.mktime(time.strptime(whole, "%Y-%m-%d %H:%M:%S"))  # logging's own
+                at = time.mktime(time.strptime(whole, "%Y-%m-%d %H:%M:%S"))  # logging's own format
                 at += int(thousandths) / 1000
                 if all(abs(at - other) > 1 for other in known):
                     history.expelled.append(Expelled(member, at))
@@ -196,10 +196,10 @@ def _from_kafka(history: History, file: Path) -> None:
 
 
 def run(arena: Arena, history: History) -> None:
-    """Run ``zkaudit`` and take its findings. Raises ClusterError when it fails."""
+    """Run ``zkaudit`` and return its findings. Raises ClusterError if it fails."""
     folder = arena.folder
     argv = [str(Path(sys.executable).with_name("zkaudit")), "run", "--group", GROUP]
-    argv += ["--servers", str(SERVERS)]  # else it keeps what a paused leader alone had logged
+    argv += ["--servers", str(SERVERS)]  # drops what only a paused leader logged
     for place in sorted((folder / "zookeeper-logs").iterdir()):
         argv += ["--zookeeper-logs", str(place)]
     argv += ["--journals", str(folder / "journals"), "--out", str(folder / "audit")]

@@ -1,5 +1,7 @@
-"""Builds that are broken on purpose, so that the judge is seen to fire. The member process alone
-imports this, when ``SOAK_BROKEN`` names one; the product has no such switch.
+"""Builds that are broken on purpose, to test that the judge notices.
+
+Only the member process imports this, if ``SOAK_BROKEN`` names a build. The product has no such
+switch.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from typing import Any
 
 
 def unfenced() -> None:
-    """Claims and commits as the JVM's (no fencing), and delivery that no lease stops."""
+    """Claims and commits as the JVM does (no fencing), and without a lease that stops delivery."""
     from zkconsumer.core.zookeeper.scripts import legacy, ownership
     from zkconsumer.runtime.gate import DeliveryGate
 
@@ -24,7 +26,8 @@ def unfenced() -> None:
 
 
 def unwatched() -> None:
-    """kazoo's connection as it is: no limit for a silent server, no thread that begins again."""
+    """kazoo's connection without our changes: no limit for a silent server, and no restarted
+    thread."""
     import math
 
     from kazoo.protocol.connection import ConnectionHandler

@@ -1,8 +1,8 @@
-"""The faults, the plan of a run, and what carries it out.
+"""The faults, the plan of a run, and the code that applies it.
 
-A plan follows from its seed: cycles of a storm, in which faults overlap, and of one fault alone on
-a quiet group. Each fault runs on a thread of its own. It counts only when its delivery was seen:
-each function returns the evidence, or raises ``NotDelivered``.
+A plan depends only on its seed. It has cycles of a storm, in which faults overlap, and of one fault
+alone on a quiet group. Each fault runs on its own thread. It counts only if its effect was
+observed: each function returns the evidence, or raises ``NotDelivered``.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ LOCK_SECONDS = 90.0
 STORM_SECONDS = 20.0
 STORM_FAULTS = 22
 HEAL_SECONDS = 10.0
-"""This long after the last fault of a storm no member may be idle and no partition unowned."""
+"""Seconds after the last fault of a storm after which no member may be idle and no partition
+unowned."""
 JUDGED_SECONDS = 2.0
-"""How long the group is then watched."""
+"""How long the group is then observed, in seconds."""
 ALONE_SECONDS = 8.0
-"""How long the group recovers from a fault alone."""
+"""How long the group may recover from a single fault."""
 
 
 class NotDelivered(Exception):
-    """The fault had no effect, or none that was seen."""
+    """The fault had no effect, or none that was observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault of the plan."""
+    """A fault in the plan."""
 
     at: float
-    """Seconds after the begin of its storm."""
+    """Seconds since the start of its storm."""
     kind: str
     variant: str
     target: int
     """Number of a member's slot, follower or broker."""
     seconds: float
-    """How long its cause lasts."""
+    """How long its cause lasts, in seconds."""
     first: int = 0
     """The first slot whose member may be restarted."""
 
@@ -63,7 +64,7 @@ class Planned:
 
 
 class Act:
-    """One fault that is being carried out: where functions note times and members."""
+    """One fault in progress. Functions record times and members here."""
 
     def __init__(self, arena: Arena, planned: Planned, record: FaultRecord) -> None:
         self.arena = arena
@@ -71,16 +72,16 @@ class Act:
         self.record = record
 
     def begin(self, *members: Any) -> None:
-        """The cause is there."""
+        """Record that the cause has started."""
         self.record.members = tuple(member.name for member in members)
         self.record.began = time.time()
 
     def end(self) -> None:
-        """The cause is gone."""
+        """Record that the cause has ended."""
         self.record.ended = time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let the cause last."""
+        """Wait while the cause lasts."""
         time.sleep(seconds)
 
     @property
@@ -89,7 +90,7 @@ class Act:
 
     @property
     def member(self) -> Member:
-        """The member in the slot, which must run. Raises NotDelivered."""
+        """The member in the slot, which must be running. Raises NotDelivered."""
         member = self.slot.member
         if not member.running:
             raise NotDelivered(f"{member.name} does not run")
@@ -100,7 +101,7 @@ class Act:
 
 
 def kill(act: Act) -> str:
-    """A member is killed; another one takes its place."""
+    """A member is killed, and another one takes its place."""
     member = act.member
     member.kill()
     act.begin(member)
@@ -111,7 +112,7 @@ def kill(act: Act) -> str:
 
 
 def pause(act: Act) -> str:
-    """A member is frozen until its session is gone, and a little longer."""
+    """A member is frozen until its session has expired, and slightly longer."""
     arena, member = act.arena, act.member
     freeze(member.pid, member.name)
     act.begin(member)
@@ -127,14 +128,14 @@ def pause(act: Act) -> str:
 
 
 def gone_from_group(arena: Arena, member: Member) -> str:
-    """How the servers show that a frozen member's session is over; empty: they do not."""
+    """Evidence from the servers that a frozen member's session has expired, or an empty text."""
     if arena.kind.member == "zookeeper":
         path = arena.paths.member(f"{GROUP}_{member.name}")
         found = arena.look(lambda client: client.get_children_async(arena.paths.ids))
         if found is None or path.rpartition("/")[2] in found:
             return ""
         return "its registration was gone"
-    # The coordinator answers a heartbeat of an unknown member with an error of its own.
+    # The coordinator answers a heartbeat of an unknown member with its own error code.
     return "longer than the session timeout"
 
 
@@ -161,7 +162,7 @@ def leave(act: Act) -> str:
 
 
 def rolling(act: Act) -> str:
-    """All members leave and come back, one after the other. The caller holds no lock."""
+    """All members leave and return, one at a time. The caller has no lock."""
     names, took = [], []
     act.begin()
     for slot in act.arena.slots[act.planned.first :]:
@@ -181,7 +182,8 @@ def rolling(act: Act) -> str:
 
 
 def full_disk(act: Act) -> str:
-    """The disk of a member's journal is full: writes fail with ENOSPC until it is restarted."""
+    """The disk of a member's journal is full: writes fail with ENOSPC until the member is
+    restarted."""
     member = act.member
     act.begin(member)
     if not member.ask("fill"):
@@ -199,12 +201,12 @@ def full_disk(act: Act) -> str:
 
 
 def used(proxies: list[TcpProxy]) -> list[TcpProxy]:
-    """Those that a connection passes through."""
+    """The proxies that have a connection."""
     return [proxy for proxy in proxies if proxy.connections]
 
 
 def silent(act: Act) -> str:
-    """A member's connections pass nothing one way, or both, and stay open.
+    """A member's connections forward nothing in one direction, or both, and stay open.
 
     Variants: ``answers``, ``requests`` or ``both``, of the ZooKeeper server in use (``one``), of
     ``all`` ZooKeeper servers, or of a ``broker``.
@@ -226,7 +228,7 @@ def silent(act: Act) -> str:
     act.wait(act.planned.seconds)
     for proxy in chosen:
         if act.planned.target % 2:
-            proxy.cut()  # what was held back is lost
+            proxy.cut()  # delayed data is lost
         proxy.resume()
     act.end()
     held = sum(proxy.held.total() for proxy in chosen) - before
@@ -236,10 +238,10 @@ def silent(act: Act) -> str:
 
 
 def ambiguous(act: Act) -> str:
-    """A write was carried out, and its answer does not arrive.
+    """A write is carried out, and its response does not arrive.
 
-    Variants: ``closed``: the connection closes after a commit was stored; ``lost``: one answer is
-    lost, of whatever request, and the connection stays.
+    Variants: ``closed`` means that the connection closes after a commit was stored. ``lost`` means
+    that the response to any one request is lost, and the connection stays.
     """
     arena, member = act.arena, act.member
     coordinated = arena.kind.member == "coordinator"
@@ -255,7 +257,9 @@ def ambiguous(act: Act) -> str:
         for proxy in proxies:
             proxy.drop("answers")
         try:
-            wait_until(lambda: not all(proxy.dropping for proxy in proxies), 5, "an answer is lost")
+            wait_until(
+                lambda: not all(proxy.dropping for proxy in proxies), 5, "a response is lost"
+            )
         finally:
             act.end()
             for proxy in proxies:
@@ -267,7 +271,7 @@ def ambiguous(act: Act) -> str:
     for proxy in proxies:
         proxy.stall("answers")
     act.begin(member)
-    # What is stored from now on was asked for and is not answered.
+    # From here on, a stored offset was requested and gets no response.
     first = stored(arena, owned)
     applied: set[int] = set()
     until = time.monotonic() + max(1.2, 3 * COMMIT_INTERVAL)
@@ -286,7 +290,7 @@ def ambiguous(act: Act) -> str:
 
 
 def owned_by(arena: Arena, member: Member) -> list[int]:
-    """Some partitions that a member owns, by what it handed out last."""
+    """Some partitions that a member owns, according to its last deliveries."""
     with member.ledger.open("rb") as ledger:
         ledger.seek(max(0, member.delivered - 4096))
         lines = ledger.read().split(b"\n")[1:-1]
@@ -294,7 +298,7 @@ def owned_by(arena: Arena, member: Member) -> list[int]:
 
 
 def stored(arena: Arena, partitions: list[int]) -> dict[int, object]:
-    """What identifies the last write of each partition's offset."""
+    """The identity of the last write of each partition's offset."""
     tps = {p: TopicPartition(TOPIC, p) for p in partitions}
     if arena.kind.member == "coordinator":
         with arena.group_client() as client:
@@ -316,7 +320,7 @@ def stored(arena: Arena, partitions: list[int]) -> dict[int, object]:
 
 
 def _disturb(act: Act, servers: list[Server]) -> str:
-    """Freeze servers for a while, or kill them and start them later, as the variant says."""
+    """Freeze servers for a while, or kill and restart them, depending on the variant."""
     try:
         pids = [server.pid for server in servers]
         if act.planned.variant == "paused":
@@ -344,14 +348,14 @@ def _disturb(act: Act, servers: list[Server]) -> str:
 
 
 def follower(act: Act) -> str:
-    """A ZooKeeper server that follows is frozen or killed."""
+    """A ZooKeeper follower is frozen or killed."""
     leader = act.arena.leader()
     followers = [s for s in act.arena.cluster.zookeeper_servers if s is not leader]
     return _disturb(act, [followers[act.planned.target % len(followers)]])
 
 
 def leader(act: Act) -> str:
-    """The ZooKeeper server that leads is frozen or killed."""
+    """The ZooKeeper leader is frozen or killed."""
     return _disturb(act, [act.arena.leader()])
 
 
@@ -372,17 +376,17 @@ class Fault:
 
     run: Callable[[Act], str]
     scope: str
-    """What it needs alone: ``member``, ``zookeeper``, ``broker``; ``all`` members in rotation."""
+    """The resource it needs alone: ``member``, ``zookeeper``, ``broker``, or ``all`` members in
+    rotation."""
     weight: int
-    """How often, among the others."""
+    """Its weight among the faults."""
     variants: tuple[str, ...] = ("",)
     seconds: tuple[float, float] = (0.0, 0.0)
-    """How long its cause lasts: at least, at most."""
+    """The shortest and longest duration of its cause."""
 
 
 RESTARTS = frozenset({"kill", "leave", "rolling restart", "full disk"})
-"""Kinds that end a member's process; and a journal without a disk does not come back before that.
-"""
+"""Kinds that end a member's process. A journal without a disk recovers only then, too."""
 WAYS = ("answers", "requests", "both")
 OUTAGES = ("paused", "killed")
 
@@ -409,7 +413,7 @@ FAULTS: dict[str, Fault] = {
 
 
 class Plan:
-    """Draws faults: each kind as often as its weight says, and its variants in rotation."""
+    """Draws the faults of a run. Kinds are drawn by weight, and variants in rotation."""
 
     def __init__(
         self, seed: int, kind: str, members: int, jvm_members: int, survivors: int = 0
@@ -418,18 +422,18 @@ class Plan:
         self._kind = kind
         self._ours = members - jvm_members
         self._survivors = survivors
-        """The first members, so many, are not restarted: their memory is watched."""
+        """Number of first members that are not restarted, so that their memory can be observed."""
         self._deck: list[str] = []
         self._alone: list[Planned] = []
         self._variants: dict[str, list[str]] = {}
 
     def faults(self) -> list[str]:
-        """Those that a group of this kind knows."""
+        """The faults for a group of this kind."""
         ensemble = KINDS[self._kind].zookeeper
         return [name for name, one in FAULTS.items() if ensemble or one.scope != "zookeeper"]
 
     def variants(self, name: str) -> list[str]:
-        """Those that a group of this kind knows."""
+        """The variants for a group of this kind."""
         found = list(FAULTS[name].variants)
         if KINDS[self._kind].member == "coordinator" and name == "silence":
             found = [variant for variant in found if variant.startswith("broker")]
@@ -453,7 +457,7 @@ class Plan:
         return Planned(round(at, 1), name, variant, target, seconds, self._survivors)
 
     def one(self) -> Planned:
-        """A fault at once."""
+        """One fault that starts at once."""
         return self._draw(0.0)
 
     def storm(self) -> list[Planned]:
@@ -466,7 +470,7 @@ class Plan:
         return [self._planned(0.0, name, v) for name in self.faults() for v in self.variants(name)]
 
     def alone(self) -> Planned:
-        """A fault on a quiet group: all kinds and variants in rotation."""
+        """A fault on a quiet group. All kinds and variants are used in rotation."""
         if not self._alone:
             self._alone = self.every()
             self._rng.shuffle(self._alone)
@@ -474,7 +478,7 @@ class Plan:
 
 
 class locked:
-    """Holds locks for a while; raises NotDelivered when one is not free in time."""
+    """Take locks for a while. Raises NotDelivered if one is not free in time."""
 
     def __init__(self, *locks: Any) -> None:
         self._locks = locks
@@ -492,7 +496,7 @@ class locked:
 
 
 def carry_out(arena: Arena, planned: Planned, alone: bool) -> FaultRecord:
-    """Have one fault happen, and note it. Raises nothing."""
+    """Apply one fault and record it. Raises nothing."""
     record = FaultRecord(planned.kind, planned.variant, f"{planned.target}", alone)
     act = Act(arena, planned, record)
     scope = FAULTS[planned.kind].scope
@@ -517,7 +521,7 @@ def carry_out(arena: Arena, planned: Planned, alone: bool) -> FaultRecord:
 
 
 def storm(arena: Arena, faults: list[Planned]) -> Iterator[FaultRecord]:
-    """Carry out faults, each at its time; yield each when it has ended."""
+    """Apply each fault at its time, and yield each one when it has ended."""
     done: list[FaultRecord] = []
     threads = []
     began = time.monotonic()

@@ -1,5 +1,7 @@
-"""What happened in a run, as data: the judge reads nothing else. Times are seconds since 1970, by
-the one clock of this machine; those of ZooKeeper's logs too. No IO, except ``save`` and ``load``.
+"""The events of a run, as data. The judge reads nothing else.
+
+Times are seconds since 1970 by this machine's clock, which is also the clock of ZooKeeper's logs.
+Only ``save`` and ``load`` do IO.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from typing import NamedTuple
 
 
 class Message(NamedTuple):
-    """A message that was acknowledged, or handed out."""
+    """A message that was acknowledged or delivered."""
 
     at: float
     offset: int
     number: int
     member: str = ""
-    """Who handed it out."""
+    """The member that delivered it."""
 
 
 @dataclass(slots=True)
@@ -30,39 +32,40 @@ class Life:
     began: float
     ended: float | None = None
     how: str = ""
-    """``killed``, ``left``, ``failed`` (it ended by itself) or ``hung`` (it did not leave in its
-    time); empty: it lives."""
+    """``killed``, ``left``, ``failed`` (it ended by itself) or ``hung`` (it did not leave in time).
+    Empty if it is alive."""
     ours: bool = True
-    """Not the original consumer."""
+    """False for the original consumer."""
 
 
 @dataclass(slots=True)
 class FaultRecord:
-    """One fault. It counts when ``evidence`` says how its delivery was seen."""
+    """One fault. It counts if ``evidence`` shows how its effect was observed."""
 
     kind: str
     variant: str
     target: str
     alone: bool = False
-    """Nothing else happened from before it until the group had recovered."""
+    """Whether nothing else happened from just before it until the group had recovered."""
     began: float = 0.0
     ended: float = 0.0
-    """When its cause was gone."""
+    """When its cause ended."""
     members: tuple[str, ...] = ()
-    """Whom it hit; empty: a server, so all of them."""
+    """The affected member. Empty for a server, which affects all members."""
     evidence: str = ""
     reason: str = ""
     """Why it was not delivered."""
 
     @property
     def delivered(self) -> bool:
-        """Whether its delivery was seen."""
+        """Whether its effect was observed."""
         return bool(self.evidence)
 
 
 @dataclass(slots=True)
 class Claim:
-    """An interval in which a member owned a partition, by ZooKeeper's logs or by its journal."""
+    """An interval in which a member owned a partition, according to ZooKeeper's logs or its
+    journal."""
 
     partition: int
     member: str
@@ -86,7 +89,7 @@ class Registration:
 
 @dataclass(slots=True)
 class Expelled:
-    """A member on the coordinator found that it was not a member any more."""
+    """A member on the coordinator noticed that it was no longer a member."""
 
     member: str
     at: float
@@ -105,16 +108,16 @@ class Lowered:
 
 @dataclass(slots=True)
 class Foreign:
-    """A committed offset of a partition that the writer did not own."""
+    """A committed offset for a partition that the writer did not own."""
 
     at: float
     partition: int
     member: str
-    """The writer; empty: not a member."""
+    """The writer. Empty if it was not a member."""
     owner: str
-    """Empty: there was none."""
+    """The owner. Empty if there was none."""
     deleter: str = ""
-    """The other member that had deleted the writer's owner znode, where one had."""
+    """The other member that had deleted the writer's owner znode, if any."""
 
 
 @dataclass(slots=True)
@@ -129,22 +132,22 @@ class Finding:
 
 @dataclass(slots=True)
 class History:
-    """Everything that the judge looks at."""
+    """Everything that the judge reads."""
 
     kind: str
-    """Of the group: a key of ``tests.soak.kinds.KINDS``."""
+    """The group's kind: a key of ``tests.soak.kinds.KINDS``."""
     session: float
-    """Session timeout, seconds."""
+    """Session timeout in seconds."""
     commit_interval: float
     partitions: int
     acked: dict[int, dict[int, Message]] = field(default_factory=dict)
-    """By partition and offset."""
+    """Messages by partition and offset."""
     delivered: dict[int, list[Message]] = field(default_factory=dict)
-    """By partition, in the order of time."""
+    """Messages by partition, in order of time."""
     lives: list[Life] = field(default_factory=list)
     faults: list[FaultRecord] = field(default_factory=list)
     quiet: list[tuple[float, float]] = field(default_factory=list)
-    """From the end of the last fault of several to the next one's beginning."""
+    """From the end of the last of several faults to the beginning of the next one."""
     claims: list[Claim] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     expelled: list[Expelled] = field(default_factory=list)
@@ -152,12 +155,12 @@ class History:
     foreign: list[Foreign] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
-    """Offsets that were stored, as zkaudit counts them."""
+    """Stored offsets, as zkaudit counts them."""
     ended: float = 0.0
     """When the last member was asked to leave."""
 
     def save(self, path: Path) -> None:
-        """Write all but the messages, which the ledgers hold."""
+        """Write everything except the messages, which are in the ledgers."""
         kept = asdict(replace(self, acked={}, delivered={}))
         path.write_text(json.dumps(kept, indent=1) + "\n")
 
@@ -190,7 +193,7 @@ def read_ledger(path: Path, member: str = "") -> list[tuple[int, Message]]:
 
 
 def read_messages(history: History, folder: Path) -> None:
-    """Fill in what was acknowledged and what was handed out, from the ledgers below ``folder``."""
+    """Fill in acknowledged and delivered messages from the ledgers below ``folder``."""
     for partition, message in read_ledger(folder / "acked"):
         history.acked.setdefault(partition, {})[message.offset] = message
     for life in history.lives:

@@ -1,9 +1,8 @@
-"""What must not happen in a run. Pure: a ``History`` in, violations and counts out.
+"""The rules of a run. No IO: the input is a ``History``, the output are violations and counts.
 
-Repeats are allowed where a member could not store what it had handed out: it was killed, its
-session ended, or on the coordinator, it was frozen, expelled or cut off. A **break** is such a time
-of one member. What was handed out from one commit interval before a break to its end may be
-repeated.
+Repeats are allowed if a member could not store its deliveries: it was killed, or its session ended.
+On the coordinator it may also have been frozen, removed or cut off. A **break** is such a time of
+one member. Messages delivered from one commit interval before a break to its end may be repeated.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from tests.soak.history import Claim, History, Message
 from tests.soak.kinds import KINDS
 
 LEASE = 2 / 3
-"""Part of the session timeout for which a member may rest on one answer."""
+"""Part of the session timeout for which a member may rely on one response."""
 SLACK = 1.0
-"""Seconds by which a busy machine makes commits and pings late."""
+"""Seconds by which a busy machine delays commits and pings."""
 CLOCK = 0.05
-"""Seconds between a transaction's time stamp and what its client does next, at most."""
+"""The longest time in seconds between a transaction's time stamp and its client's next action."""
 HEAL = 10.0
-"""This long after the last fault no member is idle and no partition is unowned."""
+"""Seconds after the last fault after which no member is idle and no partition is unowned."""
 WATCHED = 1.0
-"""How long a window must be at least for its silence to mean anything."""
+"""The shortest window in seconds in which silence counts."""
 SHOWN = 40
-"""Violations of one rule in a result."""
+"""Number of violations of one rule that a result lists."""
 
 RULES = {
     "lost": "an acknowledged message was not handed out",
@@ -61,13 +60,13 @@ FINDINGS = frozenset(
         "member without its share",
     }
 )
-"""Kinds of zkaudit's findings that no member of ours may cause. ``two deliverers`` has the time
-that the lease leaves; to zkaudit that is an "overlapping delivery"."""
+"""Kinds of zkaudit findings that a zkconsumer member must never cause. ``two deliverers`` allows
+the time of the lease, which zkaudit reports as an "overlapping delivery"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule."""
+    """A violated rule."""
 
     rule: str
     text: str
@@ -78,7 +77,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A time in which a member could not store what it handed out."""
+    """A time in which a member could not store its deliveries."""
 
     began: float
     ended: float
@@ -86,9 +85,9 @@ class Break:
 
 
 def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
-    """All violations, those shown as data, and what was counted.
+    """All violations, the ones to show as data, and the counts.
 
-    ``grown``: what ``tests.soak.resources.grown`` says of a long run.
+    ``grown`` is the result of ``tests.soak.resources.grown`` for a long run.
     """
     late, in_hand, in_lease = two_deliverers(history)
     repeats, counted = repeated(history, in_hand)
@@ -131,7 +130,7 @@ def judge(history: History, grown: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _theirs(history: History) -> set[str]:
-    """Members of the original consumer: they are not judged."""
+    """Members of the original consumer, which are not judged."""
     return {life.member for life in history.lives if not life.ours}
 
 
@@ -139,7 +138,7 @@ def _theirs(history: History) -> set[str]:
 
 
 def missing(history: History) -> list[tuple[int, Message]]:
-    """Acknowledged and not handed out."""
+    """Messages that were acknowledged and not delivered."""
     found = []
     for partition, messages in history.acked.items():
         seen = {message.offset for message in history.delivered.get(partition, ())}
@@ -177,11 +176,11 @@ def wrong(history: History) -> list[Violation]:
 
 
 def breaks(history: History) -> dict[str, list[Break]]:
-    """Of each member."""
+    """The breaks of each member."""
     found: dict[str, list[Break]] = defaultdict(list)
     lease = history.session * LEASE
     for life in history.lives:
-        # A server may notice it much later: when it was itself away, for example.
+        # A server may notice it much later, for example if the server itself was away.
         if life.how == "killed" and life.ended is not None:
             found[life.member].append(Break(life.ended, life.ended, "kill"))
     if KINDS[history.kind].member == "coordinator":
@@ -194,7 +193,7 @@ def breaks(history: History) -> dict[str, list[Break]]:
         for one in history.expelled:
             began = _unheard(one.at, outages, history.session)
             found[one.member].append(Break(began, one.at, "expelled"))
-        for life in history.lives:  # what it had not stored when it had to leave
+        for life in history.lives:  # deliveries that it had not stored when it had to leave
             for first, last in outages:
                 if life.how == "left" and first <= (life.ended or 0.0) <= last + SLACK:
                     found[life.member].append(Break(first, life.ended, "left without coordinator"))
@@ -226,8 +225,8 @@ def breaks(history: History) -> dict[str, list[Break]]:
 
 
 def _unheard(ended: float, outages: list[tuple[float, float]], session: float) -> float:
-    """When a server last heard of a member at the latest, whose session it ended at ``ended``: a
-    session timeout before, and longer ago where the server itself was away."""
+    """The latest time at which a server can last have heard from a member whose session it ended at
+    ``ended``. That is one session timeout before, and longer ago if the server itself was away."""
     began = ended - session - SLACK
     for first, last in sorted(outages, reverse=True):
         if first <= ended and last + SLACK >= began:
@@ -238,9 +237,9 @@ def _unheard(ended: float, outages: list[tuple[float, float]], session: float) -
 def repeated(
     history: History, in_hand: Collection[Message]
 ) -> tuple[list[Violation], Counter[str]]:
-    """Rule ``repeated``; and how many repeats each kind of break explains.
+    """Rule ``repeated``, and the number of repeats that each kind of break explains.
 
-    ``in_hand``: from ``two_deliverers``; a pause explains those that come right after it.
+    ``in_hand`` is from ``two_deliverers``. A pause explains repeats that follow it directly.
     """
     by_member, theirs = breaks(history), _theirs(history)
     pauses = [fault for fault in history.faults if fault.kind == "pause"]
@@ -273,7 +272,7 @@ def repeated(
                 ),
                 None,
             ) or next(
-                (  # it went on for its lease while the next owner handed out the same
+                (  # it continued within its lease while the next owner delivered the same
                     one.why
                     for one in by_member.get(message.member, ())
                     if message.member != earlier.member and one.began <= message.at <= one.ended
@@ -298,8 +297,8 @@ def repeated(
 
 
 def two_deliverers(history: History) -> tuple[list[Violation], list[Message], int]:
-    """Rule ``two deliverers``; then the messages that were in hand before a pause, and how many
-    came late but within the lease."""
+    """Rule ``two deliverers``. Also returns the messages that were unacknowledged before a pause,
+    and the number of late messages within the lease."""
     lease = history.session * LEASE
     claims: dict[int, list[Claim]] = defaultdict(list)
     for claim in history.claims:
@@ -328,7 +327,7 @@ def two_deliverers(history: History) -> tuple[list[Violation], list[Message], in
             late = message.at - others[0].began if others else 0.0
             if late <= CLOCK:
                 continue
-            # A stream had one message in hand when its process was stopped.
+            # A stream had one unacknowledged message when its process was stopped.
             if previous is None or previous.at < others[0].began:
                 in_hand.append(message)
             elif late <= lease:
@@ -351,8 +350,8 @@ def two_deliverers(history: History) -> tuple[list[Violation], list[Message], in
 
 
 def owners_without_session(history: History) -> list[Violation]:
-    """Rule ``owner without a session``: an owner znode needs its member's registration, of the same
-    session."""
+    """Rule ``owner without a session``: an owner znode needs its member's registration with the
+    same session."""
     if KINDS[history.kind].member == "coordinator":
         return []
     found, theirs = [], _theirs(history)
@@ -398,8 +397,8 @@ def lowered(history: History) -> list[Violation]:
 
 
 def foreign_commits(history: History) -> list[Violation]:
-    """Rule ``foreign commit``. The original consumer may delete another member's owner znode.
-    That member commits until it sees it, unless somebody has claimed the partition."""
+    """Rule ``foreign commit``. The original consumer may delete another member's owner znode. That
+    member commits until it notices, unless another member has claimed the partition."""
     theirs = _theirs(history)
     return [
         Violation(
@@ -429,7 +428,7 @@ def audited(history: History) -> list[Violation]:
 
 
 def windows(history: History) -> list[tuple[float, float]]:
-    """Times in which the group must be whole."""
+    """Times in which the group must be healthy."""
     return [
         (began + HEAL, ended) for began, ended in history.quiet if ended - began >= HEAL + WATCHED
     ]
@@ -450,7 +449,7 @@ def idle_members(history: History) -> list[Violation]:
         if (began, ended) not in stuck and not all(
             _between(each, began, ended) for each in delivered
         ):
-            continue  # there was nothing to hand out: the brokers took nothing
+            continue  # there was nothing to deliver, because the brokers accepted nothing
         for life in history.lives:
             if not life.ours or life.began > began - HEAL or (life.ended or ended) < ended:
                 continue
@@ -483,8 +482,8 @@ def unowned(history: History) -> list[Violation]:
 
 
 def waiting(history: History) -> list[tuple[tuple[float, float], int, int]]:
-    """Windows in which a partition had nothing handed out, and messages that came too late for it:
-    how many. (A message may be handed out before its producer has seen the acknowledgement.)"""
+    """Windows without a delivery from a partition, and the number of messages that arrived too late
+    for their window. (A message may be delivered before its producer gets the acknowledgement.)"""
     found = []
     for partition, acked in history.acked.items():
         first: dict[int, float] = {}
@@ -505,7 +504,7 @@ def waiting(history: History) -> list[tuple[tuple[float, float], int, int]]:
 
 
 def _between(times: Sequence[float], began: float, ended: float) -> int:
-    """How many of the ordered times lie there."""
+    """Number of the ordered times between ``began`` and ``ended``."""
     return bisect_right(times, ended) - bisect_left(times, began)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of groups that a run may have: who the members are, and how they are configured."""
+"""The kinds of groups in a run: their members, and their configuration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ class Kind:
     """One kind of group."""
 
     member: str
-    """Which connector ours have: ``zookeeper`` or ``coordinator``."""
+    """The connector of our members: ``zookeeper`` or ``coordinator``."""
     config: Callable[[Any, str], dict[str, object]]
-    """The configuration of the member with a name, in an arena."""
+    """The configuration of a named member in an arena."""
     jvm_members: Callable[[int], int] = lambda _: 0
-    """How many of so many members are the original consumer."""
+    """The number of original consumers among this number of members."""
     kafka: str = "3.9"
-    """The brokers' release line; Kafka 4 has no ZooKeeper."""
+    """The brokers' release line. Kafka 4 has no ZooKeeper."""
     brokers: int = 1
-    """How many brokers there must be: of Kafka 4, three are controllers too, and two must live."""
+    """The smallest number of brokers. In Kafka 4, three are also controllers, and two must be
+    alive."""
 
     @property
     def zookeeper(self) -> bool:
@@ -69,7 +70,7 @@ def _coordinator(arena: Any, name: str) -> dict[str, object]:
 
 
 def _consumer(arena: Any, name: str) -> dict[str, object]:
-    own = {"heartbeat.interval.ms"}  # the broker says how often
+    own = {"heartbeat.interval.ms"}  # the broker sets the interval
     classic = _coordinator(arena, name)
     return {key: value for key, value in classic.items() if key not in own} | {
         "group.protocol": "consumer"

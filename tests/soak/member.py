@@ -1,9 +1,9 @@
-"""One member in a process of its own: ``python -m tests.soak.member``.
+"""One member in its own process: ``python -m tests.soak.member``.
 
 The first line of standard input is JSON: ``kind`` (``zookeeper`` or ``coordinator``), ``config``,
-``topic``, ``ledger`` (a file) and ``ports`` (the proxy of each broker's port). Each message handed
-out becomes a line ``<seconds since 1970> <partition> <offset> <number>`` in the ledger before the
-next one is asked for. Further lines are orders, each answered by one line of JSON on standard
+``topic``, ``ledger`` (a file) and ``ports`` (the proxy of each broker's port). For each delivered
+message it writes a line ``<seconds since 1970> <partition> <offset> <number>`` to the ledger before
+it requests the next one. Each further line is a command, which gets one line of JSON on standard
 output:
 
 - ``session``: the ZooKeeper session's id and password;
@@ -33,7 +33,7 @@ from zkconsumer.errors import CommitFailedError, ConnectorClosedError
 
 
 def read(member: Any, topic: str, ledger: int) -> None:
-    """Note every message of the topic; end the process when a stream fails."""
+    """Record every message of the topic. If a stream fails, end the process."""
     try:
         (stream,) = member.create_message_streams({topic: 1})[topic]
         for found in stream:
@@ -48,7 +48,7 @@ def read(member: Any, topic: str, ledger: int) -> None:
 
 
 def fill(member: Any) -> bool:
-    """Every later write of the journal fails as on a full disk: ENOSPC."""
+    """Every later write to the journal fails with ENOSPC, as on a full disk."""
     journal = member._own_journal
     if journal is None or journal._file.closed:
         return False
@@ -59,7 +59,7 @@ def fill(member: Any) -> bool:
 
 
 def answer(member: Any, order: str) -> object:
-    """Carry out one order."""
+    """Carry out one command."""
     if order == "session":
         found = member._zk._client.client_id
         return None if found is None else [found[0], found[1].hex()]
@@ -70,7 +70,7 @@ def answer(member: Any, order: str) -> object:
 
 
 def obey(member: Any) -> None:
-    """Carry out orders until there are no more; then nobody needs this process."""
+    """Carry out commands until standard input ends. Then end the process."""
     for line in sys.stdin:
         try:
             result = answer(member, line.strip())
@@ -82,7 +82,7 @@ def obey(member: Any) -> None:
 
 
 def redirect(ports: dict[str, int]) -> None:
-    """Connect to a broker's proxy wherever the broker's own port is asked for."""
+    """Connect to a broker's proxy instead of the broker's own port."""
     connect = socket.create_connection
 
     def redirected(address: tuple[str, int], *args: Any, **options: Any) -> Any:
@@ -93,7 +93,7 @@ def redirect(ports: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Read until told to leave."""
+    """Read until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     task = json.loads(sys.stdin.readline())
     redirect(task["ports"])
@@ -102,7 +102,7 @@ def main() -> None:
 
         BUILDS[os.environ["SOAK_BROKEN"]]()
     ledger = os.open(task["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigwait, in all threads
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sigwait needs this
     kinds = {"zookeeper": ZookeeperConsumerConnector, "coordinator": CoordinatorConsumerConnector}
     while True:
         try:

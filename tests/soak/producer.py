@@ -1,8 +1,9 @@
-"""Sends numbered messages at a steady rate: ``python -m tests.soak.producer SETTINGS``.
+"""Send numbered messages at a steady rate: ``python -m tests.soak.producer SETTINGS``.
 
-SETTINGS is JSON: ``bootstrap``, ``topic``, ``partitions``, ``rate``, ``ledger``. Every acknowledged
-message becomes a line ``<seconds since 1970> <partition> <offset> <number>`` in the ledger. SIGTERM
-or the end of standard input ends it, once everything sent is acknowledged or given up.
+SETTINGS is JSON: ``bootstrap``, ``topic``, ``partitions``, ``rate``, ``ledger``. For every
+acknowledged message it writes a line ``<seconds since 1970> <partition> <offset> <number>`` to the
+ledger. SIGTERM or the end of standard input ends it, once everything sent is acknowledged or given
+up.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 from confluent_kafka import Producer
 
 TICK = 0.05
-"""Seconds between two bunches of messages."""
+"""Seconds between two batches of messages."""
 
 
 def main() -> None:
-    """Send until told to end."""
+    """Send until SIGTERM or the end of standard input."""
     settings = json.loads(sys.argv[1])
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

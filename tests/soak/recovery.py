@@ -1,11 +1,12 @@
-"""How long the group took to deliver every partition on time again after each fault. Pure.
+"""How long the group took to deliver every partition on time again after each fault. No IO.
 
-A message is **late** when it is first handed out more than ``GAP`` seconds after its
-acknowledgement. (So time in which the producer cannot write does not count. The producer's own
-gaps are measured beside it: a broker that is gone takes no messages.) The recovery begins with the
-fault's cause and lasts as long as messages of any partition are late, with pauses of ``STEADY``
-seconds at most. What is late after such a pause, for ``HICCUP`` seconds at most, is counted apart:
-a busy machine does that without a fault too.
+A message is **late** if it is first delivered more than ``GAP`` seconds after its acknowledgement.
+So time in which the producer cannot write does not count. The producer's own gaps are measured
+separately, because a stopped broker accepts no messages.
+
+The recovery begins with the fault's cause. It lasts as long as messages of any partition are late,
+with pauses of ``STEADY`` seconds at most. Later delays of ``HICCUP`` seconds at most are counted
+separately, because they also happen on a busy machine without a fault.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any
 from tests.soak.history import History, Message
 
 GAP = 0.5
-"""Seconds. Each partition gets 31 messages a second by default."""
+"""Seconds. By default each partition gets 31 messages per second."""
 STEADY = 3.0
 HICCUP = 1.0
 
 Block = tuple[float, float]
-"""From when to when something did not continue."""
+"""Start and end of an interruption."""
 
 
 def late(acked: Mapping[int, Message], delivered: Iterable[Message]) -> list[Block]:
-    """When messages of one partition were overdue; without an end for those never handed out."""
+    """When messages of one partition were late. There is no end for messages that were never
+    delivered."""
     first: dict[int, float] = {}
     for message in delivered:
         first[message.offset] = min(message.at, first.get(message.offset, message.at))
@@ -38,13 +40,13 @@ def late(acked: Mapping[int, Message], delivered: Iterable[Message]) -> list[Blo
 
 
 def gaps(times: Sequence[float], ended: float) -> list[Block]:
-    """When there was nothing for more than ``GAP``, of ``times`` in order, until ``ended``."""
+    """Gaps of more than ``GAP`` seconds in the ordered ``times``, until ``ended``."""
     pairs = zip(times, [*times[1:], ended], strict=True)
     return [(one + GAP, after) for one, after in pairs if after - one > GAP]
 
 
 def merged(blocks: Iterable[Block]) -> list[Block]:
-    """In order, and those that overlap as one."""
+    """The intervals in order. Overlapping ones are merged."""
     found: list[Block] = []
     for began, ended in sorted(blocks):
         if found and began <= found[-1][1]:
@@ -55,8 +57,8 @@ def merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def recovered(blocks: Sequence[Block], began: float, until: float) -> tuple[float, float]:
-    """Seconds from ``began`` to the end of the recovery (0: nothing was late); and the longest
-    hiccup from then to ``until``, as seconds that something was late by. ``blocks`` is merged."""
+    """Seconds from ``began`` to the end of the recovery, or 0 if nothing was late. Also the longest
+    later delay until ``until``, in seconds. ``blocks`` is merged."""
     over, hiccup = began, 0.0
     for first, last in blocks:
         if last <= began or first >= until:
@@ -70,13 +72,13 @@ def recovered(blocks: Sequence[Block], began: float, until: float) -> tuple[floa
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The value below which ``part`` of the values lie; nearest rank."""
+    """The value below which ``part`` of the values are (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 def counted(history: History) -> dict[str, dict[str, int]]:
-    """Faults by kind and variant: planned, and delivered."""
+    """Planned and delivered faults, by kind and variant."""
     found: dict[str, dict[str, int]] = {}
     for fault in history.faults:
         one = found.setdefault(
@@ -89,10 +91,12 @@ def counted(history: History) -> dict[str, dict[str, int]]:
 
 
 def measured(history: History) -> list[dict[str, Any]]:
-    """Each fault that was delivered alone: seconds until every partition was delivered on time
-    again, from when its cause was there (``all``) and from when it was gone (``back``); until the
-    producer could write to all partitions; the longest hiccup; and how many sessions of members
-    ended that nobody closed."""
+    """The measurements of each fault that was delivered alone.
+
+    Seconds until every partition was delivered on time again count from the start of its cause
+    (``all``) and from its end (``back``). The others are the seconds until the producer could write
+    to all partitions, the longest later delay, and the number of member sessions that expired.
+    """
     sends = [
         sorted(message.at for message in history.acked.get(p, {}).values())
         for p in range(history.partitions)
@@ -131,7 +135,7 @@ def measured(history: History) -> list[dict[str, Any]]:
 
 
 def table(history: History) -> dict[str, dict[str, Any]]:
-    """By fault: how many were measured, and the seconds of each."""
+    """For each fault, the number of measurements and the seconds of each."""
     found: dict[str, dict[str, Any]] = {}
     for one in measured(history):
         row = found.setdefault(

@@ -1,8 +1,8 @@
-"""The tables of the evidence page, from results: ``python -m tests.soak.report [DIR...]``.
+"""Write the tables of the evidence page from results: ``python -m tests.soak.report [DIR...]``.
 
-Each DIR is the folder of a run, or one that holds such folders; what its ``result.json`` says is
-kept, without the single violations' lists cut shorter than they are, in ``tests/soak/results``.
-Then ``docs/explanation/evidence.md`` is written anew between its marks, from all kept results.
+Each DIR is the folder of a run, or a folder with such folders. Each ``result.json`` is copied to
+``tests/soak/results``, with only the first violation of each rule. Then
+``docs/explanation/evidence.md`` is rewritten between its marks, from all stored results.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def _first_of_each(violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def name(result: Result) -> str:
-    """Of a run: when and what."""
+    """The name of a run: time and kind."""
     settings = result["settings"]
     parts = [result["began"].replace(":", ""), result["mode"], settings["kind"], settings["broken"]]
     return "-".join([*filter(None, parts), str(settings["seed"])])
 
 
 def results() -> list[Result]:
-    """All that are kept, in the order of time."""
+    """All stored results, in order of time."""
     return [json.loads(file.read_text()) for file in sorted(KEPT.glob("*.json"))]
 
 
 def command(result: Result) -> str:
-    """What plays a run again."""
+    """The command that repeats a run."""
     settings = result["settings"]
     words = [f"--kind {settings['kind']} --seed {settings['seed']}"]
     if result["mode"] == "recovery":
@@ -142,7 +142,7 @@ def faults_table(found: Sequence[Result]) -> list[str]:
 
 
 def recovery_table(found: Sequence[Result]) -> list[str]:
-    """Seconds by fault, over all runs of one kind of group."""
+    """Seconds by fault, for all runs of one kind of group."""
     lines = []
     for kind in sorted({one["settings"]["kind"] for one in found}):
         rows: dict[str, dict[str, list[float]]] = {}
@@ -150,7 +150,7 @@ def recovery_table(found: Sequence[Result]) -> list[str]:
             if one["settings"]["kind"] == kind:
                 for fault, values in one["recovery"].items():
                     if "hiccup" not in values:
-                        continue  # an earlier measure, which took the machine's own pauses for ours
+                        continue  # an earlier measure, with machine pauses
                     into = rows.setdefault(fault, {})
                     for part, seconds in values.items():
                         into.setdefault(part, []).extend(seconds)
@@ -186,7 +186,7 @@ def recovery_table(found: Sequence[Result]) -> list[str]:
 
 
 def resources_table(found: Sequence[Result]) -> list[str]:
-    """One line for each run that lasted long enough for a growth to show."""
+    """One line for each run that was long enough to show growth."""
     lines = [
         row(["Run (UTC)", "Group", "Measure", "Members", "Growth", "Median", "Highest"]),
         row(["---"] * 7),
@@ -212,7 +212,7 @@ def resources_table(found: Sequence[Result]) -> list[str]:
 
 
 def page(found: Sequence[Result]) -> list[str]:
-    """All tables."""
+    """All tables of the page."""
     sound = [one for one in found if not one["settings"]["broken"]]
     broken = [one for one in found if one["settings"]["broken"]]
     storms = [one for one in sound if one["mode"] != "recovery"]
@@ -235,7 +235,7 @@ def page(found: Sequence[Result]) -> list[str]:
 
 
 def main() -> None:
-    """Keep new results and write the page."""
+    """Store new results and write the page."""
     keep(Path(word) for word in sys.argv[1:])
     text = PAGE.read_text()
     head, _, rest = text.partition(BEGIN)

@@ -1,6 +1,6 @@
 """Memory, descriptors and threads of each member, and ZooKeeper's watches, every few seconds.
 
-The sampler has a thread of its own; ``table`` is pure but for reading the file.
+The sampler has its own thread. ``table`` only reads the file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from tests.soak.arena import Arena
 
 EVERY = 5.0
 WARM_UP = 120.0
-"""Seconds of a member's life that do not count: its buffers and caches fill."""
+"""The first seconds of a member, which do not count because its buffers and caches fill."""
 LIMIT = 0.05
-"""By how much memory may grow."""
+"""The largest share by which memory may grow."""
 SPARE = {"descriptors": 1.5, "threads": 1.5, "watches": 1.5}
-"""By how many these may differ: a member has a thread for each broker that leads its partitions."""
+"""Allowed differences of each measure. A member has a thread for each broker that leads its
+partitions."""
 
 
 class Sampler:
@@ -68,7 +69,7 @@ class Sampler:
 
 
 def usage(pid: int) -> dict[str, int]:
-    """What a process uses, as ``/proc`` shows; empty: it is gone."""
+    """The resources of a process according to ``/proc``, or an empty result if it is gone."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             pages = int(file.read().split()[1])
@@ -82,10 +83,10 @@ def usage(pid: int) -> dict[str, int]:
 
 
 def growth(values: list[float]) -> float:
-    """By which part the median of the last quarter exceeds that of the first.
+    """The share by which the median of the last quarter exceeds that of the first.
 
-    Quarters and medians, not least squares: a fault makes a sample that is far off, which moves a
-    line's slope and hardly moves a median.
+    It uses quarters and medians instead of least squares. A fault makes a sample that is far off,
+    which changes a line's slope and hardly changes a median.
     """
     quarter = max(1, len(values) // 4)
     first, last = sorted(values[:quarter]), sorted(values[-quarter:])
@@ -94,8 +95,8 @@ def growth(values: list[float]) -> float:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """For each measure the growth over the run: of memory by the age of each member that lived
-    long enough, of the others by the clock, over all members."""
+    """For each measure the growth during the run. Memory counts by the age of each member that ran
+    long enough. The others count by time, for all members together."""
     samples = [json.loads(line) for line in path.read_text().splitlines()]
     members: dict[str, list[dict[str, Any]]] = {}
     for one in samples:
@@ -126,7 +127,8 @@ def table(path: Path) -> dict[str, Any]:
 
 
 def grown(found: dict[str, Any]) -> list[str]:
-    """What grew by more than ``LIMIT``, as sentences: memory, descriptors, threads, watches."""
+    """A sentence for each measure that grew by more than ``LIMIT``: memory, descriptors, threads,
+    watches."""
     return [
         f"{measure} grew by {values['growth']:.1%} to {values['highest']:,} at most"
         for measure, values in found.items()

@@ -1,4 +1,4 @@
-"""One run from the start of the servers to its result. The main thread's."""
+"""One run from the start of the servers to its result. Runs on the main thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.soak.history import FaultRecord, History, load, read_messages
 from tests.soak.kinds import KINDS
 
 DRAIN_SECONDS = 60.0
-"""How long the group may take to deliver what is left when nothing fails any more."""
+"""How long the group may take to deliver the remaining messages after the last fault."""
 
 
 class Run:
-    """Plays one plan on one group, and has it judged."""
+    """Runs one plan on one group, and judges the result."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Run:
         self._disturbed = 0.0
 
     def say(self, text: str) -> None:
-        """One line of progress."""
+        """Print one line of progress."""
         if not self._quiet:
             sys.stdout.write(f"{time.monotonic() - self._began:7.1f} s  {text}\n")
             sys.stdout.flush()
@@ -67,7 +67,7 @@ class Run:
             sys.stdout.write(f"alone\n  {self.plan.alone()}\n")
 
     def play(self) -> dict[str, Any]:
-        """Everything; the result, which is also in ``result.json``."""
+        """Run everything, and return the result, which is also in ``result.json``."""
         settings = self.settings
         self.say(
             f"{settings.kind}, seed {settings.seed}: {settings.members} members, "
@@ -137,7 +137,7 @@ class Run:
                 self._alone(arena, history, planned, HEAL_SECONDS)
 
     def _one_by_one(self, arena: Arena, history: History) -> None:
-        """A fault each so many seconds, whether or not the one before has ended."""
+        """Start one fault at this interval, even if the previous one has not ended."""
         faults = [
             replace(self.plan.one(), at=number * self._every)
             for number in range(int(self.settings.seconds / self._every))
@@ -154,7 +154,7 @@ class Run:
         self._settle(arena, history, seconds)
 
     def _settle(self, arena: Arena, history: History, seconds: float) -> None:
-        """Nothing happens for a while, except that members that have ended are replaced."""
+        """Wait without faults. Members that have exited are replaced."""
         began = time.time()
         for slot in arena.slots:
             with slot.lock:
@@ -174,7 +174,7 @@ class Run:
     # -- the end -------------------------------------------------------------------------------
 
     def _drain(self, arena: Arena, history: History) -> None:
-        """Wait until everything acknowledged is handed out, or no longer."""
+        """Wait until everything acknowledged is delivered, or the time is up."""
         arena.stop_producer()
         self.say("the producer has ended; draining")
 
@@ -195,7 +195,7 @@ class Run:
         self.say(f"{left} messages are missing")
 
     def _leave(self, arena: Arena) -> None:
-        """All members leave; a hung one is noted."""
+        """All members leave. A hung one is recorded."""
 
         def leave(member: Any) -> None:
             if member.running:
@@ -246,7 +246,7 @@ class Run:
 
 
 def shown(result: dict[str, Any]) -> list[str]:
-    """One line for each rule that is broken, with its first violation."""
+    """One line for each violated rule, with its first violation."""
     lines = []
     for rule, count in result["violations_by_rule"].items():
         first = next(one for one in result["violations"] if one["rule"] == rule)
@@ -255,7 +255,7 @@ def shown(result: dict[str, Any]) -> list[str]:
 
 
 def judge_again(folder: Path) -> dict[str, Any]:
-    """The verdict on a run whose files are there."""
+    """Judge a run again from its files."""
     history = load(folder / "history.json")
     read_messages(history, folder / "ledgers")
     for part in (

@@ -1,7 +1,7 @@
 """The wheels: one with a compiled decoder for each CPython, and one in pure Python for all.
 
 ``make test-wheels`` runs this with the running interpreter. ``ZKC_PYTHONS`` names others, separated
-as in ``PATH``; ``ZKC_PYTHONS=all`` takes those of ``PATH`` and of pyenv.
+as in ``PATH``. ``ZKC_PYTHONS=all`` uses those of ``PATH`` and of pyenv.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ABOUT = (
     "assert os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h'))\n"
     "print('%d.%d' % sys.version_info[:2])\n"
 )
-"""Fails where no extension module can be built."""
+"""Fails if no extension module can be built."""
 
 
 def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    """Run a command; return what it printed. Fails with all of its output."""
+    """Run a command and return its output. A failure shows all of the output."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in words],
@@ -46,7 +46,7 @@ def run(*words: str | Path, cwd: Path | None = None, **environment: str) -> str:
 
 @functools.cache
 def interpreters() -> dict[str, str]:
-    """CPython versions by name, each with one interpreter; the running one comes first."""
+    """CPython versions by name, each with one interpreter. The running interpreter is first."""
 
     def candidates() -> Iterator[str]:
         yield sys.executable
@@ -69,7 +69,7 @@ def interpreters() -> dict[str, str]:
 
 
 def build(python: str, out: Path, compile: str) -> Path:
-    """Build a wheel with this interpreter, in an environment of its own."""
+    """Build a wheel with this interpreter, in its own environment."""
     run(python, "-m", "venv", out / "env")
     pip = (out / "env" / "bin" / "python", "-m", "pip")
     run(*pip, "wheel", "--no-deps", "--wheel-dir", out, ROOT, ZKCONSUMER_COMPILE=compile)
@@ -78,7 +78,7 @@ def build(python: str, out: Path, compile: str) -> Path:
 
 
 def decoder(python: str, wheel: Path, place: Path) -> str:
-    """Install into an empty environment, import it, ask which decoder runs."""
+    """Install the wheel into an empty environment, import it, and return which decoder runs."""
     run(python, "-m", "venv", place / "env")
     bin = place / "env" / "bin"
     run(bin / "python", "-m", "pip", "install", f"{wheel}[cli]")
@@ -91,14 +91,14 @@ def decoder(python: str, wheel: Path, place: Path) -> str:
 
 
 def test_the_running_python_can_build() -> None:
-    """Otherwise the tests below would have nothing to do."""
+    """An extension module can be built. Otherwise the tests below would have nothing to do."""
     sys.stdout.write(f"building for {interpreters()}\n")
     assert ".".join(map(str, sys.version_info[:2])) in interpreters()
 
 
 @pytest.mark.parametrize("version", sorted(interpreters()))
 def test_a_compiled_wheel_is_installed_and_runs_compiled(version: str, tmp_path: Path) -> None:
-    """It is tagged for its interpreter, and needs nothing of the machine but the C library."""
+    """The wheel has the tag of its interpreter, and depends only on the machine's C library."""
     python = interpreters()[version]
     wheel = build(python, tmp_path, "yes")
     tag = f"cp{version.replace('.', '')}"
@@ -110,7 +110,7 @@ def test_a_compiled_wheel_is_installed_and_runs_compiled(version: str, tmp_path:
 
 
 def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
-    """One wheel, without an extension module, is installed by each interpreter."""
+    """Each interpreter installs the same wheel, which has no extension module."""
     wheel = build(sys.executable, tmp_path, "no")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
@@ -120,7 +120,7 @@ def test_the_pure_wheel_is_for_every_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["linux", "macos", "windows"])
 def test_cibuildwheel_builds_for_every_supported_python(platform: str) -> None:
-    """Its configuration is understood, and names the versions that the package promises."""
+    """cibuildwheel accepts its configuration and builds the versions that the package promises."""
     found = run(
         sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", platform
     ).split()

@@ -1,9 +1,9 @@
-"""The incidents: each plays in a group of its name, in two parts, with its labels.
+"""The incidents. Each one has its own group, two parts, and labels.
 
-A label is ``kind``, ``kind/effect`` or ``kind/effect/messages``; one for each finding. Whatever
-else is found is wrong. Everything before ``yield`` is what the variant *late* lacks: there the log
-begins at that moment, without a snapshot, so that who was registered and who owned what is unknown.
-Its labels are what such a log can show.
+A label is ``kind``, ``kind/effect`` or ``kind/effect/messages``, and stands for one finding. Any
+other finding counts as wrong. The log of the variant *late* begins at ``yield``, without a
+snapshot. So it does not show which members were registered or which partitions they owned. The
+labels of *late* are the findings that such a log can show.
 """
 
 # ruff: noqa: D103 - the name and the steps say what happens
@@ -27,17 +27,17 @@ LIMITS = {
     "stalled_seconds": 4.0,
     "herd_members": 6,
 }
-"""Limits of the audit, so that a recording takes seconds."""
+"""Limits of the audit, small enough that a recording takes seconds."""
 SETTLED = 6.0
-"""Seconds that pass at the end: longer than ``unowned_seconds``."""
+"""Seconds to wait at the end: longer than ``unowned_seconds``."""
 
 Play = Callable[["Scene"], Iterator[None]]
 
 
 @dataclass(frozen=True)
 class Incident:
-    """``must``: labels with the whole log; ``late``: with a log that begins in the middle.
-    ``may``: kinds that are not counted, in either."""
+    """``must`` has the labels for the whole log, ``late`` those for a log that begins in the
+    middle. ``may`` has kinds that are not counted in either variant."""
 
     name: str
     play: Play
@@ -52,7 +52,7 @@ INCIDENTS: dict[str, Incident] = {}
 def incident(
     *must: str, late: tuple[str, ...] | None = None, may: tuple[str, ...] = ()
 ) -> Callable[[Play], Play]:
-    """Register an incident; ``late`` is ``must`` unless it says otherwise."""
+    """Register an incident. ``late`` equals ``must`` unless it is given."""
 
     def add(play: Play) -> Play:
         name = play.__name__
@@ -158,7 +158,7 @@ class Member:
 
 
 def write(session: Session, path: str, offset: int) -> None:
-    """Write an offset, as members and tools do: the znode may not be there yet."""
+    """Write an offset as members and tools do. The znode may not exist yet."""
     try:
         session.set(path, str(offset).encode())
     except KazooException:
@@ -183,7 +183,7 @@ def gone(scene: Scene, member: Member) -> None:
 
 
 def one(scene: Scene) -> Member:
-    """One member that owns both partitions and has delivered 100 messages of each."""
+    """One member owns both partitions and has delivered 100 messages of each."""
     return scene.member().claim(0, 1).commit(0, 10, 100).commit(1, 10, 100)
 
 

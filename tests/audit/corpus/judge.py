@@ -1,7 +1,7 @@
-"""Audits the recorded incidents and compares findings with labels: ``python -m
-tests.audit.corpus.judge``.
+"""Audit the recorded incidents and compare the findings with the labels.
 
-With ``--play`` they are recorded again first.
+``python -m tests.audit.corpus.judge`` runs it. With ``--play`` the incidents are recorded again
+first.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ VARIANTS = ("whole", "late")
 
 @dataclass
 class Verdict:
-    """What was found as labelled, what was missed, and what was found and is not labelled."""
+    """Findings that match a label, labels that were missed, and findings without a label."""
 
     right: int = 0
     missed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     proven: list[str] = field(default_factory=list)
-    """Those of ``wrong`` that were stated as proven."""
+    """Those findings in ``wrong`` that were stated as proven."""
 
     @property
     def recall(self) -> float:
-        """Labels that were found."""
+        """The share of labels that were found."""
         return self.right / max(1, self.right + len(self.missed))
 
     @property
     def precision(self) -> float:
-        """Findings that are labelled."""
+        """The share of findings that have a label."""
         return self.right / max(1, self.right + len(self.wrong))
 
     def lines(self) -> Iterator[str]:
-        """What to print."""
+        """The lines to print."""
         total = self.right + len(self.missed)
         yield f"recall {self.recall:.3f} ({self.right} of {total} labels)"
         yield f"precision {self.precision:.3f} ({self.right} of {self.right + len(self.wrong)})"
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
-    """Make the log directory of each variant below ``out``; return them."""
+    """Create the log directory of each variant below ``out`` and return them."""
     whole, late = out / "logs-whole", out / "logs-late"
     for place in (whole, late):
         place.mkdir(parents=True)
@@ -70,14 +70,14 @@ def directories(out: Path, recorded: Path = RECORDED) -> dict[str, Path]:
     rows = [row for batch in LogReader(log).batches() for row in batch.to_pylist()]
     cut = next(row["zxid"] for row in rows if row["path"] == CUT)
     first = next(row for row in rows if row["zxid"] > cut)
-    # What a purged log looks like: the file's header, and the records from some point on.
+    # A purged log has the file's header, then the records from some point on.
     name = f"log.{first['zxid']:x}"
     (late / name).write_bytes(content[:16] + content[first["position"] :])
     return {"whole": whole, "late": late}
 
 
 def judge(spark: SparkSession, out: Path, variants: Iterable[str] = VARIANTS) -> Verdict:
-    """Audit the variants and compare."""
+    """Audit the variants and compare the findings with the labels."""
     verdict = Verdict()
     logs = directories(out)
     for variant in variants:
@@ -107,13 +107,13 @@ def compare(verdict: Verdict, variant: str, rows: list[dict[str, Any]]) -> None:
 
 
 def fits(label: str, row: dict[str, Any]) -> bool:
-    """Whether a finding is what a label asks for."""
+    """Return whether a finding matches a label."""
     parts = label.split("/")
     return label_of(row).split("/")[: len(parts)] == parts
 
 
 def label_of(row: dict[str, Any]) -> str:
-    """A finding as the longest label."""
+    """The longest label that describes a finding."""
     return f"{row['kind']}/{row['effect']}/{row['messages']}"
 
 

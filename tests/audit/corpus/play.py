@@ -1,5 +1,7 @@
-"""Plays all incidents on a real server, side by side, and keeps its log: ``python -m
-tests.audit.corpus.play``."""
+"""Play all incidents on a real server at the same time and store its log.
+
+Run it with ``python -m tests.audit.corpus.play``.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from zkconsumer.testing.cluster import LocalZooKeeper
 
 RECORDED = Path(__file__).with_name("recorded")
 CUT = "/cut"
-"""The znode that is created between the two parts of all incidents."""
+"""The znode that is created between the first and the second parts of all incidents."""
 
 
 def play(out: Path) -> None:
-    """Record ``out/log.1.gz``. Raises what an incident raises."""
+    """Record ``out/log.1.gz``. An exception of an incident is raised again."""
     with tempfile.TemporaryDirectory() as folder:
         with LocalZooKeeper("3.9", dir=folder) as server:
             run(server.zookeeper)
@@ -40,7 +42,7 @@ def play(out: Path) -> None:
 
 
 def run(address: str) -> None:
-    """Play both parts of every incident; all reach the middle before any continues."""
+    """Play both parts of every incident. All finish the first part before any continues."""
     every = list(INCIDENTS.values())
     middle = threading.Barrier(len(every) + 1, timeout=120)
 

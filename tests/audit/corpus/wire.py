@@ -1,6 +1,6 @@
-"""A ZooKeeper session without a thread: requests go out when asked, and nothing is kept alive.
+"""A ZooKeeper session without a thread: it sends requests only when asked, and no heartbeats.
 
-So a session can be left to expire, as that of a killed process. One thread uses it.
+So a test can let a session expire, like that of a killed process. One thread uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _CLOSE = -11
 
 
 class Session:
-    """One session of ``timeout`` milliseconds. Raises the errors of kazoo for refused writes."""
+    """One session with a timeout of ``timeout`` milliseconds. Raises kazoo's errors if the server
+    refuses a write."""
 
     def __init__(self, address: str, timeout: int = 40_000) -> None:
         host, _, port = address.rpartition(":")
@@ -71,5 +72,5 @@ class Session:
         self.socket.close()
 
     def abandon(self) -> None:
-        """Leave the session to expire."""
+        """Let the session expire."""
         self.socket.close()

@@ -17,7 +17,7 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browse() -> Callable[..., str]:
-    """``browse(page, folder, *flags)``: the document as Chromium leaves it after its scripts."""
+    """``browse(page, folder, *flags)`` returns the document after Chromium has run its scripts."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program, "Chromium is not installed (Debian: apt install chromium)"
 

@@ -1,4 +1,4 @@
-"""What replaced scans and joins whose cost is a product: the same answers as the plain rule."""
+"""Fast scans and joins give the same answers as the plain rules that take quadratic time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(600)  # Spark compiles long on a busy machine
 
 @pytest.mark.parametrize("count", [1, 2, 17, 10_000])
 def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> None:
-    """As many log gaps as a history may have: segments, their borders and what lies between two
-    zxids are what a search in the list gives."""
+    """The history has as many log gaps as it may have. Segments, their borders and everything
+    between two zxids equal the result of a search in the list."""
     chance = random.Random(count)
     edges = sorted(chance.sample(range(1, 60 * count), 2 * count))
     gaps = list(zip(edges[::2], [b + 1 for b in edges[1::2]], strict=True))
@@ -64,9 +64,9 @@ def test_the_place_of_a_zxid_among_log_gaps(spark: SparkSession, count: int) -> 
 def test_writes_of_offsets_are_neither_shuffled_nor_joined(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], group: str | None
 ) -> None:
-    """Most rows of a log are writes of offsets: each gets the key of its partition by itself. It is
-    the key that the partition's name has, whatever groups, topics and chroots are called; what is
-    no offset of a partition has none."""
+    """Most rows of a log are offset writes, so each row gets its partition key without a shuffle or
+    join. The key is correct for any name of group, topic and chroot. A row that is not the offset
+    of a partition gets no key."""
     places = ["", "/kafka", "/consumers/x", "/a/offsets/b"]
     names = ["g", "offsets", "owners", "consumers", "a b", "\u00e4"]
     tails = ["0", "7", "12", "x", "07", "-1", ""]
@@ -95,7 +95,7 @@ def test_writes_of_offsets_are_neither_shuffled_nor_joined(
 
 
 def frame(spark: SparkSession, table: catalog.Table, rows: list[dict[str, Any]]) -> DataFrame:
-    """Rows of a table; what they do not name is null."""
+    """Rows of a table. Columns that a row does not name are null."""
     names = [column.name for column in table.columns]
     return spark.createDataFrame(
         [tuple(row.get(name) for name in names) for row in rows], table.spark_type()
@@ -103,7 +103,7 @@ def frame(spark: SparkSession, table: catalog.Table, rows: list[dict[str, Any]])
 
 
 def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
-    """Tables of an audit with these rows and no others."""
+    """Tables of an audit that contain only these rows."""
     made = {t.name: frame(spark, t, rows.get(t.name, [])) for t in catalog.TABLES}
     end = spark.createDataFrame([(10_000, None)], "zxid long, time timestamp")
     names = Tables.__dataclass_fields__.keys() & made.keys()
@@ -111,8 +111,8 @@ def of(spark: SparkSession, **rows: list[dict[str, Any]]) -> Tables:
 
 
 def test_two_sessions_of_one_member_are_found_as_by_comparing_all(spark: SparkSession) -> None:
-    """Random lives of members that come and go, also before and beyond the logs: each ownership is
-    found with each registration of another session that overlaps it."""
+    """Members join and leave at random, some before or after the logs. The audit finds each overlap
+    of an ownership with a registration from another session."""
     chance = random.Random(4)
     group = {"chroot": "", "group": "g"}
     registrations, owned = [], []
@@ -154,8 +154,8 @@ def test_two_sessions_of_one_member_are_found_as_by_comparing_all(spark: SparkSe
 
 
 def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None:
-    """White and black lists of two ensembles in many shares: each filter gets the topics of its own
-    chroot, broken filters and internal topics get none."""
+    """The audit has white lists and black lists of two ensembles in many partitions. Each filter
+    matches topics of its own chroot only. Broken filters and internal topics match nothing."""
     topics = [(c, f"{k}{n}") for c in ("", "/b") for k in ("x", "y") for n in range(5)]
     topics += [("", "__consumer_offsets"), ("", "x0")]
     filters = [("", "white_list", f"x[0-{n}]") for n in range(5)] + [
@@ -180,7 +180,8 @@ def test_filters_mean_the_topics_that_a_member_sees(spark: SparkSession) -> None
 
 
 def test_partitions_that_no_member_ever_owned(spark: SparkSession) -> None:
-    """A member that came and went often: the partition without an owner is one finding."""
+    """A member joined and left often, and never claimed one partition: the audit reports one
+    finding."""
     from datetime import UTC, datetime
 
     def at(second: int) -> datetime:

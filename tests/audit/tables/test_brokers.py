@@ -1,4 +1,4 @@
-"""Groups on the brokers: from records of generations to who was assigned what, when."""
+"""Groups on the brokers: records of generations become a table of assignments over time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EPOCH = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def test_generations_become_intervals(spark: SparkSession) -> None:
-    """A partition that stays with its member through generations is one interval; an empty
-    generation and the end of the group end all of them."""
+    """If a member keeps a partition through several generations, that is one interval. An empty
+    generation and the end of the group both end all intervals."""
     given: list[dict[str, Any] | None] = [
         {"t-0": "a", "t-1": "a"},
         {"t-0": "a", "t-1": "b"},

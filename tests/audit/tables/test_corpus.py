@@ -1,7 +1,7 @@
-"""The labelled incidents: what an audit must find in them, and nothing else.
+"""The audit finds exactly the labelled incidents.
 
-By default those of the whole log; with ``CORPUS=all`` (``make test-corpus``) also of the log that
-begins late.
+By default it reads the whole log. With ``CORPUS=all`` (``make test-corpus``) it also reads the log
+that begins late.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ JUDGED = VARIANTS if os.environ.get("CORPUS") == "all" else VARIANTS[:1]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the audits are."""
+    """The directory of the audits."""
     return tmp_path_factory.mktemp("corpus") / "out"
 
 
 @pytest.fixture(scope="module")
 def verdict(spark: SparkSession, place: Path) -> Verdict:
-    """What was audited, compared with its labels."""
+    """The findings of the audit, compared with the labels."""
     return judge(spark, place, JUDGED)
 
 
 def test_precision_and_recall(verdict: Verdict) -> None:
-    """At least 40 incidents; recall and precision of 0.95; nothing wrong is stated as proven."""
+    """There are at least 40 incidents. Recall and precision are at least 0.95, and no wrong finding
+    is stated as proven."""
     assert len(INCIDENTS) >= 40
     report = "\n".join(verdict.lines())
     assert verdict.recall >= 0.95, report
@@ -47,8 +48,8 @@ def test_precision_and_recall(verdict: Verdict) -> None:
 def test_a_finding_leads_to_its_byte(
     verdict: Verdict, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each finding names file and byte of its transaction, and the command that shows it works; as
-    JSON, CSV and text there are equally many."""
+    """Each finding names the file and byte of its transaction, and the command that shows it works.
+    JSON, CSV and text list the same number of findings."""
     assert run(["findings", str(place / "whole"), "--format", "json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (log,) = (place / "logs-whole").glob("log.*")
@@ -73,7 +74,8 @@ def test_a_finding_leads_to_its_byte(
 def test_no_count_of_members_is_negative(
     spark: SparkSession, verdict: Verdict, place: Path, variant: str
 ) -> None:
-    """Also where the logs begin late; members whose close lists their znode are known then."""
+    """No count is negative, even if the logs begin late: a close that lists a member's znode makes
+    that member known."""
     tables = place / variant / "tables"
     members = spark.read.parquet(str(tables / "membership"))
     assert members.count() > 0

@@ -1,4 +1,4 @@
-"""One history from the logs of a real ensemble whose leader was killed with proposals under way."""
+"""The audit merges the logs of a real ensemble whose leader was killed with pending proposals."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ OWNER = "/consumers/g/owners/t/{}"
 
 @dataclass
 class Ensemble:
-    """Three servers of one ensemble, each with a directory of its own."""
+    """Three servers of one ensemble, each with its own directory."""
 
     root: Path
     supervisor: Supervisor
     ports: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Of each server: for clients, followers, elections."""
+    """Ports of each server: for clients, followers and elections."""
     pids: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Ensemble:
             place = self.logs(number)
             place.mkdir(parents=True)
             (place / "myid").write_text(f"{number}\n")
-            # Servers are frozen for a while: nobody may give up on them meanwhile.
+            # Servers are frozen for a while. Their peers must not give up on them meanwhile.
             (self.root / f"zoo{number}.cfg").write_text(
                 f"dataDir={place}\ntickTime=500\ninitLimit=20\nsyncLimit=120\n"
                 "maxSessionTimeout=60000\nadmin.enableServer=false\nstandaloneEnabled=false\n"
@@ -77,11 +77,13 @@ class Ensemble:
     def kill(self, number: int) -> None:
         self.supervisor.signal(f"zookeeper-{number}", signal.SIGKILL)
         wait_until(
-            lambda: self.supervisor.poll(f"zookeeper-{number}") is not None, 30, "it is killed"
+            lambda: self.supervisor.poll(f"zookeeper-{number}") is not None,
+            30,
+            "the leader is killed",
         )
 
     def freeze(self, *numbers: int) -> None:
-        """Stop all threads of these servers, and see that they stand still."""
+        """Stop all threads of these servers, and check that they are stopped."""
         for number in numbers:
             os.kill(self.pids[number], signal.SIGSTOP)
         for number in numbers:
@@ -102,7 +104,7 @@ class Ensemble:
         return ""
 
     def serving(self, *numbers: int) -> int:
-        """Wait until all of them serve; the leader."""
+        """Wait until all servers serve clients, and return the leader."""
         modes: dict[int, str] = {}
 
         def ready() -> bool:
@@ -131,19 +133,20 @@ class Ensemble:
 
 @dataclass
 class Left:
-    """What the ensemble left: directories, the killed leader, the state just after its death."""
+    """The ensemble's directories, the killed leader, and its state just after it was killed."""
 
     logs: dict[int, Path]
     leader: int
     at_death: Path
     phantoms: list[int]
-    """Zxids of proposals that only the killed leader logged."""
+    """Zxids of the proposals that only the killed leader logged."""
     reconfigs: dict[int, list[Operation]]
 
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """Members claim; the leader logs five more claims alone and is killed; others continue."""
+    """Members claim partitions. The leader logs five more claims alone and is killed. The other
+    servers continue."""
     root = tmp_path_factory.mktemp("ensemble")
     supervisor = Supervisor()
     ensemble = Ensemble(root, supervisor)
@@ -169,7 +172,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
             "the leader has logged five proposals",
         )
         ensemble.kill(first)
-        for number in others:  # what waits in their sockets is lost with them
+        for number in others:  # data in their sockets is lost with them
             ensemble.kill(number)
         client.stop()
         client.close()
@@ -204,7 +207,7 @@ def _members(ensemble: Ensemble) -> str:
 
 
 def _settled(ensemble: Ensemble, leader: int) -> int:
-    """Wait until all servers have logged the same; the last zxid."""
+    """Wait until all servers have logged the same transactions, and return the last zxid."""
     last = 0
 
     def same() -> bool:
@@ -227,14 +230,15 @@ def _runs(name: str, place: Path) -> list[Run]:
 
 
 def test_what_never_was_committed_is_left_out(left: Left) -> None:
-    """Exactly the five proposals that the killed leader logged alone are dropped; no log gap."""
+    """The audit drops exactly the five proposals that only the killed leader logged, and reports no
+    log gap."""
     made = plan([run for n, place in left.logs.items() for run in _runs(str(n), place)])
     dropped = {z for first, last in made.dropped for z in range(first, last + 1)}
     told = {z for ranges in made.take.values() for f, t in ranges for z in range(f, t + 1)}
     assert not told & set(left.phantoms)
     assert dropped <= set(left.phantoms)
     assert made.log_gaps == ()
-    # Where the leader came back with a log that was cut, nothing is left to drop.
+    # If the leader truncated its log when it restarted, there is nothing left to drop.
     kept = {op.zxid for op in _operations(left.logs[left.leader])}
     assert dropped == set(left.phantoms) & kept
 
@@ -244,7 +248,7 @@ def _operations(place: Path) -> list[Operation]:
 
 
 def test_without_a_witness_the_tail_is_unconfirmed(left: Left) -> None:
-    """The killed leader's log alone, of an ensemble of three, proves none of its proposals."""
+    """The log of the killed leader alone, one of three servers, proves none of its proposals."""
     made = plan(_runs("1", left.at_death), ensemble=3)
     unsure = {z for first, last in made.unconfirmed for z in range(first, last + 1)}
     assert set(left.phantoms) <= unsure
@@ -252,9 +256,11 @@ def test_without_a_witness_the_tail_is_unconfirmed(left: Left) -> None:
 
 
 def test_an_audit_of_the_ensemble(left: Left, spark: SparkSession, tmp_path: Path) -> None:
-    """From the directories to the table of owners: what was claimed, each once, and no phantom.
+    """An audit of the three directories lists each claim once, and no claim that was never
+    committed.
 
-    The killed leader's directory is the one at its death, so that its log holds the phantoms.
+    The killed leader's directory is a copy from just after the kill, so its log has the uncommitted
+    claims.
     """
     logs = left.logs | {left.leader: left.at_death}
     summary = job.run(spark, job.Options([str(p) for p in logs.values()], str(tmp_path / "out")))
@@ -267,7 +273,7 @@ def test_an_audit_of_the_ensemble(left: Left, spark: SparkSession, tmp_path: Pat
 
 
 def test_a_reconfig_is_what_zookeepers_own_tool_prints(left: Left) -> None:
-    """A change of the ensemble is decoded as the toolkit prints it: path, content, version."""
+    """The decoder shows a reconfig as the toolkit prints it: path, content and version."""
     (number, (op,)) = next((n, ops) for n, ops in left.reconfigs.items() if len(ops) == 1)
     assert op.path == "/zookeeper/config"
     assert b"version=" in (op.data or b"")

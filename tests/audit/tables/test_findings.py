@@ -1,4 +1,4 @@
-"""Every rule finds what it is for, and says nothing of a history without faults."""
+"""Every rule finds the faults it is made for, and reports nothing in a history without faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timesta
 
 
 class History:
-    """A log written by hand; each step takes a second unless it says otherwise."""
+    """A log written by hand. Each step takes a second unless it says otherwise."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -76,14 +76,14 @@ class History:
 
 
 def registration(pattern: str, name: str, streams: int = 1) -> bytes:
-    """A registration with another subscription than topic t."""
+    """A registration that subscribes to something other than topic t."""
     return json.dumps(
         {"version": 1, "subscription": {name: streams}, "pattern": pattern, "timestamp": "1"}
     ).encode()
 
 
 class Journal:
-    """A member's journal; times are seconds from the history's begin."""
+    """A member's journal. Times are seconds since the start of the history."""
 
     def __init__(self, group: str, member: str, session: int = 1) -> None:
         self.member = member
@@ -129,32 +129,33 @@ class Journal:
 
 
 def journals_of_members(folder: Path) -> None:
-    """What members wrote: faults, and beside each what resembles it and is none."""
+    """Journals of members with faults, and for each fault a case that resembles it but is
+    correct."""
     made = [
-        # Both deliver, and both get offsets 30 to 49.
+        # Both members deliver offsets 30 to 49.
         Journal("double", "double_a").starts(10, 0).asks(20, 50).asks(70, 50),
         Journal("double", "double_b").starts(30, 30).stops(60, 80),
-        # One after the other, 40 to 49 twice; the session was lost in between.
+        # The members deliver 40 to 49 in turn. The session was lost in between.
         Journal("again", "again_a").starts(10, 0).drops(20, 50),
         Journal("again", "again_b").starts(30, 40).stops(60, 80),
-        # Frozen until 50, but its gate had shut before the other began.
+        # A member is frozen until 50, but its gate closed before the other member began.
         Journal("paused", "paused_a").starts(10, 0).shut(50, 15).drops(50, 40),
         Journal("paused", "paused_b").starts(20, 40).stops(60, 80),
         # A clean handover, and back.
         Journal("handed", "handed_a").starts(10, 0).stops(20, 40).starts(40, 70).stops(60, 90),
         Journal("handed", "handed_b").starts(20.01, 40).stops(39.99, 70),
-        # After a reset it goes on elsewhere, and delivers none of what lies between.
+        # After a reset the member continues elsewhere and delivers nothing in between.
         Journal("reset", "reset_a").starts(10, 0).asks(11, 10)
         .add(12, "fact", "OffsetReset", partitions=["t-0"]).asks(13, 900).stops(20, 950),
         Journal("reset", "reset_b").starts(30, 100).stops(40, 200),
-        # Two short times within a long one.
+        # Two short intervals within a long one.
         Journal("nested", "nested_a").starts(10, 0).stops(100, 10),
         Journal("nested", "nested_b").starts(20, 90).stops(30, 91),
         Journal("nested", "nested_c").starts(50, 95).stops(60, 96),
-        # A member started again under its name before its old journal ends.
+        # A member is restarted under the same name before its old journal ends.
         Journal("same", "same_a").starts(10, 0).asks(50, 40),
         Journal("same", "same_a").starts(40, 30).stops(60, 50),
-        # One never hears of the other's coming; in the next group it does, 20 s later.
+        # One member never notices that the other joined. In the next group it does, 20 s later.
         Journal("views", "views_a").sees(0, "views_a").asks(200, 1),
         Journal("views", "views_b").sees(50, "views_a", "views_b").asks(200, 1),
         Journal("late", "late_a").sees(0, "late_a").sees(70, "late_a", "late_b").asks(200, 1),
@@ -173,7 +174,7 @@ def journals_of_members(folder: Path) -> None:
 
 
 MEASURED = 4_000
-"""Seconds into the history at which a member comes to the group whose members kept journals."""
+"""Seconds into the history at which a member joins the group whose members kept journals."""
 
 
 def tables_of(
@@ -245,7 +246,7 @@ def found(
 def planted(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, str], list[Any]]:
-    """One history, a group for each fault."""
+    """One history with a group for each fault."""
     h = History()
     for number, group in enumerate(("clean", "zombie", "orphan", "foreign", "twins", "lonely")):
         session = 10 * number + 1
@@ -267,7 +268,7 @@ def planted(
     h.claim("lonely", 1, "lonely_a", 51)
     h.commit("clean", 0, 9, 1)  # unchanged
     h.release("clean", 0, 1)
-    h.commit("quiet", 0, 3, 97)  # a tool, while nobody is there
+    h.commit("quiet", 0, 3, 97)  # a tool, while no member is registered
     h.commit("quiet", 0, 2, 97)
     h.join("storm", "storm_a", 61)
     for _ in range(12):
@@ -326,7 +327,8 @@ def planted(
 
 
 def share(h: History) -> None:
-    """Topics that are known: what nobody claimed, and who got less than any assignment gives."""
+    """Known topics. No member claims some partitions, and some members own fewer than any
+    assignment gives them."""
     h.topic("u", 2)
     h.topic("other", 9)
     h.join("never", "never_a", 81, registration("white_list", "u|v"))
@@ -342,7 +344,7 @@ def share(h: History) -> None:
     for number in range(2):
         h.claim("unfair", number, "unfair_a", 84, "u")
         h.claim("fair", number, f"fair_{'ab'[number]}", 84 + number, "u")
-    # Of two partitions, three streams cannot all have one.
+    # With two partitions, three streams cannot have one each.
     for member in range(3):
         h.join("many", f"many_{member}", 86 + member, registration("static", "u"))
     for number in range(2):
@@ -377,7 +379,8 @@ PLANTED = {
 def test_every_planted_fault_is_found_and_nothing_else(
     planted: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """Kinds, severities and numbers are exactly those planted."""
+    """The audit reports exactly the planted faults, with the right kinds, severities and
+    numbers."""
 
     def told(rows: list[Any]) -> str:
         (severity,) = {row["severity"] for row in rows}
@@ -387,7 +390,7 @@ def test_every_planted_fault_is_found_and_nothing_else(
 
 
 def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[Any]]) -> None:
-    """Each has a sentence, a place in the history, and evidence rows with transactions."""
+    """Each finding has a sentence, a place in the history, and evidence rows with transactions."""
     for rows in planted.values():
         for row in rows:
             assert row["sentence"].endswith("."), row
@@ -420,8 +423,8 @@ def test_findings_can_be_read_and_checked(planted: dict[tuple[str, str], list[An
 
 
 def test_nothing_is_claimed_beyond_a_log_gap(spark: SparkSession) -> None:
-    """With transactions missing, a commit is neither zombie nor orphan, and whether nobody ever
-    owned a partition is not known."""
+    """If transactions are missing, a commit is not reported as a zombie or an orphan. The audit
+    also does not report that a partition never had an owner."""
     h = History()
     h.topic("u", 1)
     h.join("g", "g_b", 3, registration("static", "u"))
@@ -441,7 +444,7 @@ def test_nothing_is_claimed_beyond_a_log_gap(spark: SparkSession) -> None:
 
 
 def frame_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) -> DataFrame:
-    """Rows of a table, written by hand; null where a row says nothing."""
+    """Rows of a table, written by hand. Columns that a row does not name are null."""
     names = [column.name for column in table.columns]
     assert all(row.keys() <= set(names) for row in rows)
     values = [tuple(row.get(name) for name in names) for row in rows]
@@ -450,7 +453,7 @@ def frame_of(spark: SparkSession, table: tables.Table, *rows: dict[str, Any]) ->
 
 @dataclass
 class Few:
-    """Those of the tables that a rule looks at."""
+    """Only the tables that a rule reads."""
 
     registrations: Any = None
     ownership: Any = None
@@ -462,7 +465,7 @@ class Few:
 
 
 def after(seconds: float) -> datetime:
-    """A time in the history."""
+    """A time after the start of the history."""
     return EPOCH + timedelta(seconds=seconds)
 
 
@@ -470,7 +473,8 @@ def after(seconds: float) -> datetime:
 def test_no_unowned_interval_across_a_log_gap(
     spark: SparkSession, log_gap: tuple[int, int] | None
 ) -> None:
-    """In a log gap nobody knows who owned the partition: no gap, and no orphan partition."""
+    """Nothing in a log gap shows who owned the partition, so the audit reports no unowned interval
+    and no orphan partition."""
     common: dict[str, Any] = {"chroot": "", "group": "g", "session": 1, "member": "m"}
     owner = {**common, "topic": "t", "start_zxid": 2, "end_zxid": 3, "end_time": after(0)}
     claim = {**common, "topic": "t", "start_zxid": 14, "start_time": after(60)}
@@ -500,8 +504,8 @@ def test_no_unowned_interval_across_a_log_gap(
 
 
 def deleted_topics(h: History) -> None:
-    """Two groups whose topics are deleted; one topic is recreated and owned again, one only
-    recreated."""
+    """Two groups whose topics are deleted. One topic is recreated and owned again, the other is
+    only recreated."""
     for topic in ("d", "e", "f"):
         h.topic(topic, 1)
     names = {"static": registration("static", "d"), "filter": registration("white_list", "d|e|f")}
@@ -524,8 +528,8 @@ def deleted_topics(h: History) -> None:
 def test_a_deleted_topic_has_no_partitions_without_owner(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """Members that keep the name of a deleted topic in their subscription, or a filter that meant
-    it, are not witnesses of an orphan partition; a recreated topic counts from its creation."""
+    """A subscription that still names a deleted topic, or a filter that matched it, does not make
+    its partitions orphans. A recreated topic counts from its creation."""
     told = {key: rows for key, rows in incidents.items() if key[0] in ("static", "filter")}
     assert set(told) == {("filter", "orphan partition")}
     (orphan,) = told["filter", "orphan partition"]
@@ -540,13 +544,13 @@ WRONG = ("again", "lost", "reset", "undone", "adopted", "repaired", "unread", "p
 def test_the_middle_of_a_rebalance_is_not_a_missing_share(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """A member that has just released its partitions when the logs end, or a round of a stream,
-    does not miss its share: the group is not done."""
+    """The logs, or one round of a stream, end just after a member has released its partitions. The
+    rebalance is not finished, so the audit does not report that the member lacks its share."""
     assert {kind for group, kind in incidents if group == "busy"} == set()
 
 
 def wrong_offsets(h: History) -> None:
-    """A group for each thing that can come of a wrong offset."""
+    """A group for each possible effect of a wrong offset."""
     for number, group in enumerate(WRONG):
         a, b = 1000 + 10 * number + 1, 1000 + 10 * number + 2
         h.join(group, f"{group}_a", a)
@@ -612,8 +616,8 @@ def wrong_offsets(h: History) -> None:
 def test_an_offset_matters_if_a_member_starts_from_it(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """One finding for each write of an offset that was at fault, rated by where the next owner
-    started: messages lost, delivered again, or neither because the owner overwrote it."""
+    """Each wrong offset write gives one finding. Its severity depends on where the next owner
+    started: messages lost, delivered again, or neither because the owner overwrote the offset."""
     other = ("one consumer id on two sessions", "unowned interval", "orphan partition")
     everything = {
         key: rows for key, rows in incidents.items() if key[0] in WRONG and key[1] not in other
@@ -665,7 +669,8 @@ def test_an_offset_matters_if_a_member_starts_from_it(
 
 
 def incident(h: History) -> None:
-    """An incident that happened, shortened: two JVM members, one of ours, tools, and restarts."""
+    """A shortened version of a real incident: two JVM members, one Python member, tools, and
+    restarts."""
     for session in (1, 2, 3):
         h.add("createSession", session, timeout=6000, seconds=0)
     jvm1, jvm2, ours = "incident_host1-1795219200000-aaaa0001", "incident_jvm2", "incident_ours"
@@ -743,7 +748,7 @@ INCIDENT = {
 
 @pytest.fixture(scope="module")
 def incidents(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
-    """One history of all that is below; topic f ends with 105 s without an owner."""
+    """One history with all the incidents below. Topic f ends after 105 s without an owner."""
     h = History()
     incident(h)
     wrong_offsets(h)
@@ -759,8 +764,8 @@ def incidents(spark: SparkSession) -> dict[tuple[str, str], list[Any]]:
 
 
 def test_a_whole_incident(incidents: dict[tuple[str, str], list[Any]]) -> None:
-    """Each fault is one finding that names who did it and what came of it; what had no consequence
-    is information, and the member that repaired an offset is not blamed."""
+    """Each fault is one finding that names its cause and its effect. A fault without an effect is
+    information. The member that repaired an offset is not blamed."""
     rows = [row for (group, _), rows in incidents.items() if group == "incident" for row in rows]
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
     assert sorted(told, key=repr) == sorted(INCIDENT.items(), key=repr)
@@ -789,9 +794,9 @@ def test_a_whole_incident(incidents: dict[tuple[str, str], list[Any]]) -> None:
 
 
 def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
-    """With the joins and first claims gone, what remains is found as severely, never as a write
-    without members; nothing that rests on unknown members is called proven, and no count of members
-    is negative."""
+    """If the joins and first claims are missing, the audit rates the remaining findings as high and
+    never calls a write one without members. Nothing that depends on unknown members is stated as
+    proven. No count of members is negative."""
     h = History()
     incident(h)
     cut = next(row["zxid"] for row in h.rows if row["session"] == 90)
@@ -801,7 +806,7 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
     rows = findings(made, Limits(), lambda _, frame: frame.localCheckpoint()).collect()
     told = [((row["kind"], row["partition"]), f"{row['severity']} {row['basis']}") for row in rows]
     expected = {**INCIDENT, ("orphan commit", 0): "high inferred"}
-    del expected["unowned interval", 0]  # who would have wanted the partition is not known
+    del expected["unowned interval", 0]  # which member would have wanted the partition is unknown
     assert sorted(told, key=repr) == sorted(expected.items(), key=repr)
     said = {(row["kind"], row["partition"]): row["sentence"] for row in rows}
     assert "members unknown: the logs do not show" in said["orphan commit", 0]
@@ -809,9 +814,9 @@ def test_an_incident_in_logs_that_begin_late(spark: SparkSession) -> None:
 
 
 def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path: Path) -> None:
-    """The number of members is null from a log gap, or from logs that begin late, up to the next
-    snapshot; from there on it is right, also for a member of which only the end is known. A herd is
-    measured in part while a member with a journal is registered."""
+    """From a log gap, or the start of logs that begin late, the number of members is null until the
+    next snapshot. After the snapshot it is right, even for a member of which only the end is known.
+    A herd is measured in part while a member with a journal is registered."""
     h = History()
     h.join("g", "a", 1)
     h.join("g", "b", 2)
@@ -850,7 +855,8 @@ def test_members_are_counted_where_they_are_known(spark: SparkSession, tmp_path:
 
 
 def test_findings_of_a_time(spark: SparkSession) -> None:
-    """--from leaves what is still so when the logs end, whenever it began, and what ended later."""
+    """``--from`` keeps everything that still exists when the logs end, no matter when it began, and
+    everything that ended later."""
     rows: list[dict[str, Any]] = [
         {"kind": "orphan partition", "group": "open", "time": after(0)},
         {"kind": "unowned interval", "group": "over", "time": after(0), "end_time": after(40)},
@@ -874,8 +880,8 @@ def test_findings_of_a_time(spark: SparkSession) -> None:
 
 
 def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
-    """It is known as one by the tenth, but those before belong to it; a later storm is another,
-    and what came between them is none."""
+    """A storm is recognised at its tenth rebalance, but the earlier ones belong to it. A later
+    storm is a separate one, and the rebalances between the two are not part of either."""
     rows: list[dict[str, Any]] = []
     times = {"ten": [20 * n for n in range(10)], "nine": [20 * n for n in range(9)]}
     times["two"] = [*times["ten"], 900, *[3_000 + 20 * n for n in range(12)]]
@@ -909,7 +915,8 @@ def test_a_storm_begins_with_its_first_rebalance(spark: SparkSession) -> None:
 
 
 def restarts(h: History) -> None:
-    """A member that restarts, members that start together, one that tries again and again."""
+    """A member that restarts, members that start together, and a member that tries again and
+    again."""
     h.join("flaps", "flaps_stays", 701)
     h.join("tries", "tries_a", 702)
     h.claim("flaps", 0, "flaps_stays", 701, seconds=20)
@@ -932,9 +939,9 @@ def restarts(h: History) -> None:
 def test_restarts_without_a_pause_are_a_storm(
     incidents: dict[tuple[str, str], list[Any]],
 ) -> None:
-    """A member that restarts 41 times in 120 s is a storm although the group was never quiet in
-    between; 41 members that start within one minute and then work are not, nor is one change in
-    whose rebalance members try again many times."""
+    """A member that restarts 41 times in 120 s is a storm, although the group was never quiet in
+    between. It is not a storm if 41 members start within one minute and then work. Nor is a single
+    change after which members try again many times."""
     storms = {group for group, kind in incidents if kind == "rebalance storm"}
     assert storms == {"flaps", "incident"}
     (storm,) = incidents["flaps", "rebalance storm"]
@@ -945,7 +952,7 @@ def test_restarts_without_a_pause_are_a_storm(
 
 
 def test_tables_of_a_small_history(spark: SparkSession) -> None:
-    """Sessions, members, refused writes and bursts, row for row."""
+    """The tables of sessions, members, refused writes and bursts are correct in every row."""
     h = History()
     h.add("createSession", 1, timeout=6000)
     h.add("createSession", 2, timeout=4000)

@@ -1,11 +1,12 @@
-"""Intervals and commits made by Spark equal a sequential replay, whatever the logs lack.
+"""Spark computes the same intervals and commits as a sequential replay, even from incomplete logs.
 
-``replay`` is the specification of both: one pass over a history in plain Python. Read it first.
+``replay`` specifies both: one pass over a history in plain Python. Read it first.
 
-A log gap ``(after, before)``: every transaction strictly between the two zxids is missing. Gaps cut
-the history into segments, numbered from 0. What the log says of a znode holds within one segment;
-beyond a log gap it is unknown, unless a snapshot shows the same znode (path and czxid) there. A
-history that does not reach back to the first transaction begins with the log gap (0, first zxid).
+A log gap ``(after, before)`` means that every transaction strictly between the two zxids is
+missing. Gaps cut the history into segments, numbered from 0. What the log shows about a znode holds
+within one segment. Beyond a log gap it is unknown, unless a snapshot shows the same znode (path and
+czxid) there. A history that does not reach back to the first transaction begins with the log gap
+(0, first zxid).
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ class InSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Lifetime:
-    """One lifetime of a registration or owner znode. ``start`` is None where it is unknown."""
+    """One lifetime of a registration or owner znode. ``start`` is None if unknown."""
 
     path: str
     session: int | None
     data: bytes | None
     start: tuple[int, int] | None
     sure: int = 0
-    """Number of the last segment in which it is known to have lived."""
+    """Number of the last segment in which the znode is known to have existed."""
     end: tuple[int, int] | None = None
     end_after: int | None = None
     ended: str = "still held"
@@ -90,20 +91,20 @@ class Commit:
 
 @dataclass(slots=True)
 class Replay:
-    """What came out."""
+    """The result of a replay."""
 
     lifetimes: list[Lifetime] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
 
 
 def member_of(text: bytes | None) -> tuple[str, str] | None:
-    """Consumer id and stream in an owner znode's text."""
+    """Consumer id and stream in an owner znode's content."""
     parts = _THREAD.fullmatch(text or b"")
     return None if parts is None else (parts[1].decode(errors="replace"), parts[2].decode())
 
 
 def offset_of(data: bytes | None) -> int | None:
-    """The number in an offset znode, if it is one of 64 bits."""
+    """The number in an offset znode, if it fits into 64 bits."""
     if data is None or _OFFSET.fullmatch(data) is None:
         return None
     offset = int(data)
@@ -111,7 +112,7 @@ def offset_of(data: bytes | None) -> int | None:
 
 
 def kind_of(path: str) -> str | None:
-    """``ids``, ``owners`` or ``offsets`` for a znode of a group that counts."""
+    """``ids``, ``owners`` or ``offsets`` for a group's znode that the replay reads."""
     parts = _PATH.fullmatch(path)
     if parts is None:
         return None
@@ -122,7 +123,7 @@ def kind_of(path: str) -> str | None:
 def replay(
     rows: Iterable[Row], log_gaps: Sequence[LogGap], seen: Iterable[InSnapshot] = ()
 ) -> Replay:
-    """Replay a history in the order of (zxid, idx), each at most once."""
+    """Replay a history in the order of (zxid, idx). Each row is applied at most once."""
     return _Run(sorted(log_gaps), list(seen)).all(rows)
 
 
@@ -292,7 +293,7 @@ def shown(spark: SparkSession, seen: list[InSnapshot]) -> DataFrame:
 
 
 class Ensemble:
-    """A ZooKeeper that does random things to one group, and logs them."""
+    """A ZooKeeper that makes random changes to one group, and logs them."""
 
     def __init__(self, rng: random.Random, group: str, first: int) -> None:
         self.rng = rng
@@ -371,7 +372,7 @@ class Ensemble:
 
 
 def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[LogGap]]:
-    """Drop the front, or pieces in the middle, or nothing."""
+    """Drop the front, or parts of the middle, or nothing."""
     rows = [row for one in made for row in one.rows]
     first, last = rows[0].zxid, rows[-1].zxid
     log_gaps: list[LogGap] = []
@@ -388,7 +389,7 @@ def cut(rng: random.Random, made: list[Ensemble]) -> tuple[list[Row], list[LogGa
 
 
 def expected(found: Replay) -> tuple[list[Any], list[Any]]:
-    """What the replay found, in the order of ``by_spark``."""
+    """The result of the replay, in the order of ``by_spark``."""
     lifetimes = []
     for lifetime in found.lifetimes:
         start, end = lifetime.start or (None, None), lifetime.end or (None, None)
@@ -418,7 +419,7 @@ def expected(found: Replay) -> tuple[list[Any], list[Any]]:
 def by_spark(
     spark: SparkSession, rows: list[Row], log_gaps: list[LogGap], seen: list[InSnapshot]
 ) -> tuple[list[Any], list[Any]]:
-    """What Spark finds: lives, then commits, each sorted."""
+    """The result of Spark: znode lifetimes, then commits, each sorted."""
     stage = staging.stage(
         frame(spark, rows), log_gaps, shown(spark, seen), keep=lambda _, made: made.persist()
     )
@@ -439,7 +440,8 @@ def by_spark(
 
 @pytest.mark.parametrize("batch", range(4))
 def test_spark_equals_the_replay_on_random_histories(spark: SparkSession, batch: int) -> None:
-    """30 random groups in one history, each batch cut at the front or in the middle: same rows."""
+    """30 random groups in one history, each batch cut at the front or in the middle, give the same
+    rows."""
     rng = random.Random(SEED + batch)
     made = []
     zxid = 0
@@ -461,7 +463,8 @@ def test_spark_equals_the_replay_on_random_histories(spark: SparkSession, batch:
 
 
 def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_write() -> None:
-    """So nothing is known to have gone back, and the same number again is a commit."""
+    """After a log gap the previous offset is unknown. So no offset has gone back, and a write of
+    the same number counts as a commit."""
     path = "/consumers/g/offsets/t/0"
     history = [Row(z, 0, 1, "setData", path, b"%d" % n) for z, n in ((1, 9), (14, 9), (15, 9))]
     cut, whole = (replay(history, log_gaps).commits for log_gaps in ([(3, 14)], []))
@@ -470,7 +473,8 @@ def test_what_an_offset_was_before_a_log_gap_is_not_what_it_was_just_before_a_wr
 
 
 def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
-    """Whatever is missing: lives with a known begin and end, and owners of commits, are right."""
+    """From a cut history, lifetimes with a known beginning and end, and owners of commits, are
+    still right."""
     for number in range(300):
         rng = random.Random(SEED + number)
         one = Ensemble(rng, "g", 0)
@@ -520,7 +524,7 @@ def test_what_is_said_of_a_cut_history_is_true_in_the_whole_one() -> None:
 def test_how_an_owner_ended(
     spark: SparkSession, rows: list[tuple[str, int, int]], ended: str
 ) -> None:
-    """Each way an ownership interval can end has its own name."""
+    """Each way in which an ownership interval can end has its own name."""
     path = "/consumers/g/owners/t/0"
     history = [Row(1, 0, 1, "create", path, b"g_c-0", True)]
     for number, (kind, session, cxid) in enumerate(rows):
@@ -532,7 +536,7 @@ def test_how_an_owner_ended(
 
 
 def test_the_first_end_of_a_session_counts(spark: SparkSession) -> None:
-    """A second closeSession of it ends nothing."""
+    """A second closeSession of the same session ends nothing."""
     path = "/consumers/g/owners/t/0"
     history = [Row(1, 0, 1, "create", path, b"g_c-0", True)]
     history += [Row(zxid, 0, 1, "closeSession", None) for zxid in (2, 3)]

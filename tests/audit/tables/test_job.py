@@ -1,4 +1,4 @@
-"""Audits of a log that a real ZooKeeper wrote, from its directory to tables and report."""
+"""Audits of a log that a real ZooKeeper wrote, from its directory to the tables and the report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timesta
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a server on which one member was overtaken by a zombie."""
+    """The data directory of a server. A zombie committed after another member had claimed the
+    partition."""
     folder = tmp_path_factory.mktemp("zk")
     with LocalZooKeeper(dir=folder) as server:
         member, zombie = KazooClient(server.zookeeper), KazooClient(server.zookeeper)
@@ -74,7 +75,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def strange(member: KazooClient, other: KazooClient) -> None:
-    """A group whose names and contents are markup, control characters and broken texts."""
+    """A group whose names and contents are markup, control characters and broken text."""
     root = f"/consumers/{HOSTILE}"
     member.create(f"{root}/ids/{HOSTILE}", b"\xff{[\x00", ephemeral=True, makepath=True)
     owner = f"{root}/owners/<b>topic/0"
@@ -88,7 +89,7 @@ def strange(member: KazooClient, other: KazooClient) -> None:
 
 @pytest.fixture
 def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine whose clock is hours behind UTC."""
+    """A machine whose time zone is hours behind UTC."""
     with monkeypatch.context() as change:
         change.setenv("TZ", "America/New_York")
         time.tzset()
@@ -99,10 +100,11 @@ def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_audit_of_a_real_log(
     far_west: None, browse: Any, spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
-    """Two servers with the same history count once; the zombie is found, the claim is not a commit;
-    tables can be read again, the report holds the finding, and strange names are text in it.
+    """Two servers with the same history count once. The zombie is found, and a claim is not a
+    commit. The tables can be read again. The report has the finding, and shows strange names as
+    text.
 
-    The end of the logs is told in UTC, whatever the machine's zone.
+    The end of the logs is printed in UTC in any time zone.
     """
     twin = tmp_path / "twin"
     shutil.copytree(logs, twin)
@@ -164,7 +166,8 @@ def test_an_audit_of_a_real_log(
 
 
 def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Its clock is no clock of the logs; the error names the file. So is one that is not there."""
+    """Simulated time is not the clock of the logs, so the audit refuses the journal. The error
+    names the file. A journal that does not exist is refused, too."""
     place = tmp_path / "j.jsonl"
     place.write_text('{"at": 0, "kind": "run", "schema": 1, "clock": "virtual"}\n')
     with pytest.raises(AuditError, match=r"j\.jsonl: is the journal of a simulation"):
@@ -174,7 +177,7 @@ def test_a_journal_of_a_simulation_is_refused(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    """A flipped byte ends the audit with one line: file, byte, reason."""
+    """A flipped byte ends the audit with one line: file, byte and reason."""
     (path,) = [Path(log.path) for log in find([logs])[0]]
     damaged = tmp_path / "server" / path.name
     damaged.parent.mkdir()
@@ -189,7 +192,7 @@ def test_a_damaged_log_is_named(spark: SparkSession, logs: Path, tmp_path: Path)
 def test_a_place_with_something_else_is_left_alone(
     spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
-    """--out with files that are no audit: refused, nothing is touched."""
+    """If ``--out`` has files that are not an audit, the command refuses it and changes nothing."""
     (tmp_path / "mine").write_text("keep")
     with pytest.raises(AuditError, match="is not empty"):
         job.run(spark, job.Options([str(logs)], str(tmp_path)))
@@ -197,7 +200,8 @@ def test_a_place_with_something_else_is_left_alone(
 
 
 def test_inputs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line and status 2, before Spark starts."""
+    """If an input does not exist, the command prints one line and exits with status 2 before Spark
+    starts."""
     for place in (tmp_path / "none", tmp_path):
         assert run(["run", "--zookeeper-logs", str(place), "--out", str(tmp_path / "o")]) == 2
         error = capsys.readouterr().err
@@ -231,7 +235,8 @@ def test_errors_that_are_not_ours_are_one_line_too(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of Spark, of Java and of the system: what is wrong and what to do, and status 1."""
+    """An error of Spark, Java or the system is one line that names the fault and the fix. The
+    status is 1."""
 
     def fail(_: object) -> None:
         raise error
@@ -245,8 +250,8 @@ def test_errors_that_are_not_ours_are_one_line_too(
 
 
 def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    """--out that is a file, a regex that Java does not know, a file that cannot be read, tables
-    that are not all there: one line each. A regex that Java alone knows is right."""
+    """Each error is one line: ``--out`` is a file, Java does not accept a regex, a file cannot be
+    read, or tables are incomplete. A regex that only Java accepts is valid."""
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(AuditError, match="file: is not a directory: choose another --out"):
@@ -255,7 +260,7 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
         job.run(spark, job.Options([str(logs)], str(tmp_path / "o"), group="(?P<n>g)"))
     check_group(spark, r"\p{L}+")
     journal = tmp_path / "a.jsonl"
-    journal.symlink_to("/proc/self/mem")  # whoever reads it, its first page is not there
+    journal.symlink_to("/proc/self/mem")  # even root cannot read its first page
     with (
         pytest.raises(AuditError, match="Input/output error: fix this, then run again"),
         errors_named(),
@@ -271,8 +276,8 @@ def test_what_cannot_be_used_is_named(spark: SparkSession, logs: Path, tmp_path:
 def test_a_group_that_the_logs_do_not_have_is_an_error(
     spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
-    """A --group that matches nothing is no clean result: one line and status 2. What an earlier
-    audit left in --out is as it was."""
+    """A ``--group`` that matches nothing is an error of one line with status 2, not a clean result.
+    An earlier audit in ``--out`` stays unchanged."""
     (tmp_path / "summary.json").write_text('{"findings": [], "mine": 1}')
     for group in ("nosuchgroup", "G", "[x]+"):
         with pytest.raises(
@@ -285,7 +290,8 @@ def test_a_group_that_the_logs_do_not_have_is_an_error(
 
 
 def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str]) -> None:
-    """The group may still come, so it is not an error there; but every round says so."""
+    """The group may still appear, so this is not an error in a stream. But every round prints a
+    warning."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "digests": None, "findings": [], "group": "nosuch", "groups": 0,
                "unconfirmed": []}  # fmt: skip
@@ -301,7 +307,8 @@ def test_a_stream_warns_while_no_group_matches(capsys: pytest.CaptureFixture[str
 
 
 def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """With one server's log of an ensemble nothing is sure, and the command says what to give."""
+    """With the log of one server of an ensemble no transaction is certain. The command names the
+    missing logs."""
     summary = {"intervals": 0, "commits": 0, "log_gaps": [], "torn_snapshots": [], "journals": 0,
                "digests": None, "findings": [], "group": None, "groups": 1,
                "unconfirmed": [(5, 9), (20, 20)]}  # fmt: skip
@@ -321,7 +328,8 @@ def test_transactions_without_a_majority_are_a_warning(capsys: pytest.CaptureFix
 def test_a_time_outside_of_the_logs_is_an_error(
     spark: SparkSession, logs: Path, tmp_path: Path, option: dict[str, str], said: str
 ) -> None:
-    """--from after the end of the logs, --to before their beginning: no finding could be there."""
+    """``--from`` after the end of the logs, or ``--to`` before their beginning, could give no
+    finding."""
     with pytest.raises(InputMissingError, match=said):
         job.run(spark, job.Options([str(logs)], str(tmp_path), **option))
 
@@ -329,7 +337,8 @@ def test_a_time_outside_of_the_logs_is_an_error(
 def test_a_range_of_times_that_ends_before_it_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused before Spark starts, also when the two times name different zones."""
+    """The command refuses such a range before Spark starts, even if the two times have different
+    zones."""
     times = ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00+02:00"]
     given = ["--zookeeper-logs", str(tmp_path), "--out", str(tmp_path / "o")]
     assert run(["run", *given, *times]) == 2
@@ -338,8 +347,8 @@ def test_a_range_of_times_that_ends_before_it_begins(
 
 
 def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path) -> None:
-    """Rows of other groups never leave the log's reader when the pattern begins with plain text;
-    sessions and topics, which belong to all groups, stay."""
+    """If the pattern begins with plain text, the log's reader drops rows of other groups. Sessions
+    and topics, which belong to all groups, stay."""
 
     def paths(group: str | None) -> set[str]:
         rows = inputs.transactions(spark, [logs], group)
@@ -362,7 +371,7 @@ def test_the_source_reads_the_wanted_groups_only(spark: SparkSession, logs: Path
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of Python's regexes, on nested sets
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
-    """Random patterns and names: no group that a pattern matches is left out."""
+    """With random patterns and names, no group that a pattern matches is left out."""
     chance = random.Random(seed)
     narrowed = 0
     for _ in range(7_000):
@@ -384,7 +393,7 @@ def test_what_the_source_leaves_out_matches_no_pattern(seed: int) -> None:
 
 
 def test_groups_that_are_named_are_all_the_source_reads() -> None:
-    """--group names a group, whatever characters are in it: the source gets the name as it is."""
+    """The source gets the exact name that ``--group`` gives, with any characters."""
     odd = ["orders", "a.b", "x|y", "(", "\\E", "\\E|\\Q", "\\Q", "a\\"]
     for names in (*([name] for name in odd), odd):
         assert names_of(regex_of(names)) == names
@@ -396,8 +405,8 @@ def test_groups_that_are_named_are_all_the_source_reads() -> None:
 
 
 def test_a_small_audit_plans_for_little_data(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing is compiled for small logs, whatever space their server has reserved; afterwards, and
-    for large ones, the session's settings are the user's."""
+    """Spark compiles nothing for small logs, no matter how much space their server reserved. After
+    the audit, and for large logs, the session has the user's settings."""
     log = tmp_path / "log.1"
     log.write_bytes(b"ZKLG")
     os.truncate(log, 4 * SMALL_BYTES)
@@ -424,8 +433,8 @@ def test_a_small_audit_plans_for_little_data(spark: SparkSession, tmp_path: Path
 def test_tables_without_rows_are_left_out_of_plans(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What follows from an empty table is nothing, and Spark knows it when it plans: it reads
-    neither that table nor those joined with it. Names and types stay."""
+    """A result that depends on an empty table is empty, and Spark knows this when it plans. It
+    reads neither the empty table nor the tables joined with it. Names and types stay."""
     frame = spark.range(3).selectExpr("id", "array(id) as l", "map('a', id) as m", "now() as t")
     some, none = kept(tmp_path, "some", frame), kept(tmp_path, "none", frame.where("id > 3"))
     assert some.count() == 3
@@ -442,7 +451,7 @@ def test_tables_without_rows_are_left_out_of_plans(
 def test_an_audit_that_fails_leaves_no_summary(
     spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers see the audit before it, whole; where there was none, none."""
+    """After a failed audit, readers see the whole previous audit, or none if there was none."""
     out = prepare(str(tmp_path / "out"))
     monkeypatch.setattr("zkaudit.history.lifetimes.commits", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -462,8 +471,9 @@ def test_an_audit_that_fails_leaves_no_summary(
 def test_collect_keeps_what_is_closed(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closed logs and whole snapshots are kept once; the newest log and a torn snapshot wait. The
-    newest closed log is copied, so that it stays whole when its server truncates it."""
+    """The collector stores closed logs and whole snapshots once. It does not store the newest log
+    or a torn snapshot yet. It copies the newest closed log, so the copy stays whole if the server
+    truncates the original."""
     source, target = tmp_path / "version-2", tmp_path / "kept"
     shutil.copytree(logs / "version-2", source)
     (source / "log.ffff").write_bytes(b"")
@@ -475,10 +485,10 @@ def test_collect_keeps_what_is_closed(
     (log,) = (target / name for name in closed if name.startswith("log."))
     assert all((target / name).stat().st_nlink == (1 if name == log.name else 2) for name in closed)
     content = log.read_bytes()
-    os.truncate(source / log.name, 100)  # as a server does that logged what never was committed
+    os.truncate(source / log.name, 100)  # as a server does with an uncommitted tail
     (source / "snapshot.ffff").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("zkaudit.collect.open_snapshot", None)  # nothing that is kept is read again
+        patch.setattr("zkaudit.collect.open_snapshot", None)  # stored files are not read again
         assert collect(tmp_path, target) == Kept(known=len(closed))
     assert log.read_bytes() == content
     (source / "log.10000").write_bytes(b"")

@@ -1,4 +1,5 @@
-"""Findings and the places of their transactions; what is not surely committed is no proof."""
+"""Findings and the places of their transactions. A transaction that may be uncommitted proves
+nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from zkaudit.sources.server_logs import addresses
 from zkaudit.tables.catalog import FINDINGS, SESSIONS
 
 SESSION = -0x7FFFFFFFFFFFFFF0
-"""ZooKeeper's ids of servers from 128 on are negative numbers."""
+"""ZooKeeper ids from 128 on are negative numbers."""
 SERVER_LOG = """\
 2026-11-22 10:00:00 [INFO] Established session 0x8000000000000010 with negotiated timeout 6000 for \
 client /10.0.0.7:51442
@@ -20,8 +21,8 @@ client /10.0.0.7:51442
 
 
 def test_places_addresses_and_certainty(spark: SparkSession, tmp_path: Path) -> None:
-    """Each finding gets file and byte, and the address of its session. One with a transaction that
-    may never have been committed is inferred, one severity lower, and says so."""
+    """Each finding gets a file and byte, and its session's address. A finding with a transaction
+    that may never have been committed is inferred, has a lower severity, and says so."""
     (tmp_path / "zk.log").write_text(SERVER_LOG)
     known = addresses(spark, [str(tmp_path)])
     assert known is not None

@@ -1,8 +1,8 @@
-"""Audits of what real groups left: clean ones without a finding, planted faults all found.
+"""Audits of real groups: clean groups have no finding, and all planted faults are found.
 
-One cluster for all: a group of our members, one of the original consumer, one with its oldest
-release and ours, one with both and with faults, one that keeps its offsets in Kafka. ZooKeeper's
-log is read while the server runs.
+All groups share one cluster. One has our members, one has original consumers, and one has the
+oldest original release and ours. One has both kinds and faults, and one stores its offsets in
+Kafka. ZooKeeper's log is read while the server runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTITIONS = 4
 
 @dataclass
 class Audited:
-    """The audit, and what the members' streams delivered."""
+    """The audit, and the messages that the members' streams delivered."""
 
     summary: dict[str, Any]
     tables: dict[str, DataFrame]
@@ -54,7 +54,7 @@ class Audited:
 
 
 class Scene:
-    """Groups on one cluster, each with its topic of the same name and a producer."""
+    """Groups on one cluster. Each has its own topic, with the group's name, and a producer."""
 
     def __init__(self, cluster: LocalCluster, folder: Path, jvm: JvmMembers) -> None:
         self.cluster = cluster
@@ -119,7 +119,7 @@ class Scene:
 
 
 def play(scene: Scene) -> None:
-    """Everything that the tests below look for."""
+    """Run everything that the tests below look for."""
     with scene.group("ours") as watch:
         first = scene.ours("ours", "anna")
         second = scene.ours("ours", "bert")
@@ -198,7 +198,7 @@ def closing_client(zookeeper: str) -> Iterator[KazooClient]:
 
 
 def store(cluster: LocalCluster) -> None:
-    """Two groups that keep their offsets in Kafka: one goes back, one does not."""
+    """Two groups that store their offsets in Kafka. In one of them the offset goes back."""
     cluster.create_topic("stored", 2)
     for group, offsets in (("back", (10, 20, 5)), ("forth", (10, 20, 20))):
         with closing(
@@ -211,7 +211,8 @@ def store(cluster: LocalCluster) -> None:
 
 
 def undo(cluster: LocalCluster) -> None:
-    """A group whose offsets are committed in transactions: the first is aborted, one is open."""
+    """A group whose offsets are committed in transactions. The first transaction is aborted, and
+    one is open."""
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "undone"}
     member = Consumer(settings)
     try:
@@ -231,7 +232,7 @@ def undo(cluster: LocalCluster) -> None:
 
 @pytest.fixture(scope="module")
 def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
-    """All groups played, then audited."""
+    """All groups have run and are audited."""
     folder = tmp_path_factory.mktemp("groups")
     with LocalCluster("1.1", dir=folder / "cluster") as cluster, JvmMembers("1.1") as jvm:
         scene = Scene(cluster, folder, jvm)
@@ -250,7 +251,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
 
 
 def test_clean_groups_give_no_finding(audited: Audited) -> None:
-    """Members that come, work, hand over and leave: ours and the original's, nothing is wrong."""
+    """Members of both kinds that join, work, hand over and leave give no finding."""
     assert audited.kinds("ours") == set()
     assert audited.kinds("theirs") == set()
     assert audited.kinds("oldest") == set()
@@ -258,10 +259,11 @@ def test_clean_groups_give_no_finding(audited: Audited) -> None:
 
 
 def test_planted_faults_are_found(audited: Audited) -> None:
-    """A tool's write and a deleted owner znode are found among an expiry and a kill.
+    """The audit finds a tool's write and a deleted owner znode, next to an expiry and a kill.
 
-    They may have consequences: what was not committed at the expiry is delivered again, which only
-    journals tell, and the member that lost its owner znode may commit before it knows.
+    The expiry and the kill may have effects. Uncommitted messages are delivered again after the
+    expiry, which only journals show. The member that lost its owner znode may commit before it
+    notices.
     """
     found = audited.kinds("mixed")
     planted = {"tool write", "foreign release"}
@@ -274,18 +276,19 @@ def test_planted_faults_are_found(audited: Audited) -> None:
 
 
 def test_a_move_is_no_fault_and_a_commit_behind_it_is(audited: Audited) -> None:
-    """Moving a group to Kafka and back leaves nothing to find; who writes to ZooKeeper after a
-    move is found."""
+    """Moving a group to Kafka and back gives no finding. A member or tool that writes to ZooKeeper
+    after a move is found."""
     moves = audited.tables["moves"].orderBy("zxid").collect()
     told = [(row["group"], row["moved_to"]) for row in moves]
     assert told == [("theirs", "kafka"), ("theirs", "zookeeper"), ("past", "kafka")]
     assert audited.kinds("theirs") == set()
-    # Both of its writes are a tool's; the one behind the move is one finding.
+    # A tool made both writes. The write after the move is one finding.
     assert audited.kinds("past") == {"commit past the end of a move", "tool write"}
 
 
 def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> None:
-    """For each of our members, the ranges that its journal tells are what its streams gave out."""
+    """For each Python member, the ranges in its journal equal the messages that its streams
+    delivered."""
     assert (audited.summary["journals"], audited.summary["unreadable"]) == (4, 0)
     ranges: dict[tuple[str, int], set[int]] = defaultdict(set)
     times: Counter[tuple[str, int]] = Counter()
@@ -301,19 +304,20 @@ def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> No
     for member, deliveries in audited.delivered.items():
         for found in deliveries:
             seen[member, found.partition].add(found.offset)
-    # What a member read without a stored offset is known from the first commit on.
+    # What a member read without a stored offset is known only from its first commit.
     commits = audited.tables["commits"].where("store = 'zookeeper' and previous is null")
     first = {(row["owner_member"], row["partition"]): row["offset"] for row in commits.collect()}
     assert len(told) >= 2 * PARTITIONS
     for key, offsets in told.items():
         assert offsets <= seen[key], key
-        # The message in hand when a session was lost counts as not consumed.
+        # An unacknowledged message counts as not consumed when the session is lost.
         untold = {offset for offset in seen[key] - offsets if offset >= first.get(key, 0)}
         assert len(untold) <= times[key], (key, sorted(untold))
 
 
 def test_herds_are_measured_where_members_kept_journals(audited: Audited) -> None:
-    """Ours: measured, and somebody was told. The original's: an upper bound. Both: in part."""
+    """The herd of our members is measured, and at least one was notified. For the original consumer
+    there is an upper bound. For a mixed group it is measured in part."""
     rows = audited.tables["herds"].collect()
     by: dict[str, set[str]] = defaultdict(set)
     for row in rows:
@@ -332,8 +336,8 @@ def test_herds_are_measured_where_members_kept_journals(audited: Audited) -> Non
 
 
 def test_offsets_in_kafka_are_commits_too(audited: Audited) -> None:
-    """Each commit with its place, its text and the one before it; one that went back is told.
-    Of those in transactions, only what was committed counts."""
+    """Each commit has its place, its text and the previous offset, and a commit that went back is
+    marked. Of the commits in transactions, only those of committed transactions count."""
     rows = audited.tables["commits"].where("store = 'kafka'").orderBy("log_offset").collect()
     told = [
         (r["offset"], r["previous"], r["kind"], r["metadata"]) for r in rows if r["group"] == "back"
@@ -383,12 +387,14 @@ MEMBER = text("m") + text("client") + text("host")
 def test_every_version_of_a_record(
     key: bytes | None, value: bytes | None, expected: dict[str, Any]
 ) -> None:
-    """Offsets of all versions, groups, tombstones; what cannot be read says so."""
+    """The decoder reads offsets of all versions, groups and tombstones. A record that cannot be
+    read gives a row that says so."""
     assert decode(key, value).items() >= expected.items()
 
 
 def test_records_cut_or_flipped_anywhere() -> None:
-    """A record cut at any byte, or with any bit turned, gives a row and never an exception."""
+    """A record that is cut at any byte, or has any bit flipped, gives a row and never an
+    exception."""
     value = struct.pack(">hqi", 3, 5, 2) + text("meta") + struct.pack(">q", 9)
     for whole, other in ((KEY, value), (value, KEY)):
         for at in range(len(whole)):
@@ -401,7 +407,7 @@ def test_records_cut_or_flipped_anywhere() -> None:
 
 
 def test_numbers_that_are_no_times(spark: SparkSession) -> None:
-    """Whatever stands in a record's time or offset, the table is made; times that are none are
+    """The table is written for any number in a record's time or offset. An impossible time becomes
     null."""
     names = [column.name for column in schema.OFFSETS]
     rows: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""The page shows what it is given, in a real browser, whatever the names are."""
+"""In a real browser, the page shows its data correctly, even with hostile names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIL = "</script><script>document.title='owned'</script><img src=x onerror=alert
 
 
 def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict[str, Any]:
-    """What ``data_of`` makes, for one group of this name."""
+    """The result of ``data_of`` for one group of this name."""
     finding = {
         "severity": "critical", "kind": "zombie commit", "chroot": "", "group": name,
         "topic": name, "partition": 0, "zxid": 3, "t": 500, "u": None, "basis": "proven",
@@ -57,7 +57,8 @@ def data(name: str, rows: int = 1, cells: list[list[int]] | None = None) -> dict
 
 
 def test_the_page_draws_its_findings(browse: Any, tmp_path: Path) -> None:
-    """The script runs to its end; findings come first, with their evidence; limits are told."""
+    """The script runs to its end. The page shows the findings with their evidence first, and names
+    the limits."""
     shown = browse(render(data("orders")), tmp_path)
     assert 'data-drawn="yes"' in shown
     assert "Findings: 1 shown of 1" in shown
@@ -76,7 +77,7 @@ def test_the_page_draws_its_findings(browse: Any, tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text(browse: Any, tmp_path: Path) -> None:
-    """Markup, control and bidi characters in a name: nothing runs, nothing is invisible."""
+    """Markup, control and bidi characters in a name run nothing, and no character is invisible."""
     page = render(data(EVIL))
     assert page.count("</script>") == 2
     assert "\u202e" not in page
@@ -89,13 +90,13 @@ def test_hostile_names_stay_text(browse: Any, tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_not_the_pages_own_does_not_run(browse: Any, tmp_path: Path) -> None:
-    """The policy lets the page's own script run and no other, should one ever get in."""
+    """The page's security policy runs only the page's own script, should another one get in."""
     page = render(data("g")).replace("</body>", "<script>document.title='owned'</script></body>")
     assert "<title>zkaudit report</title>" in browse(page, tmp_path)
 
 
 def test_the_page_is_whole_in_itself() -> None:
-    """Nothing is fetched; the data can be read back."""
+    """The page loads nothing from elsewhere, and its data can be read back."""
     page = render(data("g"))
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=", page)
@@ -105,7 +106,7 @@ def test_the_page_is_whole_in_itself() -> None:
 
 
 def frames(spark: SparkSession, rows: dict[str, list[dict[str, Any]]]) -> dict[str, DataFrame]:
-    """Tables of an audit with these rows; columns that are not named are null."""
+    """Tables of an audit with these rows. Columns that are not named are null."""
     made = {}
     for table in TABLES:
         names = [column.name for column in table.columns]
@@ -115,13 +116,13 @@ def frames(spark: SparkSession, rows: dict[str, list[dict[str, Any]]]) -> dict[s
 
 
 def second(number: int) -> datetime:
-    """A time in 1970."""
+    """A time in 1970, this number of seconds after its start."""
     return datetime.fromtimestamp(number, UTC)
 
 
 def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, Any]:
-    """Rows of groups ``g0000``, ``g0001``, ...: in each two members that joined, and one that owned
-    the partitions. ``bad``: the severity of the one finding of some groups."""
+    """Rows of groups ``g0000``, ``g0001``, and so on. Two members joined each group, and one of
+    them owned the partitions. ``bad`` gives the severity of the finding in some groups."""
     made: dict[str, Any] = {
         name: [] for name in ("registrations", "ownership", "membership", "herds", "findings")
     }
@@ -150,7 +151,7 @@ def history(groups: int, bad: dict[str, str], partitions: int = 1) -> dict[str, 
 
 
 def summary_of(rows: dict[str, Any]) -> dict[str, Any]:
-    """The summary that goes with ``history``."""
+    """The summary that belongs to ``history``."""
     kinds: dict[str, int] = {}
     for row in rows["findings"]:
         kinds[row["severity"]] = kinds.get(row["severity"], 0) + 1
@@ -177,7 +178,7 @@ def choose(page: str, group: str = "", searched: str = "") -> str:
 
 
 def then(page: str, steps: str) -> str:
-    """The page with a script behind its own."""
+    """The page with another script after its own."""
     script = base64.b64encode(hashlib.sha256(steps.encode()).digest()).decode()
     page = page.replace("script-src '", f"script-src 'sha256-{script}' '", 1)
     return page.replace("</body>", f"<script>{steps}</script></body>")
@@ -193,8 +194,9 @@ def part(shown: str, name: str) -> str:
 def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
     browse: Any, tmp_path: Path
 ) -> None:
-    """Findings of one member are one row; N goes from one to the next, which shows its time. The
-    page's address then leads to it, in the zone that was chosen; CSV, JSON and trace hold all."""
+    """Findings of one member are one row. The key N goes to the next one and shows its time. The
+    page's address then links to that finding, in the chosen time zone. CSV, JSON and trace have all
+    findings."""
     shown = data("=orders")
     first = shown["findings"][0]
     shown["end"], shown["width"] = 480_000_000, 1_000_000
@@ -230,8 +232,8 @@ def test_findings_are_reached_by_keys_and_links_and_leave_as_files(
 def test_groups_with_the_worst_findings_can_be_chosen(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
-    """More groups than the page has room for, findings in the last ones by name: those come first,
-    with their severity, and the page says how many groups it leaves out and how to see them."""
+    """The page has room for fewer groups than there are. It shows groups with the worst findings
+    first, even if their names sort last. It prints how many groups it omits and how to see them."""
     groups = MAX_GROUPS + 50
     rows = history(groups, {"g0240": "high", "g0249": "critical", "g0001": "info"})
     made = report.data_of(summary_of(rows), frames(spark, rows))
@@ -249,7 +251,8 @@ def test_groups_with_the_worst_findings_can_be_chosen(
 
 
 def test_unknown_numbers_of_members_are_named(browse: Any, tmp_path: Path) -> None:
-    """Where the logs do not show who was registered, the page says so; it draws no zero."""
+    """If the logs do not show which members were registered, the page says so and does not draw a
+    zero."""
     shown = data("orders")
     assert part(browse(render(shown), tmp_path), "series-cut") == ""
     shown["groups"][0]["members"] = [[0, None], [9, 2]]
@@ -260,8 +263,8 @@ def test_unknown_numbers_of_members_are_named(browse: Any, tmp_path: Path) -> No
 def test_every_group_that_can_be_chosen_shows_its_members(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
-    """A small group between larger ones: its joins are in the page although others woke more, and
-    the page never says that no member came when some did."""
+    """The page shows the joins of a small group between larger ones, although other joins woke more
+    members. It never says that no member joined when some did."""
     rows = history(40, {})
     for row in rows["herds"]:
         if row["group"] != "g0039" and row["notified"]:
@@ -281,8 +284,8 @@ def test_every_group_that_can_be_chosen_shows_its_members(
 def test_partitions_that_are_not_in_the_timeline_are_counted(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
-    """The timeline has room for the partitions of the worst groups only: for another group the page
-    says that it leaves them out, and the command to see them, quoted for the shell."""
+    """The timeline has room only for the partitions of the worst groups. For any other group the
+    page says so and prints the command that shows them, quoted for the shell."""
     rows = history(3, {"g0001": "high"}, MAX_ROWS // 2)
     for table in rows.values():
         for row in table:
@@ -299,8 +302,8 @@ def test_partitions_that_are_not_in_the_timeline_are_counted(
 
 
 def test_the_search_box_finds_a_group(spark: SparkSession, browse: Any, tmp_path: Path) -> None:
-    """Typing a part of a name leaves the groups that have it; when none has, the page says so, and
-    names the command for the groups that it does not carry."""
+    """Typing part of a name leaves the groups that contain it. If no group does, the page says so
+    and prints the command for groups that it does not include."""
     rows = history(MAX_GROUPS + 1, {})
     page = render(report.data_of(summary_of(rows), frames(spark, rows)))
     shown = browse(choose(page, searched="G012"), tmp_path)
@@ -313,7 +316,7 @@ def test_the_search_box_finds_a_group(spark: SparkSession, browse: Any, tmp_path
 
 
 def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> None:
-    """Who registered before the first interval begins is a member at the chart's begin."""
+    """A member that registered before the first interval is drawn from the start of the chart."""
     place: dict[str, Any] = {"chroot": "", "group": "g"}
     rows = {
         "registrations": [place],
@@ -336,7 +339,7 @@ def test_members_from_before_the_first_claim_are_drawn(spark: SparkSession) -> N
 
 @pytest.mark.parametrize("rows", [MAX_ROWS])
 def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) -> None:
-    """As many partitions and cells as a page can have: the size is bounded, and it draws."""
+    """A page with the maximum of partitions and cells has a limited size and is drawn."""
     cells = [[row, b, b, 0] for row in range(rows) for b in range(BUCKETS)]
     page = render(data("g", rows, cells))
     assert len(page) < 8_000_000
@@ -346,8 +349,9 @@ def test_the_largest_page_stays_small(browse: Any, rows: int, tmp_path: Path) ->
 def test_exact_intervals_are_unpacked_by_the_page(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
-    """20,000 intervals of two partitions, one of them without a known member: the page has each
-    one's begin and end; with more than can be packed it says that there are cells only."""
+    """With 20,000 intervals of two partitions, one without a known member, the page has the begin
+    and end of each interval. If there are more than it can pack, the page says that it has cells
+    only."""
     rows = [("", "g", "t", 0), ("", "g", "t", 1)]
     begin, end = 1_700_000_000_000, 1_700_000_200_000
     spans = [
@@ -384,8 +388,8 @@ def test_exact_intervals_are_unpacked_by_the_page(
 def test_a_page_of_the_groups_that_were_asked_for(
     spark: SparkSession, browse: Any, tmp_path: Path
 ) -> None:
-    """``report --group``: the page counts and shows those groups only; a pattern that no whole name
-    matches, or that is not a regex, is an error that names it."""
+    """The page of ``report --group`` counts and shows only those groups. A pattern that matches no
+    whole name, or is not a regex, is an error that names it."""
     rows = history(3, {"g0001": "high", "g0002": "low"})
     for name, frame in frames(spark, rows).items():
         frame.coalesce(1).write.parquet(str(tmp_path / "tables" / name))

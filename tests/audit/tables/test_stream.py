@@ -1,4 +1,4 @@
-"""A stream over logs that grow gives the tables of one run over the whole."""
+"""A stream over growing logs gives the same tables as one run over the whole logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REGISTRATION = b'{"version":1,"subscription":{"t":1},"pattern":"static","timesta
 class Writer:
     """A thread that is a member of a group and commits until it is closed.
 
-    It takes its time: a server begins a new log after 50,000 transactions or more.
+    It writes slowly, because a server begins a new log after 50,000 transactions or more.
     """
 
     def __init__(self, server: LocalZooKeeper, group: str) -> None:
@@ -63,7 +63,7 @@ class Writer:
 
 
 def same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """All tables of two audits have the same rows."""
+    """Check that all tables of two audits have the same rows."""
     for spec in tables.TABLES:
         rows = [
             sorted(map(str, found[spec.name].select([c.name for c in spec.columns]).collect()))
@@ -76,9 +76,9 @@ def same(first: dict[str, Any], second: dict[str, Any]) -> None:
 def grown(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, job.Options]:
-    """A server's directory, and a stream that looked three times while it was written.
+    """A server's directory, and a stream that read it three times while the server wrote it.
 
-    In between the server was started again, which begins a new log.
+    In between the server was restarted, which begins a new log.
     """
     folder = tmp_path_factory.mktemp("live")
     logs = folder / "data" / "zookeeper"
@@ -108,9 +108,9 @@ def grown(
 def test_a_stream_gives_the_tables_of_a_run(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
-    """Whatever was cut into batches, also at a new file: all tables are those of one run.
+    """All tables equal those of one run, however the log was cut into batches or files.
 
-    It stays so when batches are put together, and when a batch is written a second time.
+    This still holds after batches are merged, and after a batch is written a second time.
     """
     logs, options = grown
     summary = job_stream.refresh(spark, options)
@@ -127,7 +127,7 @@ def test_a_stream_gives_the_tables_of_a_run(
     number = job_stream._number(before[-1])
     recorder.write(last, number)
     recorder.merge(spark, before, number)
-    recorder.write(last, number)  # as after a crash behind the merge
+    recorder.write(last, number)  # as after a crash that follows the merge
     (base,) = job_stream.recorded(recorder.folder)
     assert spark.read.parquet(str(base)).count() == rows
 
@@ -135,7 +135,7 @@ def test_a_stream_gives_the_tables_of_a_run(
 def test_a_torn_tail_is_waited_for(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
-    """A record that is half written counts once it is whole, and only once."""
+    """A half-written record counts once it is whole, and only once."""
     logs, _ = grown
     (log, _) = sorted((logs / "version-2").glob("log.*"), key=lambda p: int(p.name[4:], 16))
     content = log.read_bytes().rstrip(b"\0")
@@ -163,9 +163,9 @@ def test_a_torn_tail_is_waited_for(
 def test_what_is_purged_stays_and_nothing_is_left_undone(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
-    """Logs that begin with a log gap: what a snapshot showed of it is kept when it is purged, and
-    one that is torn is named. What was recorded by a process that was killed then is audited by the
-    next one, even if nothing new is there."""
+    """The logs begin with a log gap. Rows from a snapshot are kept after the snapshot is purged,
+    and a torn snapshot is reported. If a process is killed after it recorded something, the next
+    process audits it, even if there is nothing new."""
     files = grown[0] / "version-2"
     place = tmp_path / "server"
     place.mkdir()
@@ -193,7 +193,7 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
     _, seen = job_stream.inputs.find([place])
     rows, read = job_stream._snapshots(spark, options, seen, [(0, int(log.name[4:], 16))])
     assert rows
-    assert not read  # the logs tell what a later one does
+    assert not read  # the logs show what a later run does
     for snapshot in place.glob("snapshot.*"):
         snapshot.unlink()
     assert look() == 2
@@ -207,7 +207,8 @@ def test_what_is_purged_stays_and_nothing_is_left_undone(
 def test_a_stream_keeps_to_its_directories(
     spark: SparkSession, grown: tuple[Path, job.Options], tmp_path: Path
 ) -> None:
-    """--out of a stream over other logs, or of a run, is refused before anything is written."""
+    """A stream refuses an ``--out`` that belongs to other logs or to a run, before it writes
+    anything."""
     logs, options = grown
     ended = threading.Event()
     ended.set()
@@ -226,7 +227,8 @@ def test_a_stream_keeps_to_its_directories(
 def test_ctrl_c_ends_the_command_and_the_next_one_goes_on(
     grown: tuple[Path, job.Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Status 130 and no traceback; tables are whole; started again, nothing is read twice."""
+    """Ctrl-C ends the command with status 130, whole tables and no traceback. The next command
+    reads nothing twice."""
     logs, _ = grown
     compiled = [
         f"--conf spark.sql.codegen.{name}"

@@ -1,4 +1,4 @@
-"""The tables keep their columns, and their page says what they are."""
+"""The tables keep their columns, and the reference page describes them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "audit-tables.md"
 
 
 def test_the_page_is_what_the_description_says() -> None:
-    """docs/reference/audit-tables.md: run ``python docs/generate.py`` after a change."""
+    """docs/reference/audit-tables.md is up to date. Run ``python docs/generate.py`` after a
+    change."""
     assert PAGE.read_text() == tables.page()
 
 
 def test_every_table_has_a_grain_and_every_column_a_meaning(spark: SparkSession) -> None:
-    """No column is without a meaning, no name is used twice in a table."""
+    """Every column has a meaning, and no name is used twice in a table."""
     for table in tables.TABLES:
         names = [c.name for c in table.columns]
         assert len(names) == len(set(names)), table.name
@@ -29,7 +30,8 @@ def test_every_table_has_a_grain_and_every_column_a_meaning(spark: SparkSession)
 
 
 def test_log_gaps() -> None:
-    """Runs of all servers cover a history together; what none covers is a log gap, in front too."""
+    """The runs of all servers together cover a history. What no run covers is a log gap, also at
+    the front."""
     epoch = 1 << 32
 
     def log_gaps(*runs: tuple[int, int]) -> list[tuple[int, int]]:

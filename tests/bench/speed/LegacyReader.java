@@ -8,7 +8,7 @@ import kafka.consumer.KafkaStream;
 import kafka.javaapi.consumer.ConsumerConnector;
 import kafka.message.MessageAndMetadata;
 
-/** The old consumer (1.1.1), measured by Meter. Arguments: MODE ADDRESS GROUP TOPIC COUNT STREAMS. */
+/** The original consumer (1.1.1), measured by Meter. Arguments: MODE ADDRESS GROUP TOPIC COUNT STREAMS. */
 public final class LegacyReader {
     public static void main(String[] args) throws Exception {
         String mode = args[0];

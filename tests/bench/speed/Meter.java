@@ -11,8 +11,8 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * Counts messages from the first to the last one, as reader.py does, and prints the same JSON.
- * Modes: read (until there are so many messages), latency (for so many seconds after two seconds),
- * idle (the CPU time of so many seconds, after three seconds).
+ * Modes: read (until this number of messages), latency (for this number of seconds, after two
+ * seconds), idle (the CPU time of this number of seconds, after three seconds).
  */
 final class Meter {
     private static final int AT_ONCE = 1000;
@@ -91,13 +91,13 @@ final class Meter {
         return 0;
     }
 
-    /** Counts on one thread; adds to the total now and then. */
+    /** Counts on one thread, and regularly adds to the total. */
     final class Counter {
         private int count;
         private long size;
         private boolean begun;
 
-        /** Counts a message; true when there are enough. */
+        /** Counts a message. Returns true if there are enough. */
         boolean add(byte[] key, byte[] value) {
             if (!begun) {
                 begun = true;

@@ -1,1 +1,1 @@
-"""The bench of readers: us beside the JVM's consumers and other Python clients."""
+"""Compare the speed of zkconsumer, the JVM's consumers and other Python clients."""

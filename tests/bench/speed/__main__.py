@@ -1,8 +1,8 @@
-"""Runs the bench: ``python -m tests.bench.speed [--only PART,..] [--rounds N] [--record]``.
+"""Run the benchmark: ``python -m tests.bench.speed [--only PART,..] [--rounds N] [--record]``.
 
-Writes ``build/bench/speed.json`` after every part, and when a run is interrupted, so that a run
-that is ended early leaves what it has. Exit status 1 when a ratio is much worse than the recorded
-one, 130 after Ctrl-C.
+It writes ``build/bench/speed.json`` after every part and on an interrupt, so an interrupted run
+keeps its figures. The exit status is 1 if a ratio is much worse than the recorded one, and 130
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FILE = BUILD / "speed.json"
 
 
 COMPILERS = "-XX:TieredStopAtLevel=4"
-"""Servers and JVM members of the tests stop at level 1, which starts quickly and runs slowly. The
-last option of a name counts, and those of ``_JAVA_OPTIONS`` come last."""
+"""Servers and JVM members of the tests use the JIT's level 1, which starts fast and runs slowly.
+The last option of a name counts, and those in ``_JAVA_OPTIONS`` are read last."""
 
 
 @contextmanager
 def java_options(options: str) -> Iterator[None]:
-    """Give every JVM that starts inside it these options as well."""
+    """Every JVM that starts within this context also gets these options."""
     before = os.environ.get("_JAVA_OPTIONS")
     os.environ["_JAVA_OPTIONS"] = f"{before or ''} {options}".strip()
     try:
@@ -123,11 +123,11 @@ def _measure(
     rounds: dict[Key, list[float]],
     say: Callable[[str], None],
 ) -> None:
-    """Run a part on servers of its own: a topic of 5,000 partitions costs a broker something."""
+    """Run a part on its own servers, because a topic of 5,000 partitions slows a broker down."""
     say(f"{name}: start the servers")
     cluster = LocalCluster("3.9")
     try:
-        with java_options("-Xmx1g"):  # for the servers alone
+        with java_options("-Xmx1g"):  # for the servers only
             cluster.start()
         part, _ = PARTS[name]
         for *key, value in part(cluster, options.rounds, say, options.scale):

@@ -1,8 +1,8 @@
-"""Rebalances and commits: ours and the JVM's, with and without a distance to ZooKeeper.
+"""Rebalances and commits of our members and the JVM's, near ZooKeeper and at a distance.
 
-A join begins with the call of ``create_message_streams``, or, for the JVM, when its registration is
-seen; it ends when every partition has an owner and every member its share. ``20 ms`` is the round
-trip to ZooKeeper, through a proxy that holds answers back.
+A join begins when ``create_message_streams`` is called or, for the JVM, when the registration
+appears. It ends when every partition has an owner and every member has its share. ``20 ms`` is the
+round trip to ZooKeeper, through a proxy that delays responses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Figure = tuple[str, str, str, float]
 
 
 class Look:
-    """Reads a group's owner znodes, all at once, directly."""
+    """Reads all owner znodes of a group at once, directly from ZooKeeper."""
 
     def __init__(self, zookeeper: str) -> None:
         self._driver = ZkDriver(zookeeper, "", 30.0, lambda *_: None, lambda _: None)
@@ -51,12 +51,12 @@ class Look:
         return replies.get(timeout=30)
 
     def members(self, group: str) -> int:
-        """How many members are registered."""
+        """Number of registered members."""
         reply = self._ask(GetChildren(GroupPaths(group).ids))
         return len(reply.value) if isinstance(reply, Ok) and isinstance(reply.value, tuple) else 0
 
     def shares(self, group: str, topic: str, partitions: int) -> list[int]:
-        """How many partitions each owner has, in no order."""
+        """Number of partitions of each owner, in no particular order."""
         paths = GroupPaths(group)
         owners = tuple(paths.owner(TopicPartition(topic, n)) for n in range(partitions))
         reply = self._ask(GetMany(owners))
@@ -65,7 +65,7 @@ class Look:
         return list(Counter(node.data for node in reply.value if node is not None).values())
 
     def settled(self, group: str, topic: str, partitions: int, members: int) -> bool:
-        """Whether every partition has an owner and every member its share."""
+        """Return whether every partition has an owner and every member has its share."""
         shares = self.shares(group, topic, partitions)
         return (
             sum(shares) == partitions
@@ -75,7 +75,7 @@ class Look:
 
 
 class Pack:
-    """A process of our members."""
+    """A process that runs our members."""
 
     def __init__(self, zookeeper: str, group: str, topic: str) -> None:
         self._process = subprocess.Popen(
@@ -92,16 +92,16 @@ class Pack:
             text=True,
             env={**os.environ, "PYTHONPATH": str(BUILD / "compiled")},
         )
-        self.ask(nothing=1)  # so that starting Python is not measured
+        self.ask(nothing=1)  # the start of Python is not measured
 
     def tell(self, **order: int) -> None:
-        """Give an order."""
+        """Send a command."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the answer."""
+        """Wait for the response."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -110,12 +110,12 @@ class Pack:
         return found
 
     def ask(self, **order: int) -> dict[str, Any]:
-        """Give an order and wait for the answer."""
+        """Send a command and wait for the response."""
         self.tell(**order)
         return self.answer()
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -124,7 +124,7 @@ class Pack:
 
 
 class Groups:
-    """What there is to measure."""
+    """The measurements of one group size."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -134,7 +134,7 @@ class Groups:
         for width in WIDTHS:
             name, step = f"wide-{width}", 1000
             cluster.create_topic(name, min(width, step))
-            for total in range(2 * step, width + 1, step):  # a broker takes a while for each
+            for total in range(2 * step, width + 1, step):  # a broker needs a while for each
                 cluster.add_partitions(name, total)
         self._look = Look(self._direct)
 
@@ -151,7 +151,8 @@ class Groups:
         self._proxy.close()
 
     def measure(self, turn: int) -> Iterator[Figure]:
-        """One round. What takes the JVM minutes is measured in the first one only."""
+        """Measure one round. Anything that takes the JVM minutes is measured only in the first
+        round."""
         for width in WIDTHS:
             case = f"join, {width:,} partitions, 2 members"
             yield case, "ours", "s", self._join(width, 2)
@@ -189,7 +190,7 @@ class Groups:
                 pack.kill()
 
     def _leave(self, width: int, members: int) -> float:
-        """Seconds from the call of ``shutdown`` until the others own everything."""
+        """Seconds from the call of ``shutdown`` until the remaining members own everything."""
         group, topic = f"ours-{uuid.uuid4().hex[:8]}", f"wide-{width}"
         packs = [Pack(self._direct, group, topic) for _ in range(2)]
         try:
@@ -237,7 +238,7 @@ class Groups:
             two.kill()
 
     def _commit(self) -> Iterator[Figure]:
-        """The first commit makes the znodes, a later one changes them."""
+        """The first commit creates the znodes, and later ones change them."""
         topic = "wide-1000"
         pack = Pack(self._direct, f"ours-{uuid.uuid4().hex[:8]}", topic)
         try:

@@ -1,6 +1,9 @@
-"""Members of one group in a process of their own, on orders from stdin: ``members.py ZOOKEEPER
-GROUP TOPIC``. One JSON object a line: ``join`` (how many), ``leave`` (how many), ``commit`` (the
-offset for every partition; answers seconds and requests). Members join side by side.
+"""Run members of one group in a process, with commands from stdin: ``members.py ZOOKEEPER GROUP
+TOPIC``.
+
+Each line has one JSON object: ``join`` (number of members), ``leave`` (number of members) or
+``commit`` (the offset for every partition, which returns seconds and requests). Members join at the
+same time.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class Pack:
         self.members: list[ZookeeperConsumerConnector] = []
 
     def join(self, count: int) -> None:
-        """Have members join, all at once."""
+        """Let members join, all at once."""
 
         def one() -> None:
             member = ZookeeperConsumerConnector(
@@ -40,7 +43,7 @@ class Pack:
             thread.join()
 
     def leave(self, count: int) -> None:
-        """Have members leave, one after the other."""
+        """Let members leave, one at a time."""
         for _ in range(count):
             self.members.pop().shutdown()
 
@@ -55,7 +58,7 @@ class Pack:
 
 
 def main() -> None:
-    """Obey until stdin ends."""
+    """Carry out commands until stdin ends."""
     pack = Pack(*sys.argv[1:4])
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)

@@ -1,5 +1,6 @@
-"""Puts the recorded figures into docs/explanation/speed.md and docs/images/speed.svg:
-``python -m tests.bench.speed.page``. What stands between the page's two marks is replaced.
+"""Write the recorded figures into docs/explanation/speed.md and docs/images/speed.svg.
+
+Run it with ``python -m tests.bench.speed.page``. It replaces the text between the page's two marks.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _UNITS = ("msg/s", "CPU s/M", "MiB", "start s", "p50 ms", "p99 ms", "% of a core
 
 
 def number(value: float) -> str:
-    """A number with three digits that count, or all of a large one."""
+    """A number with three significant digits, or all digits of a large number."""
     if value >= 10_000:
         return f"{value / 1e6:.2f} M" if value >= 1e5 else f"{value:,.0f}"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def spread(figure: Mapping[str, Any]) -> str:
-    """Median, and in brackets the least and the greatest."""
+    """The median, and in brackets the lowest and highest value."""
     if len(figure["rounds"]) == 1:
         return number(figure["median"])
     return f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
 
 
 def tables(run: Mapping[str, Any]) -> str:
-    """The page's part with figures."""
+    """The part of the page that has the figures."""
     rounds, machine = run["rounds"], run["machine"]
     out = [
         f"{machine}; {run['date']}; {rounds} rounds; load of the machine at the start "
@@ -70,7 +71,8 @@ def tables(run: Mapping[str, Any]) -> str:
 
 
 def chart(run: Mapping[str, Any]) -> str:
-    """Throughput of each case as bars: the median, with a line from least to greatest."""
+    """Throughput of each case as bars: the median, with a line from the lowest to the highest
+    value."""
     rates = [figure for figure in run["figures"] if figure["figure"] == "msg/s"]
     cases: dict[str, list[Mapping[str, Any]]] = {}
     for figure in rates:
@@ -113,7 +115,7 @@ def _ordered(figures: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def write(run: Mapping[str, Any]) -> None:
-    """Write page and chart."""
+    """Write the page and the chart."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n\n{tables(run)}\n{END}{after}")

@@ -1,4 +1,4 @@
-"""What is measured: each part yields (case, reader, figure, value) for every round."""
+"""The measurements. Each part yields (case, reader, figure, value) for every round."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
 
     @property
     def topic(self) -> str:
-        """Cases that differ in streams alone share one."""
+        """The topic of a case. Cases that differ only in the number of streams share one."""
         return f"t{self.size}-{self.codec}-{self.partitions}"
 
 
@@ -56,7 +56,7 @@ WORDS = [f"{number * 2654435761 % 2**32:08x}".encode() for number in range(4096)
 
 
 def fill(cluster: LocalCluster, case: Case) -> None:
-    """Produce a topic: keys of 8 bytes, values of words that repeat, as logs and JSON do."""
+    """Produce a topic with keys of 8 bytes and values of repeated words, as in logs and JSON."""
     from confluent_kafka import Producer
 
     cluster.create_topic(case.topic, case.partitions)
@@ -136,7 +136,7 @@ LATENCY_S = 6
 
 
 def latency(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
-    """Milliseconds from sending to delivery, at 1,000 messages a second."""
+    """Milliseconds from sending to delivery, at 1,000 messages per second."""
     cluster.create_topic("latency", 4)
     argv = [sys.executable, str(Path(__file__).with_name("sender.py")), cluster.bootstrap]
     sender = subprocess.Popen([*argv, "latency", "1000"])
@@ -154,7 +154,7 @@ def latency(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Itera
 
 
 def idle(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
-    """Memory and CPU time of a member that has 1,000 partitions and nothing to read."""
+    """Memory and CPU time of an idle member with 1,000 partitions."""
     cluster.create_topic("idle", 1000)
     chosen: list[Reader] = [
         BY_NAME[name]
@@ -170,7 +170,7 @@ def idle(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator
 
 
 def groups(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterator[Figure]:
-    """Seconds until every partition has an owner again; commits of 1,000 partitions."""
+    """Seconds until every partition has an owner again, and commits of 1,000 partitions."""
     with Groups(cluster) as bench:
         for turn in range(rounds):
             for case, reader, figure, value in bench.measure(turn):
@@ -179,21 +179,22 @@ def groups(cluster: LocalCluster, rounds: int, say: Say, scale: float) -> Iterat
 
 
 Part = Callable[[LocalCluster, int, Say, float], Iterator[Figure]]
-"""Servers, rounds, how to print progress, and how much of its messages the throughput reads."""
+"""Servers, rounds, how to print progress, and the share of messages that the throughput part
+reads."""
 PARTS: dict[str, tuple[Part, float]] = {
     "throughput": (throughput, 200.0),
     "latency": (latency, 100.0),
     "idle": (idle, 64.0),
     "groups": (groups, 90.0),
 }
-"""What does it, and about how many seconds a round takes on two cores."""
+"""The function, and about how many seconds a round takes on two cores."""
 
 
 def seconds(names: Sequence[str], rounds: int) -> float:
-    """About how long a run takes."""
+    """The approximate duration of a run."""
     return 120 + sum(PARTS[name][1] for name in names) * rounds
 
 
 def now() -> str:
-    """The time of day, for the output."""
+    """The time of day, for the printed lines."""
     return time.strftime("%H:%M:%S")

@@ -1,11 +1,12 @@
-"""One reader in a process of its own: ``python reader.py ORDER``, where ORDER is JSON.
+"""Run one reader in its own process: ``python reader.py ORDER``, where ORDER is JSON.
 
-Modes: ``read`` counts messages from the first to the last one wanted; ``latency`` takes the time
-from sending to delivery for some seconds, after two; ``idle`` the CPU time of a member that has
-nothing to read, after three seconds. Prints one JSON object with nanoseconds of the monotonic
-clock, CPU seconds and kilobytes of memory in use at the end. ``Meter.java`` does the same.
+``read`` counts messages from the first to the last one wanted. ``latency`` measures the time from
+sending to delivery for some seconds, after two seconds. ``idle`` measures the CPU time of a member
+that has nothing to read, after three seconds. The process prints one JSON object with nanoseconds
+of the monotonic clock, CPU seconds and the kilobytes of memory in use at the end. ``Meter.java``
+does the same.
 
-It runs as a file, so that the environment chooses which build of the library is imported.
+It runs as a file, so the environment decides which build of the library is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REST_S = 3.0
 
 
 class Meter:
-    """Counts on one thread for each stream."""
+    """Counts messages, on one thread for each stream."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -39,14 +40,14 @@ class Meter:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """The first message is here."""
+        """Record the time of the first message."""
         with self._lock:
             if not self.first:
                 self.first = time.monotonic_ns()
                 self.cpu = -time.process_time()
 
     def end(self) -> None:
-        """That was the last one."""
+        """Record the time of the last message."""
         with self._lock:
             if not self.last:
                 self.last = time.monotonic_ns()
@@ -54,7 +55,7 @@ class Meter:
         self.over.set()
 
     def add(self, count: int, size: int) -> bool:
-        """Count messages; true when there are enough."""
+        """Count messages. Return true if there are enough."""
         with self._lock:
             self.messages += count
             self.bytes += size
@@ -64,7 +65,7 @@ class Meter:
         return enough
 
     def delay(self, values: list[bytes]) -> bool:
-        """Note how old values are; true when that was long enough."""
+        """Record the age of values. Return true if enough time has passed."""
         now = time.time_ns()
         running = (time.monotonic_ns() - self.first) / 1e9
         self.messages += len(values)
@@ -76,7 +77,7 @@ class Meter:
         return False
 
     def report(self) -> dict[str, Any]:
-        """What is printed."""
+        """The object to print."""
         delays = sorted(self.delays) or [0]
         return {
             "messages": self.messages,
@@ -99,7 +100,7 @@ def resident() -> int:
 
 
 def singly(meter: Meter, messages: Any, key: str = "key", value: str = "value") -> None:
-    """Read an iterator of messages with the attributes ``key`` and ``value``."""
+    """Read an iterator of messages that have the attributes ``key`` and ``value``."""
     count = size = 0
     latency = meter.latency
     for message in messages:
@@ -118,7 +119,7 @@ def singly(meter: Meter, messages: Any, key: str = "key", value: str = "value") 
 
 
 def in_lists(meter: Meter, lists: Iterator[Any]) -> None:
-    """Read an iterator of lists of messages with the attributes ``key`` and ``value``."""
+    """Read an iterator of lists of messages that have the attributes ``key`` and ``value``."""
     for messages in lists:
         if not messages:
             continue
@@ -152,14 +153,15 @@ def in_columns(meter: Meter, stream: Any) -> None:
 
 
 def threads(meter: Meter, run: Callable[[Any], None], sources: list[Any]) -> None:
-    """Run each on a thread; return when there are enough messages."""
+    """Run each function on a thread, and return when there are enough messages."""
     for source in sources:
         threading.Thread(target=run, args=(source,), daemon=True).start()
     meter.over.wait()
 
 
 def ours(meter: Meter, order: dict[str, Any]) -> None:
-    """A member of ours: single messages, lists or columns; in ZooKeeper or on the coordinator."""
+    """A zkconsumer member that reads single messages, lists or columns, in ZooKeeper or on the
+    coordinator."""
     begin = {"read": "smallest"}.get(order["mode"], "largest")
     config: dict[str, Any] = {"group.id": order["group"]}
     if order["coordinator"]:
@@ -190,7 +192,7 @@ def ours(meter: Meter, order: dict[str, Any]) -> None:
 
 
 def rest(meter: Meter) -> None:
-    """Measure what a member at rest costs: here time itself is what is measured."""
+    """Measure the cost of an idle member over a fixed time."""
     time.sleep(REST_S)
     meter.begin()
     time.sleep(meter.wanted)
@@ -266,7 +268,8 @@ def aiokafka(meter: Meter, order: dict[str, Any]) -> None:
 
 
 def floor(meter: Meter, order: dict[str, Any]) -> None:
-    """What no reader can be faster than: fetch, look at checksums, count; nothing is decoded."""
+    """The fastest possible reader: it fetches, verifies checksums and counts, but decodes
+    nothing."""
     from struct import unpack_from
 
     from crc32c import crc32c
@@ -300,7 +303,7 @@ def floor(meter: Meter, order: dict[str, Any]) -> None:
                 )
                 count += unpack_from(">i", data, pos + 57)[0]
                 pos = stop
-            offsets[got.partition] = offsets.pop(got.partition)  # the others come first next time
+            offsets[got.partition] = offsets.pop(got.partition)  # the others are first next time
             if count and meter.add(count, pos):
                 return
 
@@ -315,7 +318,7 @@ READERS = {
 
 
 def main() -> None:
-    """Read, print, and end without leaving the group: that is not measured."""
+    """Read, print, and exit without leaving the group, which is not part of the measurement."""
     order = json.loads(sys.argv[1])
     meter = Meter(order)
     READERS[order["reader"]](meter, order)

@@ -1,4 +1,4 @@
-"""The readers, how each is started in a process of its own, and the two builds of the library."""
+"""The readers, how to start each in its own process, and the two builds of the library."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "bench"
 HEAP = ("-Xmx512M", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""As Kafka's own scripts start a consumer performance test."""
+"""The options with which Kafka's own scripts start a consumer performance test."""
 TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One kind of reader. ``most``: it reads no more messages than this, because it is slow."""
+    """One kind of reader. A slow reader reads at most ``most`` messages."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ READERS = (
     Reader("ours, coordinator", "ours", "single", coordinator=True),
     Reader("ours, coordinator, batches", "ours", "batches", coordinator=True),
     Reader("ours, coordinator, arrow", "ours", "arrow", coordinator=True),
-    Reader("JVM legacy 1.1.1", "LegacyReader", codecs=("none", "lz4")),  # knows no zstd
+    Reader("JVM legacy 1.1.1", "LegacyReader", codecs=("none", "lz4")),  # does not know zstd
     Reader("Java KafkaConsumer 3.9", "ClientReader"),
     Reader("confluent-kafka", "confluent"),
     Reader("aiokafka", "aiokafka", most=300_000, streams=False),
@@ -100,9 +100,9 @@ def run(
     streams: int = 1,
     partitions: int = 4,
 ) -> dict[str, Any]:
-    """Run a reader to its end; return what it printed, and ``start``: seconds until it read.
+    """Run a reader to its end. Return its output, and ``start``: the seconds until it read.
 
-    Raises ``RuntimeError`` with what it printed when it fails.
+    Raises ``RuntimeError`` with its output if it fails.
     """
     group = f"bench-{uuid.uuid4().hex[:10]}"
     if reader.kind.endswith("Reader"):

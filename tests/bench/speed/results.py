@@ -1,7 +1,7 @@
-"""A run's figures: medians, the targets, and how they compare with the run recorded before.
+"""A run's figures: medians, targets, and the comparison with the previous recorded run.
 
-Only ratios within one run are compared with another run: absolute times say more about the machine
-than about the library.
+Only ratios within one run are compared with another run. Absolute times depend more on the machine
+than on the library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 RECORDED = Path(__file__).parents[1] / "results" / "speed.json"
 TOLERANCE = 0.75
-"""A ratio may fall to this part of the recorded one before the check fails."""
+"""The check fails if a ratio falls below this part of the recorded one."""
 
 LEGACY, CLIENT = "JVM legacy 1.1.1", "Java KafkaConsumer 3.9"
 Key = tuple[str, str, str]
@@ -23,7 +23,8 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached. Over ``against``, if given, the ratio counts, else the figure."""
+    """A target. If ``against`` is given, it applies to the ratio, otherwise to the figure
+    itself."""
 
     name: str
     key: Key
@@ -91,7 +92,7 @@ TARGETS = (
 
 
 def summary(rounds: Mapping[Key, list[float]]) -> list[dict[str, Any]]:
-    """What is written: each figure with its rounds, least, median and greatest."""
+    """The text to write: each figure with its rounds, lowest value, median and highest value."""
     return [
         {"case": case, "reader": reader, "figure": figure, "rounds": values}
         | {"min": min(values), "median": statistics.median(values), "max": max(values)}
@@ -105,7 +106,7 @@ def medians(figures: Iterable[Mapping[str, Any]]) -> dict[Key, float]:
 
 
 def judged(figures: Iterable[Mapping[str, Any]]) -> list[tuple[Target, float, bool]]:
-    """Each target that the run measured, what it came to, and whether that reaches it."""
+    """Each target that the run measured, the measured value, and whether it reaches the target."""
     found = medians(figures)
     out = []
     for target in TARGETS:
@@ -122,7 +123,8 @@ def judged(figures: Iterable[Mapping[str, Any]]) -> list[tuple[Target, float, bo
 def worse(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
     """A line for each ratio that is much worse in ``new`` than in the recorded run ``old``.
 
-    Ratios with other readers are compared, and numbers of requests: neither depends on the machine.
+    Ratios to other readers and numbers of requests are compared, because neither depends on the
+    machine.
     """
     before = {target.name: value for target, value, _ in judged(old["figures"])}
     lines = []

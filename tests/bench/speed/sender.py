@@ -1,6 +1,6 @@
-"""Sends messages at a steady rate until killed: ``python sender.py BOOTSTRAP TOPIC RATE``.
+"""Send messages at a steady rate until killed: ``python sender.py BOOTSTRAP TOPIC RATE``.
 
-The first eight bytes of a value are the time it was sent, in nanoseconds since 1970.
+The first eight bytes of a value are the time of sending, in nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 
 def main() -> None:
-    """Send. Ctrl-C is for the bench, which then kills this process."""
+    """Send messages. The process ignores Ctrl-C, because the benchmark kills it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bootstrap, topic, rate = sys.argv[1], sys.argv[2], int(sys.argv[3])
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1})
