@@ -51,11 +51,19 @@ def session(master: str | None = None) -> SparkSession:
         )
         builder = builder.config("spark.ui.enabled", "false")
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.sql.shuffle.partitions", str(8 * (os.cpu_count() or 2)))
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    if master is not None and master.startswith("local"):
+        _share_out(spark)
     if quiet and master is None:  # spark-submit's JVM runs already
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _share_out(spark: SparkSession) -> None:
+    """Choose the number of shuffle partitions, unless the user has (``spark-defaults.conf``)."""
+    name = "spark.sql.shuffle.partitions"
+    if not spark.sparkContext.getConf().contains(name):
+        spark.conf.set(name, str(8 * (os.cpu_count() or 2)))
 
 
 @contextmanager
