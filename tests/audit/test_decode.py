@@ -188,7 +188,8 @@ def test_filters_leave_out_what_they_say(recording: Any) -> None:
 
 
 def test_only_the_columns_asked_for(recording: Any) -> None:
-    """Each column alone, and some in another order, have the same values as among all columns."""
+    """Reading one column, or some in another order, gives the same values as reading all
+    columns."""
     for log in recording.logs[:2]:
         every = pa.Table.from_batches(read_log(log, "s"))
         for names in [*((name,) for name in every.column_names), ("path", "zxid", "error")]:

@@ -247,8 +247,9 @@ def test_requests_never_block(driven: Callable[[int], Driven]) -> None:
 def test_close_ends_while_zookeeper_is_silent(
     driven: Callable[[int], Driven], directions: tuple[str, ...]
 ) -> None:
-    """``close`` ends within its time and leaves no thread, whichever direction is silent. A second
-    thread that calls it ends the first one's wait within its own time."""
+    """``close`` ends within its time and leaves no thread, whichever direction is silent. If a
+    second thread calls ``close``, the first thread stops waiting when the second one's time is
+    up."""
     before = set(threading.enumerate())
     one = driven(1)
     one.used().stall(*directions)

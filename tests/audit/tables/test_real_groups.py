@@ -316,8 +316,8 @@ def test_deliveries_of_journals_are_those_of_the_streams(audited: Audited) -> No
 
 
 def test_herds_are_measured_where_members_kept_journals(audited: Audited) -> None:
-    """The herd of our members is measured, and at least one was notified. For the original consumer
-    there is an upper bound. For a mixed group it is measured in part."""
+    """For our members the herd is measured, and at least one member was notified. For the original
+    consumer there is an upper bound. A mixed group is measured in part."""
     rows = audited.tables["herds"].collect()
     by: dict[str, set[str]] = defaultdict(set)
     for row in rows:
