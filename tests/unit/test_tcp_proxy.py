@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +55,44 @@ def test_what_has_no_length_passes_while_nothing_is_to_be_lost() -> None:
     with both_ends() as (_, server, client):
         server.sendall(b"imok")
         assert received(client, b"imok") == b"imok"
+
+
+def test_a_delay_is_the_length_of_the_line_and_not_its_width() -> None:
+    """Pieces that arrive soon after each other are delivered so, not one delay apart."""
+    delay, pieces = 0.5, 5
+    with both_ends() as (proxy, server, client):
+        proxy.delay(delay, "answers")
+        begun = time.monotonic()
+        for number in range(pieces):
+            server.sendall(frame(number))
+            time.sleep(0.02)  # so that the proxy reads them one by one
+        whole = b"".join(map(frame, range(pieces)))
+        first = received(client, frame(0))
+        after_first = time.monotonic() - begun
+        assert first + received(client, whole[len(first) :]) == whole
+        assert after_first >= delay
+        assert time.monotonic() - begun < 1.9 * delay
+
+
+def test_small_pieces_do_not_wait_for_acknowledgements() -> None:
+    """With Nagle's algorithm, each second piece would take 40 ms longer."""
+    rounds = 200
+    with both_ends() as (_, server, client):
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun = time.monotonic()
+        for number in range(rounds):
+            client.sendall(frame(number))
+            assert received(server, frame(number))
+            server.sendall(frame(number))
+            server.sendall(frame(-1))
+            assert received(client, frame(number) + frame(-1))
+        assert time.monotonic() - begun < rounds * 0.008
+
+
+def test_delayed_data_arrives_before_the_end_of_the_connection() -> None:
+    """A server that answers and closes: the answer is delivered first."""
+    with both_ends() as (proxy, server, client):
+        proxy.delay(0.1, "answers")
+        server.sendall(b"goodbye")
+        server.shutdown(socket.SHUT_RDWR)
+        assert received(client, b"goodbye more") == b"goodbye"

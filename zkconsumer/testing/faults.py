@@ -1,7 +1,7 @@
 """Faults on purpose: expired ZooKeeper sessions, and connections that break or hang.
 
-``expire_session`` runs in the caller's thread; a ``TcpProxy`` has one thread that accepts and two
-for each connection.
+``expire_session`` runs in the caller's thread; a ``TcpProxy`` has one thread that accepts, two for
+each connection, and one more for each direction of a connection that was ever delayed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -137,7 +137,10 @@ class TcpProxy:
             self._stalled |= set(directions or ("requests", "answers"))
 
     def delay(self, seconds: float, *directions: Direction) -> None:
-        """Hold each piece of data back for ``seconds``; what arrives meanwhile waits for it too."""
+        """Deliver each piece of data ``seconds`` after it has arrived, in the same order.
+
+        This is a long line, not a narrow one: pieces that arrive together are delivered together.
+        """
         with self._changed:
             for direction in directions or ("requests", "answers"):
                 self._delays[direction] = seconds
@@ -182,6 +185,8 @@ class TcpProxy:
                 _abort(client)
                 continue
             server.settimeout(None)
+            for end in (client, server):  # or small pieces wait 40 ms for an acknowledgement
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._changed:
                 if self._listener is not listener:  # refused while we were connecting
                     _abort(client)
@@ -198,15 +203,49 @@ class TcpProxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         """Copy one direction until either end closes; then close both."""
         frames = _Frames(self._drops, direction)
+        delayed: deque[tuple[float, bytes]] | None = None
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                until = time.monotonic()
                 with self._changed:
                     if direction in self._stalled:
                         self.held[direction] += 1
+                    if delayed is None and self._delays.get(direction):
+                        delayed = deque()
+                        args = (delayed, source, sink, direction, frames)
+                        threading.Thread(target=self._send_later, args=args, daemon=True).start()
+                    if delayed is not None:
+                        delayed.append((time.monotonic(), data))
+                        self._changed.notify_all()
+                        continue
+                    while direction in self._stalled and source in self._sockets:
+                        self._changed.wait()
+                    if source not in self._sockets:
+                        break
+                    data = frames.pass_on(data)
+                sink.sendall(data)
+        with self._changed:
+            while delayed and source in self._sockets:
+                self._changed.wait()
+        self._end(source, sink)
+
+    def _send_later(
+        self,
+        delayed: deque[tuple[float, bytes]],
+        source: socket.socket,
+        sink: socket.socket,
+        direction: Direction,
+        frames: _Frames,
+    ) -> None:
+        """Send what one direction has received, each piece when its delay is over."""
+        with contextlib.suppress(OSError):
+            while True:
+                with self._changed:
                     while source in self._sockets:
-                        left = until + self._delays.get(direction, 0.0) - time.monotonic()
-                        if direction in self._stalled:
+                        left = 0.0
+                        if delayed:
+                            wait = self._delays.get(direction, 0.0)
+                            left = delayed[0][0] + wait - time.monotonic()
+                        if not delayed or direction in self._stalled:
                             self._changed.wait()
                         elif left > 0:
                             self._changed.wait(left)
@@ -214,13 +253,19 @@ class TcpProxy:
                             break
                     if source not in self._sockets:
                         break
-                    data = frames.pass_on(data)
+                    data = frames.pass_on(delayed[0][1])
                 sink.sendall(data)
+                with self._changed:
+                    delayed.popleft()
+                    self._changed.notify_all()
+        self._end(source, sink)
+
+    def _end(self, source: socket.socket, sink: socket.socket) -> None:
         with self._changed:
             self._sockets -= {source, sink}
             self._changed.notify_all()
         for end in (source, sink):
-            with contextlib.suppress(OSError):  # the other direction's thread may block in recv
+            with contextlib.suppress(OSError):  # another thread may block in recv
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 

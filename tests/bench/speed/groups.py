@@ -1,8 +1,9 @@
 """Rebalances and commits of our members and the JVM's, near ZooKeeper and at a distance.
 
-A join begins when ``create_message_streams`` is called or, for the JVM, when the registration
-appears. It ends when every partition has an owner and every member has its share. ``20 ms`` is the
-round trip to ZooKeeper, through a proxy that delays responses.
+A join begins when ``create_message_streams`` is called or, for the JVM, when its registration is
+created. It ends when every partition has an owner and every member has its share: when ZooKeeper
+created the last owner znode. ``20 ms`` is the round trip to ZooKeeper, through a proxy that delays
+responses.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any, Self
 
 from tests.bench.speed.readers import BUILD
 from zkconsumer.core.common.types import TopicPartition
-from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Ok, Reply, ZkOp
+from zkconsumer.core.zookeeper.ops import GetChildren, GetMany, Node, Ok, Reply, ZkOp
 from zkconsumer.core.zookeeper.znodes import GroupPaths
+from zkconsumer.errors import ClusterError
 from zkconsumer.testing import LocalCluster, TcpProxy, wait_until
 from zkconsumer.testing.legacy_jvm import JvmMember, JvmMembers
 from zkconsumer.zk.driver import ZkDriver
@@ -31,6 +33,7 @@ from zkconsumer.zk.driver import ZkDriver
 WIDTHS = (100, 1000, 5000)
 ROUND_TRIP = 0.02
 TIMEOUT = 240.0
+LOOK_EVERY = 0.25
 Figure = tuple[str, str, str, float]
 
 
@@ -50,28 +53,38 @@ class Look:
         self._driver.submit(op, self._driver.session_id, replies.put)
         return replies.get(timeout=30)
 
-    def members(self, group: str) -> int:
-        """Number of registered members."""
-        reply = self._ask(GetChildren(GroupPaths(group).ids))
-        return len(reply.value) if isinstance(reply, Ok) and isinstance(reply.value, tuple) else 0
-
-    def shares(self, group: str, topic: str, partitions: int) -> list[int]:
-        """Number of partitions of each owner, in no particular order."""
+    def registered(self, group: str) -> list[float]:
+        """Return when each member registered, in seconds since 1970, in ascending order."""
         paths = GroupPaths(group)
-        owners = tuple(paths.owner(TopicPartition(topic, n)) for n in range(partitions))
-        reply = self._ask(GetMany(owners))
+        reply = self._ask(GetChildren(paths.ids))
+        names = reply.value if isinstance(reply, Ok) and isinstance(reply.value, tuple) else ()
+        return sorted(map(_seconds, self._nodes(tuple(map(paths.member, names)))))
+
+    def _nodes(self, paths: tuple[str, ...]) -> list[Node]:
+        """Return the znodes that exist, without those that do not."""
+        reply = self._ask(GetMany(paths))
         assert isinstance(reply, Ok)
         assert isinstance(reply.value, tuple)
-        return list(Counter(node.data for node in reply.value if node is not None).values())
+        return [node for node in reply.value if node is not None]
 
-    def settled(self, group: str, topic: str, partitions: int, members: int) -> bool:
-        """Return whether every partition has an owner and every member has its share."""
-        shares = self.shares(group, topic, partitions)
-        return (
-            sum(shares) == partitions
+    def settled(self, group: str, topic: str, partitions: int, members: int) -> float:
+        """Return when the last owner znode was created, in seconds since 1970.
+
+        Returns 0 unless every partition has an owner and every member has its share.
+        """
+        paths = GroupPaths(group)
+        nodes = self._nodes(tuple(paths.owner(TopicPartition(topic, n)) for n in range(partitions)))
+        shares = Counter(node.data for node in nodes).values()
+        whole = (
+            len(nodes) == partitions
             and len(shares) == min(members, partitions)
             and max(shares) - min(shares) <= 1
         )
+        return max(map(_seconds, nodes)) if whole else 0.0
+
+
+def _seconds(node: Node) -> float:
+    return node.stat.mtime_ms / 1000
 
 
 class Pack:
@@ -179,12 +192,10 @@ class Groups:
         try:
             packs[0].ask(join=members - 1)
             self._settle(group, topic, width, members - 1)
-            begun = time.perf_counter()
+            begun = time.time()
             packs[1].tell(join=1)
-            self._settle(group, topic, width, members)
-            seconds = time.perf_counter() - begun
             packs[1].answer()
-            return seconds
+            return self._settle(group, topic, width, members) - begun
         finally:
             for pack in packs:
                 pack.kill()
@@ -197,20 +208,22 @@ class Groups:
             packs[0].ask(join=members - 1)
             packs[1].ask(join=1)
             self._settle(group, topic, width, members)
-            begun = time.perf_counter()
+            begun = time.time()
             packs[1].tell(leave=1)
-            self._settle(group, topic, width, members - 1)
-            return time.perf_counter() - begun
+            packs[1].answer()
+            return self._settle(group, topic, width, members - 1) - begun
         finally:
             for pack in packs:
                 pack.kill()
 
-    def _settle(self, group: str, topic: str, width: int, members: int) -> None:
-        wait_until(
-            lambda: self._look.settled(group, topic, width, members),
-            TIMEOUT,
-            f"{members} members share {width} partitions",
-        )
+    def _settle(self, group: str, topic: str, width: int, members: int) -> float:
+        """Wait until the group is stable, and return since when. Each look costs CPU time."""
+        deadline = time.monotonic() + TIMEOUT
+        while not (at := self._look.settled(group, topic, width, members)):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{members} members do not share {width} partitions")
+            time.sleep(LOOK_EVERY)
+        return at
 
     def _jvm_config(self, far: bool) -> dict[str, object]:
         return {
@@ -229,10 +242,12 @@ class Groups:
             JvmMember(one, config | {"consumer.id": "one"}, {topic: 1}).wait_joined(TIMEOUT)
             self._settle(group, topic, width, 1)
             JvmMember(two, config | {"consumer.id": "two"}, {topic: 1})
-            wait_until(lambda: self._look.members(group) == 2, TIMEOUT, "both are registered")
-            begun = time.perf_counter()
-            self._settle(group, topic, width, 2)
-            return time.perf_counter() - begun
+            registered = wait_until(
+                lambda: found if len(found := self._look.registered(group)) == 2 else None,
+                TIMEOUT,
+                "both are registered",
+            )
+            return self._settle(group, topic, width, 2) - registered[-1]
         finally:
             one.kill()
             two.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tests.bench.speed.results import RECORDED, judged
+from tests.bench.speed.results import BEFORE, RECORDED, judged
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "explanation" / "speed.md"
@@ -35,19 +35,23 @@ def spread(figure: Mapping[str, Any]) -> str:
     return f"{number(figure['median'])} ({number(figure['min'])} to {number(figure['max'])})"
 
 
-def tables(run: Mapping[str, Any]) -> str:
-    """The part of the page that has the figures."""
-    rounds, machine = run["rounds"], run["machine"]
-    out = [
-        f"{machine}; {run['date']}; {rounds} rounds; load of the machine at the start "
-        f"{run['load']:.1f}. {run['note']}\n",
+def tables(run: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
+    """The part of the page that has the figures. ``before`` is the run recorded before this one."""
+    out = [f"{_conditions(run)}\n"]
+    if before is not None:
+        out.append(f"The run before: {_conditions(before)}\n")
+    out += [
         "### Targets\n",
-        "| Measure | Target | Found | |\n|---|---|---|---|",
+        "| Measure | Target | Found | Run before | |\n|---|---|---|---|---|",
     ]
+    earlier = {target.name: value for target, value, _ in judged((before or {}).get("figures", []))}
     for target, value, good in judged(run["figures"]):
         sign = "≥" if target.at_least else "≤"
         verdict = "reached" if good else "missed"
-        out.append(f"| {target.name} | {sign} {target.limit:.3g} | {value:.3g} | {verdict} |")
+        was = f"{earlier[target.name]:.3g}" if target.name in earlier else ""
+        out.append(
+            f"| {target.name} | {sign} {target.limit:.3g} | {value:.3g} | {was} | {verdict} |"
+        )
     cases: dict[str, dict[str, dict[str, str]]] = {}
     for figure in run["figures"]:
         rows = cases.setdefault(figure["case"], {})
@@ -68,6 +72,13 @@ def tables(run: Mapping[str, Any]) -> str:
     if single:
         out += ["\n**Groups**\n\n| Case | Reader | |\n|---|---|---|", *single]
     return "\n".join(out) + "\n"
+
+
+def _conditions(run: Mapping[str, Any]) -> str:
+    return (
+        f"{run['machine']}; {run['date']}; {run['rounds']} rounds; load of the machine at the "
+        f"start {run['load']:.1f}. {run['note']}"
+    )
 
 
 def chart(run: Mapping[str, Any]) -> str:
@@ -115,10 +126,11 @@ def _ordered(figures: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def write(run: Mapping[str, Any]) -> None:
-    """Write the page and the chart."""
+    """Write page and chart."""
+    earlier = json.loads(BEFORE.read_text()) if BEFORE.exists() else None
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(run)}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(run, earlier)}\n{END}{after}")
     CHART.write_text(chart(run))
 
 
