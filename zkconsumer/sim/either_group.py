@@ -239,6 +239,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         self, group: GroupCoordinator, given: Mapping[str, frozenset[TopicPartition]]
     ) -> None:
         """Become what ``group`` was; its members have what is ``given``."""
+        self._look_at_topics()
         self.generation = self._target_epoch = group.generation
         self._target_at = -self._interval
         for name, before in group.seats.items():
@@ -248,10 +249,13 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
             seat.since = dict.fromkeys(given[name], group.generation)
             self.seats[name] = seat
             self._expire_later(name, seat)
+        self._seen = self._see()
 
     def hand_over(self) -> dict[str, tuple[MemberSeat, frozenset[TopicPartition]]]:
         """All members with the target of each; none is left."""
-        found = {name: (seat, self._target.get(name, frozenset())) for name, seat in self.seats.items()}
+        found = {
+            name: (seat, self._target.get(name, frozenset())) for name, seat in self.seats.items()
+        }
         self.seats.clear()
         self._target.clear()
         self._deadlines.clear()
