@@ -67,7 +67,6 @@ def orderly() -> Iterator[LocalCluster]:
         "group.consumer.assignment.interval.ms": "0",
         "group.consumer.max.session.timeout.ms": "600000",
         "group.consumer.session.timeout.ms": "600000",
-        "group.initial.rebalance.delay.ms": "0",
     }
     with LocalCluster("4", properties=quiet) as running:
         yield running

@@ -406,7 +406,8 @@ class EitherGroup:
         return found
 
     def _kept(self, name: str, protocols: Protocols) -> frozenset[TopicPartition]:
-        before, had = self._had.get(name, (None, frozenset()))
+        nothing: tuple[Protocols | None, frozenset[TopicPartition]] = (None, frozenset())
+        before, had = self._had.get(name, nothing)
         return had if before is protocols else had & _owned(protocols)
 
     def _to_classic(self) -> None:
