@@ -52,9 +52,11 @@ class DescribedGroup(NamedTuple):
 
 
 def describe_groups(
-    groups: Sequence[str], connection: BrokerConnection
+    groups: Sequence[str], connection: BrokerConnection, partitions: bool = True
 ) -> dict[str, DescribedGroup]:
     """Return groups that have the same coordinator. One that does not exist is ``Dead``.
+
+    Without ``partitions`` assignments are not read: members of other clients may have odd ones.
 
     Raises UnsupportedBrokerError for brokers 0.8.2, whose coordinators know no members, and what
     ``BrokerConnection.call`` raises.
@@ -66,9 +68,9 @@ def describe_groups(
         found: dict[str, DescribedGroup] = {}
         for one in answer.groups:
             check(one.error_code, f"members of group {one.group_id}")
-            is_consumer = one.protocol_type in ("consumer", "")
+            readable = partitions and one.protocol_type in ("consumer", "")
             members = tuple(
-                _member(member, _given(member.member_assignment) if is_consumer else ())
+                _member(member, _given(member.member_assignment) if readable else ())
                 for member in one.members
             )
             found[one.group_id] = DescribedGroup(

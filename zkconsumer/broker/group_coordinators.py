@@ -461,7 +461,7 @@ class _GivenUpError(CommitFailedError):
 def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:
     """Return the members of groups that have the same coordinator."""
     try:
-        found = describe_groups(groups, connection)
+        found = describe_groups(groups, connection, partitions=False)
     except UnsupportedBrokerError:
         return dict.fromkeys(groups, ())
     return {
