@@ -11,7 +11,7 @@ import random
 import uuid
 from base64 import urlsafe_b64decode
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 

@@ -335,9 +335,7 @@ def test_a_live_group_is_rolled_to_the_protocol_and_back(
         assert len(got()) == len(set(got())), "nothing is delivered twice"
 
 
-def test_the_tools_see_the_members(
-    kraft: LocalCluster, make: Make, topic: str, group: str
-) -> None:
+def test_the_tools_see_the_members(kraft: LocalCluster, make: Make, topic: str, group: str) -> None:
     """Who asks for a group as one of the classic protocol is told that it is dead."""
     kraft.create_topic(topic, 2)
     make().create_message_streams({topic: 1})

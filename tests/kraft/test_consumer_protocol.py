@@ -351,7 +351,6 @@ def test_a_broker_forgets_what_a_cooperative_member_has_to_give_up(
     classic.join(given=encode_assignment(kept))
     modern = Member(broker, unique)
     assert modern.join(Subscription((unique,), 30.0, assignor="range")).code == 0
-    modern.beat()
-    assert modern.assigned == {topic_id(broker, unique): (1,)}
+    modern.beat_until(lambda: modern.assigned == {topic_id(broker, unique): (1,)})
     assert modern.beat(LEAVE).code == 0
     classic.leave()

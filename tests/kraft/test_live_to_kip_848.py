@@ -1,4 +1,4 @@
-"""``zkmigrate live`` on a cluster without ZooKeeper: a running group ends in KIP-848, and returns."""
+"""``zkmigrate live`` on brokers without ZooKeeper: a running group ends in KIP-848, and returns."""
 
 from __future__ import annotations
 

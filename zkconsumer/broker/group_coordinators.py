@@ -465,7 +465,9 @@ def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple
     except UnsupportedBrokerError:
         return dict.fromkeys(groups, ())
     return {
-        group: tuple(f"{one.client_id} at {one.host} ({one.member_id})" for one in described.members)
+        group: tuple(
+            f"{one.client_id} at {one.host} ({one.member_id})" for one in described.members
+        )
         for group, described in found.items()
     }
 

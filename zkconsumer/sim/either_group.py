@@ -38,11 +38,12 @@ from zkconsumer.sim.kernel import Kernel
 
 LENIENCIES: Final = (
     "The generations and epochs of a group that has become empty continue. A broker begins with 0.",
-    "When a classic group becomes one of KIP-848, its members have what they were assigned last and "
-    "what they said that they own. A broker forgets the second: in the first of the two rounds of a "
-    "cooperative rebalance it gives to a new member at once what another one still has to give up.",
-    "When a group that has just become classic becomes one of KIP-848 again, its members have what "
-    "they had. A broker takes for that what they were to have, whoever still has it.",
+    "When a classic group becomes one of KIP-848, its members have what they were assigned last "
+    "and what they said that they own. A broker forgets the second: in the first of the two rounds "
+    "of a cooperative rebalance it gives to a new member at once what another still has to give "
+    "up.",
+    "When a group that has just become classic becomes one of KIP-848 again, its members have "
+    "what they had. A broker takes for that what they were to have, whoever still has it.",
     "When another broker takes over a group that has just become classic, all members join again. "
     "A broker continues with the stored assignment, which has no owner for the partitions of the "
     "member that left last.",
@@ -101,8 +102,8 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
                     code = self._calls(name)
                 reply(events.HeartbeatAnswered(token, code))
             case commands.LeaveGroup(token, name):
-                seat = self.seats.get(name)
-                if seat is not None and seat.protocols is not None:
+                found = self.seats.get(name)
+                if found is not None and found.protocols is not None:
                     self._leave(name, spec)
                 reply(events.Left(token))
             case commands.FetchOffsets(token, wanted):
@@ -249,7 +250,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
             seat.since = dict.fromkeys(given[name], group.generation)
             self.seats[name] = seat
             self._expire_later(name, seat)
-        self._seen = self._see()
+        self._seen, self._looked_at = self._see(), None
 
     def hand_over(self) -> dict[str, tuple[MemberSeat, frozenset[TopicPartition]]]:
         """All members with the target of each; none is left."""
@@ -259,7 +260,7 @@ class MixedGroupCoordinator(ConsumerGroupCoordinator):
         self.seats.clear()
         self._target.clear()
         self._deadlines.clear()
-        self._seen = None
+        self._seen = self._looked_at = None
         return found
 
 
