@@ -15,7 +15,8 @@ FILES := tests/integration/test_consume_files.py tests/integration/test_arrow_ho
 # Real servers and long simulations that `make test` leaves to a target of their own.
 COORDINATOR := $(wildcard tests/*/test_coordinator*.py tests/*/test_herd*.py) \
     tests/integration/test_acceptance.py tests/integration/test_live_move.py \
-    tests/sim/test_split_brain.py tests/sim/test_members_consumer.py tests/sim/test_members_live.py
+    tests/sim/test_split_brain.py tests/sim/test_members_consumer.py tests/sim/test_members_live.py \
+    tests/sim/test_members_mixed.py
 
 # What is run in pure Python by `make test`, and on the compiled wheel by `make test-compiled`.
 ON_BOTH_BUILDS := $(wildcard tests/unit/test_records.py tests/unit/test_streams*.py tests/unit/test_messages.py tests/unit/test_connector_decoder.py tests/unit/test_codecs*.py)

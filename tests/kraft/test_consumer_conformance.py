@@ -12,7 +12,7 @@ import random
 import uuid
 from base64 import urlsafe_b64decode
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,15 +29,30 @@ from zkconsumer.broker.consumer_group import (
     heartbeat,
 )
 from zkconsumer.broker.coordinator_calls import StoredOffset, TryAgainError, find_coordinator
+from zkconsumer.broker.group import GroupClient
+from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, Pattern, Subscription, TopicPartition
 from zkconsumer.core.consumer_group import commands
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
+from zkconsumer.core.coordinator import commands as group_commands, events as group_events
+from zkconsumer.core.coordinator.spec import GroupSpec
+from zkconsumer.core.coordinator.strategies import RangeStrategy
+from zkconsumer.core.coordinator.wire import (
+    AssignmentData,
+    SubscriptionData,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
+from zkconsumer.sim.coordinator import GroupState
+from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.kernel import Kernel
 from zkconsumer.testing import LocalCluster, wait_until
 
 SEEDS: Final = (1, 2, 5, 7, 13, 15, 20)
+MIXED_SEEDS: Final = (1, 2, 3)
 STEPS: Final = 200
 PARTITIONS: Final = 5
 LONG: Final = 600.0
@@ -279,4 +294,186 @@ def test_random_requests_get_the_same_answers(orderly: LocalCluster, unique: str
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.UNRELEASED_INSTANCE_ID,
+    }
+
+
+class ClassicMember:
+    """One process of the classic protocol, and what the last accepted answers taught it."""
+
+    def __init__(self, pair: MixedPair) -> None:
+        self.spec = GroupSpec(
+            *(pair.group, "tests", None, Subscription(Pattern.STATIC, {pair.topic: 1}), True),
+            *((RangeStrategy(),), True, LONG, LONG, 5.0, 1.0, 30.0),
+        )
+        self.id, self.epoch, self.before = "", -1, -1
+        self.assigned: frozenset[TopicPartition] = frozenset()
+        self.had: frozenset[TopicPartition] = frozenset()
+
+
+class MixedPair(Pair):
+    """One group that both protocols use, at both coordinators."""
+
+    def __init__(self, cluster: LocalCluster, group: str) -> None:
+        super().__init__(cluster, group)
+        self.either = EitherGroup(self.fake.kernel, lambda: {self.topic: PARTITIONS}, 0.0)
+        self.fake = self.either._mixed
+        self.client = GroupClient(
+            group,
+            "tests",
+            None,
+            KnownBrokers((self.broker.endpoint,), lambda _: 0),
+            session_timeout=LONG,
+            rebalance_timeout=LONG,
+            timeout=20.0,
+        )
+        self.client.execute(group_commands.FindCoordinator(0))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+        self.broker.close()
+
+    def _ask_fake(self, member: Member | ClassicMember, command: Any) -> Any:
+        answers: list[Any] = []
+        self.either.handle(command, member.spec, answers.append)
+        self.fake.kernel.run(until=self.fake.kernel.now + 2.0)  # the first generation waits a while
+        (answer,) = answers
+        return answer
+
+    def _both(self, member: ClassicMember, what: str, command: Any) -> Any:
+        """Send a request to both; the broker's answer."""
+        real, fake = self.client.execute(command), self._ask_fake(member, command)
+        self._compare(f"{member.id[-4:]} {what}", _shown(real), _shown(fake))
+        self.codes.update(_codes(real))
+        return real
+
+    def join(self, member: ClassicMember, owned: frozenset[TopicPartition]) -> None:
+        """It joins, or joins again, with partitions that it says it owns."""
+        data = SubscriptionData((self.topic,), owned=owned, version=1)
+        protocols = (("cooperative-sticky", encode_subscription(data)),)
+        if not member.id:
+            asked = self.client.execute(group_commands.JoinGroup(0, "", protocols))
+            assert isinstance(asked, group_events.RequestFailed), asked
+            assert asked.code == ErrorCode.MEMBER_ID_REQUIRED, asked
+            member.id = asked.member_id
+            if self.either.classic:  # the broker chose the id
+                self.either._classic.roster.pending.add(member.id)
+                self.either._classic.state = GroupState.EMPTY
+        command = group_commands.JoinGroup(0, member.id, protocols)
+        answer = self._both(member, f"joins with {sorted(owned)}", command)
+        assert isinstance(answer, group_events.Joined), answer
+        if answer.generation != member.epoch:
+            member.before, member.epoch = member.epoch, answer.generation
+
+    def sync(self, member: ClassicMember, epoch: int, given: Mapping[str, bytes]) -> None:
+        """It asks for its assignment."""
+        command = group_commands.SyncGroup(0, member.id, epoch, given)
+        answer = self._both(member, f"syncs with {epoch}", command)
+        if isinstance(answer, group_events.Synced):
+            member.had, member.assigned = (
+                member.assigned,
+                decode_assignment(answer.assignment).partitions,
+            )
+
+    def classic_beat(self, member: ClassicMember, epoch: int) -> None:
+        """One heartbeat."""
+        command = group_commands.Heartbeat(0, member.id, epoch)
+        self._both(member, f"beats with {epoch}", command)
+
+    def classic_commit(
+        self, member: ClassicMember, epoch: int, numbers: Iterable[int], offset: int
+    ) -> None:
+        """It commits these partitions."""
+        positions = {TopicPartition(self.topic, number): offset for number in numbers}
+        command = group_commands.CommitOffsets(0, member.id, epoch, positions)
+        self._both(member, f"commits {sorted(positions)} with {epoch}", command)
+
+    def classic_leave(self, member: ClassicMember) -> None:
+        """It leaves. That it was no member is not told."""
+        self._both(member, "leaves", group_commands.LeaveGroup(0, member.id))
+        member.epoch, member.assigned = -1, frozenset()
+
+
+def _shown(answer: Any) -> object:
+    """What is compared of an answer."""
+    match answer:
+        case group_events.Joined(_, name, generation, _, protocol):
+            return "joined", name, generation, protocol
+        case group_events.Synced(_, assignment):
+            return "synced", sorted(decode_assignment(assignment).partitions)
+        case group_events.Left():
+            return "left"
+    return _codes(answer)
+
+
+def _codes(answer: Any) -> list[int]:
+    if isinstance(answer, group_events.OffsetsCommitted):
+        return [int(answer.codes[tp]) for tp in sorted(answer.codes)]
+    return [int(getattr(answer, "code", 0))]
+
+
+def play_mixed(pair: MixedPair, chance: random.Random) -> None:
+    """A classic group becomes one of KIP-848, random requests follow, and it is classic again."""
+    classic = [ClassicMember(pair) for _ in range(3)]
+    every = [TopicPartition(pair.topic, number) for number in range(PARTITIONS)]
+    pair.join(classic[0], frozenset())
+    everything = encode_assignment(AssignmentData(frozenset(every)))
+    pair.sync(classic[0], classic[0].epoch, {classic[0].id: everything})
+    anchor, *modern = (pair.member(chance) for _ in range(3))
+    pair.beat(anchor, 0, {}, full=True)  # the group is of KIP-848 from now on
+    for step in range(STEPS):
+        if chance.random() < 0.4:
+            member = chance.choice([anchor, *modern])
+            if member.epoch == 0:
+                pair.beat(member, 0, {}, full=True)
+            elif member is not anchor and chance.random() < 0.1:
+                pair.leave(member)
+            else:
+                pair.beat(member, member.epoch, chance.choice([None, member.assigned]))
+            continue
+        one = chance.choice(classic)
+        epoch = chance.choice([one.epoch, one.epoch, one.epoch, one.before, one.epoch + 1])
+        match chance.randrange(12):
+            case _ if one.epoch < 0:
+                pair.join(one, frozenset())
+            case 0:
+                pair.classic_leave(one)
+            case 1 | 2 | 3:
+                pair.join(one, chance.choice([one.assigned, one.assigned, one.had, frozenset()]))
+            case 4 | 5 | 6:
+                pair.sync(one, epoch, {})
+            case 7 | 8:
+                wanted = chance.sample(range(PARTITIONS), chance.randint(1, 3))
+                pair.classic_commit(one, epoch, wanted, step)
+            case _:
+                pair.classic_beat(one, epoch)
+    left = [one for one in classic if one.epoch >= 0]
+    if not left:
+        pair.join(classic[0], frozenset())
+        left = classic[:1]
+    for gone in (*modern, anchor):
+        pair.leave(gone)
+    for one in left:
+        pair.classic_beat(one, one.epoch)
+        pair.classic_commit(one, one.epoch, range(PARTITIONS), STEPS)
+    for one in left:
+        pair.client.execute(group_commands.LeaveGroup(0, one.id))
+
+
+def test_classic_members_in_a_group_of_the_new_protocol_get_the_same_answers(
+    orderly: LocalCluster, unique: str
+) -> None:
+    """A classic group is converted; classic members join, sync, fall behind, commit and leave next
+    to members of KIP-848. When the last of those has left, who is behind is refused."""
+    codes: Counter[int] = Counter()
+    for seed in MIXED_SEEDS:
+        pair = MixedPair(orderly, f"{unique}-{seed}")
+        print(f"seed {seed}")  # noqa: T201
+        play_mixed(pair, random.Random(seed))
+        pair.close()
+        codes.update(pair.codes)
+    assert codes.keys() >= {
+        ErrorCode.NONE,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
     }

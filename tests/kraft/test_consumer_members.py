@@ -10,9 +10,10 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import Consumer
 
+from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.coordinator import CoordinatorConsumerConnector
 from zkconsumer.core.common.topic_filter import Blacklist, Whitelist
-from zkconsumer.core.common.types import TopicPartition
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.consumer_group.machine import ConsumerGroupMachine
 from zkconsumer.errors import (
     BrokerError,
@@ -333,3 +334,28 @@ def test_a_live_group_is_rolled_to_the_protocol_and_back(
         wait_until(lambda: set(got()) >= sent, 20, "everything is delivered")
         assert not sum(member.metrics().lost_owners for member in members)
         assert len(got()) == len(set(got())), "nothing is delivered twice"
+
+
+def test_the_tools_see_the_members(kraft: LocalCluster, make: Make, topic: str, group: str) -> None:
+    """Who asks for a group as one of the classic protocol is told that it is dead."""
+    kraft.create_topic(topic, 2)
+    make().create_message_streams({topic: 1})
+    both = (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    host, _, port = kraft.bootstrap.rpartition(":")
+    broker = BrokerEndpoint(0, host, int(port))
+    with GroupCoordinators("tests", lambda: [broker], 10.0, 30.0) as tools:
+        wait_until(
+            lambda: [one.partitions for one in tools.describe(group).members] == [both],
+            10,
+            "the member has both partitions",
+        )
+        found = tools.describe(group)
+        assert (found.state, found.strategy) == ("Stable", "uniform")
+        none = f"{group}-none"
+        assert tools.describe(none).state == "Dead"
+        named = tools.members_of([group, none])
+        (member,) = found.members
+        assert named == {
+            group: (f"{member.client_id} at {member.host} ({member.member_id})",),
+            none: (),
+        }

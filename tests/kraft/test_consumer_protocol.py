@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -27,7 +27,18 @@ from zkconsumer.broker.known_brokers import KnownBrokers
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.coordinator import commands, events
-from zkconsumer.core.coordinator.strategies import MemberState, RangeStrategy
+from zkconsumer.core.coordinator.strategies import (
+    LegacyStrategy,
+    MemberState,
+    RangeStrategy,
+    Strategy,
+)
+from zkconsumer.core.coordinator.wire import (
+    AssignmentData,
+    SubscriptionData,
+    encode_assignment,
+    encode_subscription,
+)
 from zkconsumer.testing import LocalCluster, wait_until
 
 
@@ -244,8 +255,16 @@ class ClassicMember:
         self.protocols = ((strategy.name, strategy.subscribe(state)),)
         self.client.execute(commands.FindCoordinator(0))
 
-    def join(self) -> None:
-        """Join or rejoin, and fetch the assignment."""
+    def join(
+        self,
+        partitions: Mapping[str, int] | None = None,
+        strategy: Strategy | None = None,
+        given: bytes = b"",
+    ) -> None:
+        """Join or rejoin, and fetch the assignment.
+
+        A leader assigns ``partitions`` by ``strategy``, or assigns ``given`` to itself.
+        """
         answer = self.client.execute(commands.JoinGroup(0, self.id, self.protocols))
         if isinstance(answer, events.RequestFailed):
             assert answer.code == ErrorCode.MEMBER_ID_REQUIRED, answer
@@ -253,8 +272,16 @@ class ClassicMember:
             answer = self.client.execute(commands.JoinGroup(0, self.id, self.protocols))
         assert isinstance(answer, events.Joined), answer
         self.generation = answer.generation
-        command = commands.SyncGroup(0, self.id, self.generation, {})
+        assigned = {self.id: given} if given else {}
+        if strategy is not None and partitions is not None:
+            assigned = strategy.assign(answer.members, partitions)
+        command = commands.SyncGroup(0, self.id, self.generation, assigned)
         assert isinstance(self.client.execute(command), events.Synced)
+
+    def leave(self) -> None:
+        """Leave the group, and end."""
+        self.client.execute(commands.LeaveGroup(0, self.id))
+        self.client.close()
 
     def beat(self) -> int:
         """The error code of a heartbeat."""
@@ -293,5 +320,42 @@ def test_a_classic_member_that_is_behind_is_fenced_when_the_group_turns_classic(
     assert (behind.beat(), behind.commit(tp)) == (illegal, illegal)
     assert (last.beat(), last.commit(tp)) == (ErrorCode.REBALANCE_IN_PROGRESS, 0)
     for one in (behind, last):
-        one.client.execute(commands.LeaveGroup(0, one.id))
-        one.client.close()
+        one.leave()
+
+
+def test_a_group_with_an_assignor_of_its_own_is_not_converted(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The legacy strategies tell members which stream reads what: the broker calls that custom."""
+    kraft.create_topic(unique, partitions=2)
+    strategy = LegacyStrategy("legacy-range")
+    state = MemberState("classic", {unique: 1}, frozenset(), -1)
+    classic = ClassicMember(broker, unique, unique)
+    classic.protocols = ((strategy.name, strategy.subscribe(state)),)
+    classic.join({unique: 2}, strategy)
+    answer = Member(broker, unique).join(Subscription((unique,), 30.0))
+    assert answer.code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "custom assignor" in answer.detail
+    assert classic.beat() == 0
+    classic.leave()
+
+
+def test_a_broker_forgets_what_a_cooperative_member_has_to_give_up(
+    kraft: LocalCluster, broker: BrokerConnection, unique: str
+) -> None:
+    """The member said that it has all partitions, and its last assignment leaves some out: it is to
+    join again without them. A member of the new protocol gets them at once. If this fails, the
+    broker was mended: correct the page on the three coordinations and ``LENIENCIES`` of
+    ``zkconsumer.sim.either_group``."""
+    kraft.create_topic(unique, partitions=2)
+    both = frozenset(TopicPartition(unique, number) for number in range(2))
+    kept = AssignmentData(both - {TopicPartition(unique, 1)})
+    data = SubscriptionData((unique,), owned=both, version=1)
+    classic = ClassicMember(broker, unique, unique)
+    classic.protocols = (("cooperative-sticky", encode_subscription(data)),)
+    classic.join(given=encode_assignment(kept))
+    modern = Member(broker, unique)
+    assert modern.join(Subscription((unique,), 30.0, assignor="range")).code == 0
+    modern.beat_until(lambda: modern.assigned == {topic_id(broker, unique): (1,)})
+    assert modern.beat(LEAVE).code == 0
+    classic.leave()

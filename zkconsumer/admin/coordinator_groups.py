@@ -13,13 +13,12 @@ from typing import NamedTuple, Self
 from zkconsumer.admin.describe import GroupRow
 from zkconsumer.admin.log_ends import CLIENT_ID, fetch_log_ends
 from zkconsumer.broker.cluster import ClusterReader
-from zkconsumer.broker.group_coordinators import DescribedGroup, DescribedMember, GroupCoordinators
+from zkconsumer.broker.describe_groups import DEAD, DescribedGroup, DescribedMember
+from zkconsumer.broker.group_coordinators import GroupCoordinators
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.config.security import NO_SECURITY, SecurityConfig
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.errors import BrokerError, UnknownGroupError
-
-_DEAD = "Dead"
 
 
 class StateRow(NamedTuple):
@@ -141,7 +140,7 @@ class CoordinatorGroups:
 
     def _describe(self, group: str) -> DescribedGroup:
         found = self._groups.describe(group)
-        if found.state == _DEAD and not found.members:
+        if found.state == DEAD and not found.members:
             known = self.group_names()
             if group not in known:
                 raise UnknownGroupError(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from zkconsumer.broker import offset_times
 from zkconsumer.broker.api_versions import OFFSET_COMMIT, OFFSET_FETCH
@@ -30,11 +30,10 @@ from zkconsumer.broker.coordinator_calls import (
     settle,
     until,
 )
+from zkconsumer.broker.describe_groups import DescribedGroup, describe_groups
 from zkconsumer.broker.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetDeleteRequest,
@@ -44,7 +43,7 @@ from zkconsumer.broker.metadata import fetch_metadata
 from zkconsumer.broker.security import KafkaSecurity
 from zkconsumer.core.common.error_codes import ErrorCode
 from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
-from zkconsumer.core.coordinator.wire import by_topic, decode_assignment
+from zkconsumer.core.coordinator.wire import by_topic
 from zkconsumer.errors import (
     BrokerError,
     BrokerUnavailableError,
@@ -53,7 +52,6 @@ from zkconsumer.errors import (
     UnsupportedBrokerError,
 )
 
-DESCRIBE_GROUPS: Final = 15
 LIST_GROUPS: Final = 16
 DESCRIBE_CONFIGS: Final = 32
 OFFSET_DELETE: Final = 47
@@ -64,28 +62,6 @@ _NONE: Final = -1
 _BATCH: Final = 2000
 
 T = TypeVar("T")
-
-
-class DescribedMember(NamedTuple):
-    """One member as its coordinator describes it; ``partitions`` is its present assignment."""
-
-    member_id: str
-    client_id: str
-    host: str
-    partitions: tuple[TopicPartition, ...]
-
-
-class DescribedGroup(NamedTuple):
-    """One group as its coordinator describes it.
-
-    ``state`` is Kafka's word: ``Stable``, ``Empty``, ``PreparingRebalance``, ``Dead``, ...;
-    ``strategy`` the assignment strategy that the members agreed on, empty without members.
-    """
-
-    coordinator: BrokerEndpoint
-    state: str
-    strategy: str
-    members: tuple[DescribedMember, ...]
 
 
 class GroupCoordinators:
@@ -203,7 +179,7 @@ class GroupCoordinators:
         A group that does not exist has the state ``Dead``. Not with brokers 0.8.2, which raise
         UnsupportedBrokerError.
         """
-        return self._at_coordinator(group, partial(_describe, group))
+        return self._at_coordinator(group, partial(describe_groups, [group]))[group]
 
     def members_of(self, groups: Iterable[str]) -> dict[str, tuple[str, ...] | BrokerError]:
         """Return what ``members`` does for many groups, or why that is not known."""
@@ -485,44 +461,15 @@ class _GivenUpError(CommitFailedError):
 def _members(groups: list[str], connection: BrokerConnection) -> dict[str, tuple[str, ...]]:
     """Return the members of groups that have the same coordinator."""
     try:
-        version = connection.version(DESCRIBE_GROUPS, 0)
+        found = describe_groups(groups, connection, partitions=False)
     except UnsupportedBrokerError:
         return dict.fromkeys(groups, ())
-    request = DescribeGroupsRequest(groups=groups)
-    answer = connection.call(request, DescribeGroupsResponse, version)
-    with mapped_errors(connection.endpoint):
-        found: dict[str, tuple[str, ...]] = {}
-        for one in answer.groups:
-            check(one.error_code, f"members of group {one.group_id}")
-            found[one.group_id] = tuple(
-                f"{member.client_id} at {member.client_host.lstrip('/')} ({member.member_id})"
-                for member in one.members
-            )
-        if found.keys() != set(groups):
-            raise ValueError("not the groups that were asked for")
-        return found
-
-
-def _describe(group: str, connection: BrokerConnection) -> DescribedGroup:
-    version = connection.version(DESCRIBE_GROUPS, 0)
-    request = DescribeGroupsRequest(groups=[group])
-    answer = connection.call(request, DescribeGroupsResponse, version)
-    with mapped_errors(connection.endpoint):
-        (found,) = answer.groups
-        check(found.error_code, f"members of group {group}")
-        is_consumer = found.protocol_type in ("consumer", "")
-        members = tuple(
-            DescribedMember(
-                member.member_id,
-                member.client_id,
-                member.client_host.lstrip("/"),
-                tuple(sorted(decode_assignment(member.member_assignment).partitions))
-                if is_consumer
-                else (),
-            )
-            for member in found.members
+    return {
+        group: tuple(
+            f"{one.client_id} at {one.host} ({one.member_id})" for one in described.members
         )
-        return DescribedGroup(connection.endpoint, found.group_state, found.protocol_data, members)
+        for group, described in found.items()
+    }
 
 
 def _batches(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

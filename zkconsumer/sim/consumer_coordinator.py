@@ -20,7 +20,9 @@ from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
 from zkconsumer.core.consumer_group import commands, events
 from zkconsumer.core.consumer_group.spec import ConsumerGroupSpec
 from zkconsumer.core.coordinator import events as group_events
+from zkconsumer.core.coordinator.spec import GroupSpec
 from zkconsumer.sim.coordinator import GroupWatch
+from zkconsumer.sim.group_roster import Protocols
 from zkconsumer.sim.kernel import Kernel
 
 AWAY: Final = -2
@@ -44,10 +46,11 @@ class MemberSeat:
     """One member as the coordinator knows it.
 
     ``since``: the epoch in which each partition was given to it. ``phase`` counts its waits for
-    a revocation: the deadline of an earlier one says nothing.
+    a revocation: the deadline of an earlier one says nothing. ``protocols``: what a member of the
+    classic protocol offers; of the others ``None``.
     """
 
-    spec: ConsumerGroupSpec
+    spec: ConsumerGroupSpec | GroupSpec
     heard_us: int
     epoch: int = 0
     previous: int = -1
@@ -56,6 +59,7 @@ class MemberSeat:
     revoking: frozenset[TopicPartition] = frozenset()
     since: dict[TopicPartition, int] = field(default_factory=dict)
     phase: int = 0
+    protocols: Protocols | None = None
 
 
 class ConsumerGroupCoordinator:
@@ -238,7 +242,7 @@ class ConsumerGroupCoordinator:
         topics = self._topics()
         wanting: dict[str, list[str]] = {}
         for name in sorted(self.seats, key=self._place):
-            for topic in self._wanted(self.seats[name].spec):
+            for topic in self._wanted(self.seats[name]):
                 wanting.setdefault(topic, []).append(name)
         given: dict[str, set[TopicPartition]] = {name: set() for name in self.seats}
         for topic, names in sorted(wanting.items()):
@@ -312,12 +316,13 @@ class ConsumerGroupCoordinator:
     def _see(self) -> dict[str, int]:
         """Ids of the topics that members want, and how many partitions each has."""
         topics = self._topics()
-        wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat.spec)}
+        wanted = {topic for seat in self.seats.values() for topic in self._wanted(seat)}
         return {self._ids[topic]: topics[topic] for topic in wanted if topic in self._ids}
 
-    def _wanted(self, spec: ConsumerGroupSpec) -> list[str]:
+    def _wanted(self, seat: MemberSeat) -> list[str]:
         topics = tuple(sorted(self._topics()))
-        return [one for one in expand("", spec.subscription, topics, False) if one in topics]
+        found = expand("", seat.spec.subscription, topics, False)
+        return [one for one in found if one in topics]
 
     def _by_id(self, partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:
         found: dict[str, list[int]] = {}

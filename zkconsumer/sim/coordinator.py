@@ -125,6 +125,7 @@ class GroupCoordinator:
         self._protocol = ""
         self._leader = ""
         self._parts: Mapping[str, bytes] = {}
+        self._before: Mapping[str, bytes] = {}  # those of the last generation, until they are known
         self._gathering = False  # the initial delay: nothing completes the join before its end
         self._more_came = False  # during the initial delay of the first generation
         self._unsynced: set[str] = set()  # of this generation
@@ -305,6 +306,7 @@ class GroupCoordinator:
     def _prepare(self) -> None:
         """All shall join again, within the longest of their rebalance timeouts."""
         first = self.state is GroupState.EMPTY
+        self._before = {}
         self.state = GroupState.PREPARING
         self._unsynced.clear()
         for seat in self.seats.values():
@@ -367,7 +369,7 @@ class GroupCoordinator:
             return
         self._phase += 1
         self.generation += 1
-        self._parts = {}
+        self._before, self._parts = self._parts, {}
         if not joined:
             self.state, self._protocol = GroupState.EMPTY, ""
             self._store()

@@ -28,6 +28,7 @@ from zkconsumer.runtime.coordinator import BrokerCoordination
 from zkconsumer.runtime.loop import MachineT
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import NOT_AVAILABLE, GroupCoordinator, failure
+from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.group_roster import Reply
 from zkconsumer.sim.host import Habits, SimHost
 from zkconsumer.sim.invariants import MemberAtRest, Observer
@@ -83,7 +84,7 @@ class Brokers:
     def __init__(
         self,
         kernel: Kernel,
-        group: GroupCoordinator | ConsumerGroupCoordinator,
+        group: GroupCoordinator | ConsumerGroupCoordinator | EitherGroup,
         service: float = 0.0,
     ) -> None:
         self.kernel = kernel

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 from zkconsumer.core.common.topic_filter import expand
 from zkconsumer.core.common.types import Pattern, Subscription, TopicPartition
@@ -24,6 +25,7 @@ from zkconsumer.core.coordinator.strategies import (
 from zkconsumer.sim.cluster import SimCluster
 from zkconsumer.sim.consumer_coordinator import ConsumerGroupCoordinator
 from zkconsumer.sim.coordinator import GroupCoordinator
+from zkconsumer.sim.either_group import EitherGroup
 from zkconsumer.sim.group_judge import GroupJudge
 from zkconsumer.sim.group_member import Brokers, SimGroupMember
 from zkconsumer.sim.host import Habits
@@ -65,7 +67,7 @@ class World(CoordinatorTroubles[SimGroupMember]):
         self.judge = GroupJudge(self.kernel, self.observer)
         self.topics = self.cluster.topics
         self.consumer = consumer
-        self.group: GroupCoordinator | ConsumerGroupCoordinator
+        self.group: GroupCoordinator | ConsumerGroupCoordinator | EitherGroup
         if consumer:
             self.group = ConsumerGroupCoordinator(
                 self.kernel,
@@ -301,6 +303,8 @@ class World(CoordinatorTroubles[SimGroupMember]):
 
     def _generation_of(self, member: SimGroupMember) -> int:
         """The one that the member is in, as the coordinator knows it."""
+        if isinstance(self.group, EitherGroup):
+            return self.group.generation_of(member.machine.member_id)
         if isinstance(self.group, GroupCoordinator):
             return self.group.generation
         seat = self.group.seats.get(member.machine.member_id)
@@ -310,6 +314,9 @@ class World(CoordinatorTroubles[SimGroupMember]):
         """Whether it ended because a coordinator took it for its own predecessor."""
         failed = member.machine.state is State.FAILED
         return failed and member.spec.instance_id in self.group.misfenced
+
+
+WorldT = TypeVar("WorldT", bound=World)
 
 
 class _Seen:
@@ -342,6 +349,11 @@ def run(
     A pure function of its arguments. One of ``strategies`` is drawn. ``consumer``: by KIP-848.
     """
     world = World(seed, strategies, record, consumer)
+    return play(world, "consumer" if consumer else "coordinator", seed, events)
+
+
+def play(world: WorldT, name: str, seed: int, events: int) -> Result[WorldT]:
+    """Trouble the group of ``world``, let it rest, and judge it."""
     kernel, rng = world.kernel, world.rng
     for topic in rng.sample(["t0", "t1", "t2", "u0"], rng.choice([2, 3, 4])):
         world.set_topic(topic, rng.randint(1, 5))
@@ -359,7 +371,7 @@ def run(
     violations += deliver_all(kernel, lambda: world.judged)
     violations += uncommitted(kernel, lambda: world.judged)
     return Result(
-        "consumer" if consumer else "coordinator",
+        name,
         seed,
         events,
         False,
@@ -371,4 +383,4 @@ def run(
     )
 
 
-__all__ = ["STRATEGIES", "World", "run"]
+__all__ = ["STRATEGIES", "World", "play", "run"]

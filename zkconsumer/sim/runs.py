@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkconsumer.sim import group_scenario, live_scenario, scenario
+from zkconsumer.sim import group_scenario, live_scenario, mixed_scenario, scenario
 from zkconsumer.sim.result import EVENTS, Result
 
-COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer", "live")
+COORDINATIONS = ("zookeeper", "coordinator", "bootstrap", "consumer", "live", "mixed")
 """Who decides about ownership; ``bootstrap``: ZooKeeper, and the brokers describe the cluster;
 ``consumer``: the coordinator by KIP-848; ``live``: a group that moves between ZooKeeper and the
-coordinator."""
+coordinator; ``mixed``: members of both protocols of the coordinator, which converts the group."""
 
 
 def run(
@@ -36,6 +36,8 @@ def run(
         return scenario.run(seed, legacy=False, bootstrap=True, events=events, record=record)
     if coordination == "live":
         return live_scenario.run(seed, events=events, record=record)
+    if coordination == "mixed":
+        return mixed_scenario.run(seed, events=events, record=record)
     by_broker = coordination == "consumer"
     return group_scenario.run(seed, events=events, record=record, consumer=by_broker)
 

@@ -156,7 +156,9 @@ HINTS: Final[Mapping[int, str]] = {
     ErrorCode.UNRELEASED_INSTANCE_ID: "another member still has this group.instance.id: end it, or "
     "give this one another",
     ErrorCode.GROUP_ID_NOT_FOUND: "the members of this group use another protocol: set "
-    "group.protocol=classic, or allow both with the broker's group.consumer.migration.policy",
+    "group.protocol=classic, or allow both with the broker's group.consumer.migration.policy. "
+    "Where a custom assignor is in use, first give all members one of Kafka's strategies; a group "
+    "of migratable members gets one by zkmigrate live finalize",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "raise the broker's group.consumer.max.size",
 }
 """What to do about an error that ends the member."""

@@ -115,7 +115,7 @@ def _register(
     """
     spec = ctx.spec
     path, mine = spec.paths.member(spec.consumer_id), paths.member(spec.consumer_id)
-    data = encode_registration(spec.subscription, ctx.now_ms())
+    data = encode_registration(spec.subscription, ctx.now_ms(), ours=True)
     while True:
         mode, version = yield from _mode_of(paths)
         ops: list[MultiOp] = [Check(paths.mode, version)]

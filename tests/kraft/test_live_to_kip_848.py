@@ -1,0 +1,129 @@
+"""``zkmigrate live`` on brokers without ZooKeeper: a running group ends in KIP-848, and returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from zkmigrate.cli import run
+
+from tests.kraft.conftest import LeftBehind
+from zkconsumer.coordinator import CoordinatorConsumerConnector
+from zkconsumer.errors import BrokerError
+from zkconsumer.migratable import MigratableConsumerConnector
+from zkconsumer.testing import wait_until
+from zkconsumer.testing.groups import Producer, Reader
+
+PARTITIONS = 6
+SETTLED = 30
+Act = Callable[..., str]
+QUICK = {
+    "session.timeout.ms": 6000,
+    "auto.offset.reset": "earliest",
+    "auto.commit.interval.ms": 200,
+    "refresh.leader.backoff.ms": 50,
+}
+
+
+@pytest.fixture
+def act(left: LeftBehind, group: str, capsys: pytest.CaptureFixture[str]) -> Act:
+    """Carries out a stage; returns why it was refused."""
+
+    def one(stage: str, outcome: str = "done") -> str:
+        where = ["--zookeeper", left.address, "--bootstrap-server", left.kraft.bootstrap]
+        capsys.readouterr()
+        status = run(["live", stage, group, "--execute", "--wait", "20", "--json", *where])
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["outcome"], status) == (outcome, outcome == "refused"), row
+        return str(row["why"])
+
+    return one
+
+
+def test_a_live_move_ends_in_kip_848_and_returns(
+    left: LeftBehind, topic: str, group: str, act: Act
+) -> None:
+    """Before ``finalize`` the broker refuses a member of KIP-848, and the error says what to do.
+    Then such members replace the migratable ones. While there is one, the way back is refused.
+    Nothing is lost or delivered twice."""
+    left.kraft.create_topic(topic, PARTITIONS)
+    both: dict[str, object] = {
+        "zookeeper.connect": left.address,
+        "bootstrap.servers": left.kraft.bootstrap,
+        "zkconsumer.brokers": "bootstrap",
+        "group.id": group,
+        "zkconsumer.live.strategies": "cooperative-sticky",
+        "heartbeat.interval.ms": 200,
+        **QUICK,
+    }
+    modern = {
+        "bootstrap.servers": left.kraft.bootstrap,
+        "group.id": group,
+        "group.protocol": "consumer",
+        **QUICK,
+    }
+    members: list[MigratableConsumerConnector | CoordinatorConsumerConnector] = []
+    readers: list[Reader] = []
+
+    def join(
+        member: MigratableConsumerConnector | CoordinatorConsumerConnector,
+    ) -> MigratableConsumerConnector | CoordinatorConsumerConnector:
+        members.append(member)
+        readers.append(Reader(member.create_message_streams({topic: 1})[topic]))
+        return member
+
+    def migratable(name: str) -> MigratableConsumerConnector | CoordinatorConsumerConnector:
+        return join(MigratableConsumerConnector(both | {"consumer.id": name}))
+
+    def owned() -> list[int]:
+        return [member.metrics().owned_partitions for member in members]
+
+    def wait_owned(*shares: int) -> None:
+        wait_until(lambda: owned() == list(shares), SETTLED, f"they have {shares}")
+
+    def leave(number: int) -> None:
+        members.pop(number).shutdown()
+
+    try:
+        with Producer(left.kraft.bootstrap, topic, range(PARTITIONS), interval=0.01) as producer:
+            migratable("m1")
+            migratable("m2")
+            wait_owned(3, 3)
+            act("prepare")
+            act("lock")
+            act("to-kafka")
+            with CoordinatorConsumerConnector(modern) as early:
+                expected = r"GROUP_ID_NOT_FOUND.*custom assignor.*zkmigrate live finalize"
+                with pytest.raises(BrokerError, match=expected):
+                    early.create_message_streams({topic: 1})
+            act("finalize")
+            wait_owned(3, 3)
+            join(CoordinatorConsumerConnector(modern))
+            wait_owned(2, 2, 2)
+            assert "plain members" in act("to-zookeeper", "refused")
+            leave(0)
+            join(CoordinatorConsumerConnector(modern))
+            wait_owned(2, 2, 2)
+            leave(0)
+            wait_owned(3, 3)  # both by KIP-848
+            assert "plain members" in act("to-zookeeper", "refused")
+            migratable("m3")
+            wait_owned(2, 2, 2)
+            leave(0)
+            wait_owned(3, 3)  # so the classic one has the latest epoch
+            leave(0)
+            wait_owned(6)
+            act("to-zookeeper")
+            act("unlock")
+            wait_owned(6)
+            sent = producer.stop()
+
+            def got() -> list[tuple[int, int]]:
+                return [(one.partition, one.offset) for some in readers for one in some.deliveries]
+
+            wait_until(lambda: set(got()) >= set(sent), SETTLED, "all is read")
+    finally:
+        for member in members:
+            member.shutdown()
+    assert len(got()) == len(set(got())), "delivered twice"

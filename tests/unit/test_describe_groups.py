@@ -1,0 +1,98 @@
+"""Who is in a group, whichever protocol it uses: what a coordinator says, and what we make of it."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE
+from zkconsumer.broker.describe_groups import DescribedGroup, DescribedMember, describe_groups
+from zkconsumer.broker.messages import ConsumerGroupDescribeResponse
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.errors import BrokerError, UnsupportedBrokerError
+
+HERE = BrokerEndpoint(0, "127.0.0.1", 1)
+DEAD = DescribedGroup(HERE, "Dead", "", ())
+
+
+class Broker:
+    """Says of each group that it is dead, when asked for one of the classic protocol."""
+
+    endpoint = HERE
+
+    def __init__(self, *groups: Any, knows: bool = True) -> None:
+        self.knows = knows
+        self.asked = 0
+        answer = ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=list(groups))
+        self.answer = b"\0" + bytes(answer.encode(version=0))
+
+    def version(self, key: int, *wanted: int) -> int:
+        if key == CONSUMER_GROUP_DESCRIBE and not self.knows:
+            raise UnsupportedBrokerError("as before 4.0")
+        return wanted[0]
+
+    def call(self, request: Any, _response: object, _version: int) -> Any:
+        fields = {"group_state": "Dead", "protocol_type": "", "protocol_data": "", "members": []}
+        return SimpleNamespace(
+            groups=[SimpleNamespace(group_id=one, error_code=0, **fields) for one in request.groups]
+        )
+
+    def exchange(self, _key: int, _version: int, _body: bytes) -> memoryview:
+        self.asked += 1
+        return memoryview(self.answer)
+
+
+def described(name: str, code: int = 0, numbers: tuple[int, ...] = ()) -> Any:
+    """A group in the answer, with one member if it has partitions."""
+    kind = ConsumerGroupDescribeResponse.DescribedGroup
+    given = kind.Member.Assignment.TopicPartitions(
+        topic_id=uuid.UUID(int=5), topic_name="t", partitions=list(numbers), version=0
+    )
+    member = kind.Member(
+        member_id="m",
+        member_epoch=3,
+        client_id="c",
+        client_host="/10.0.0.1",
+        subscribed_topic_names=["t"],
+        assignment=kind.Member.Assignment(topic_partitions=[given], version=0),
+        target_assignment=kind.Member.TargetAssignment(topic_partitions=[], version=0),
+        version=0,
+    )
+    return kind(
+        error_code=code,
+        group_id=name,
+        group_state="Stable",
+        group_epoch=3,
+        assignment_epoch=3,
+        assignor_name="uniform",
+        members=[member] if numbers else [],
+        version=0,
+    )
+
+
+def test_a_group_of_kip_848_is_not_taken_for_dead() -> None:
+    """Its members are known with their partitions; a group that does not exist is dead."""
+    unknown = described("no", ErrorCode.GROUP_ID_NOT_FOUND)
+    broker: Any = Broker(described("g", numbers=(1, 0)), unknown)
+    both = (TopicPartition("t", 0), TopicPartition("t", 1))
+    members = (DescribedMember("m", "c", "10.0.0.1", both),)
+    expected = {"g": DescribedGroup(HERE, "Stable", "uniform", members), "no": DEAD}
+    assert describe_groups(["g", "no"], broker) == expected
+
+
+def test_a_broker_that_does_not_know_the_protocol_is_not_asked() -> None:
+    """Before 4.0."""
+    broker: Any = Broker(knows=False)
+    assert describe_groups(["g"], broker) == {"g": DEAD}
+    assert not broker.asked
+
+
+def test_a_group_that_may_not_be_described_is_not_taken_for_dead() -> None:
+    """A tool that does not know who is in a group must not act."""
+    broker: Any = Broker(described("g", ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        describe_groups(["g"], broker)

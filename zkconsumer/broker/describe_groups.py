@@ -1,0 +1,130 @@
+"""Asks a coordinator who is in its groups, whichever protocol they use. Stateless.
+
+DescribeGroups knows groups of the classic protocol only: of a group of KIP-848 a broker says that
+it is ``Dead`` and has no members. So each group that it calls dead is asked for with
+ConsumerGroupDescribe too, where the broker knows that (since 4.0). Runs on the thread that owns the
+connection. Source: DescribeGroupsResponse.json and ConsumerGroupDescribeResponse.json of Kafka 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.broker.api_versions import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
+from zkconsumer.broker.connection import BrokerConnection, mapped_errors
+from zkconsumer.broker.coordinator_calls import call_flexible, check
+from zkconsumer.broker.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from zkconsumer.core.common.error_codes import ErrorCode
+from zkconsumer.core.common.types import BrokerEndpoint, TopicPartition
+from zkconsumer.core.coordinator.wire import decode_assignment
+from zkconsumer.errors import UnsupportedBrokerError
+
+DEAD: Final = "Dead"
+
+
+class DescribedMember(NamedTuple):
+    """One member as its coordinator describes it; ``partitions`` is its present assignment."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class DescribedGroup(NamedTuple):
+    """One group as its coordinator describes it.
+
+    ``state`` is Kafka's word: ``Stable``, ``Empty``, ``PreparingRebalance``, ``Reconciling``,
+    ``Dead``, ...; ``strategy`` the assignment strategy that the members agreed on, empty without
+    members, or the coordinator's assignor.
+    """
+
+    coordinator: BrokerEndpoint
+    state: str
+    strategy: str
+    members: tuple[DescribedMember, ...]
+
+
+def describe_groups(
+    groups: Sequence[str], connection: BrokerConnection, partitions: bool = True
+) -> dict[str, DescribedGroup]:
+    """Return groups that have the same coordinator. One that does not exist is ``Dead``.
+
+    Without ``partitions`` assignments are not read: members of other clients may have odd ones.
+
+    Raises UnsupportedBrokerError for brokers 0.8.2, whose coordinators know no members, and what
+    ``BrokerConnection.call`` raises.
+    """
+    version = connection.version(DESCRIBE_GROUPS, 0)
+    request = DescribeGroupsRequest(groups=list(groups))
+    answer = connection.call(request, DescribeGroupsResponse, version)
+    with mapped_errors(connection.endpoint):
+        found: dict[str, DescribedGroup] = {}
+        for one in answer.groups:
+            check(one.error_code, f"members of group {one.group_id}")
+            readable = partitions and one.protocol_type in ("consumer", "")
+            members = tuple(
+                _member(member, _given(member.member_assignment) if readable else ())
+                for member in one.members
+            )
+            found[one.group_id] = DescribedGroup(
+                connection.endpoint, one.group_state, one.protocol_data, members
+            )
+        if found.keys() != set(groups):
+            raise ValueError("not the groups that were asked for")
+    dead = [name for name, one in found.items() if one.state == DEAD and not one.members]
+    return found | _by_kip_848(dead, connection)
+
+
+def _by_kip_848(groups: Sequence[str], connection: BrokerConnection) -> dict[str, DescribedGroup]:
+    """Those of the groups that are of KIP-848."""
+    if not groups:
+        return {}
+    try:
+        version = connection.version(CONSUMER_GROUP_DESCRIBE, 0)
+    except UnsupportedBrokerError:
+        return {}
+    request = ConsumerGroupDescribeRequest(
+        group_ids=list(groups), include_authorized_operations=False
+    )
+    answer = call_flexible(connection, request, ConsumerGroupDescribeResponse, version)
+    unknown = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+    with mapped_errors(connection.endpoint):
+        found: dict[str, DescribedGroup] = {}
+        for one in answer.groups:
+            if one.error_code in unknown:  # or the protocol is disabled
+                continue
+            check(one.error_code, f"members of group {one.group_id}")
+            members = tuple(
+                _member(
+                    member,
+                    (
+                        TopicPartition(topic.topic_name, number)
+                        for topic in member.assignment.topic_partitions
+                        for number in topic.partitions
+                    ),
+                )
+                for member in one.members
+            )
+            found[one.group_id] = DescribedGroup(
+                connection.endpoint, one.group_state, one.assignor_name, members
+            )
+        return found
+
+
+def _given(assignment: Any) -> Iterable[TopicPartition]:
+    return decode_assignment(assignment).partitions
+
+
+def _member(member: Any, partitions: Iterable[TopicPartition]) -> DescribedMember:
+    host = member.client_host.lstrip("/")
+    return DescribedMember(member.member_id, member.client_id, host, tuple(sorted(partitions)))
+
+
+__all__ = ["DEAD", "DescribedGroup", "DescribedMember", "describe_groups"]
