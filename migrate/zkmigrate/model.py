@@ -133,7 +133,7 @@ class GroupState:
     kafka: Mapping[TopicPartition, KafkaOffset] = field(default_factory=dict)
     ranges: Mapping[TopicPartition, LogRange] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
-    slipped: Mapping[TopicPartition, int] = field(default_factory=dict)
+    misplaced: Mapping[TopicPartition, int] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
     marker: MigrationMarker | None = None
     faults: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from zkconsumer.admin.snapshot import MOVED, SLIP, GroupSnapshot, read_group
+from zkconsumer.admin.snapshot import MISPLACED, MOVED, GroupSnapshot, read_group
 from zkconsumer.broker.coordinator_calls import StoredOffset
 from zkconsumer.core.common.types import TopicPartition
 from zkconsumer.core.zookeeper.ops import AclEntry, Create, Exists, Multi, MultiOp, Ok, SetAcl, Stat
@@ -94,7 +94,11 @@ def copy_groups(stores: Stores, plans: Iterable[GroupPlan]) -> EstateCopy:
         every, stores.zk.run_all(_read(one.group) for one in every), strict=True
     ):
         snapshot, locked = found
-        names |= {*snapshot.offsets, *snapshot.slipped, *(entry.tp.topic for entry in plan.entries)}
+        names |= {
+            *snapshot.offsets,
+            *snapshot.misplaced,
+            *(entry.tp.topic for entry in plan.entries),
+        }
         known = [TopicPartition(topic, 0) for topic in snapshot.offsets]
         kafka = stores.fetch(plan.in_kafka, [*known, *(entry.tp for entry in plan.entries)])
         names |= {tp.topic for tp in kafka}
@@ -263,7 +267,10 @@ def _make_group(
     paths = GroupPaths(one.snapshot.group)
     known: set[str] = set()
     todo: list[tuple[str, tuple[MultiOp, ...]]] = []
-    trees = ((paths.offsets, one.snapshot.offsets), (f"{paths.root}/{SLIP}", one.snapshot.slipped))
+    trees = (
+        (paths.offsets, one.snapshot.offsets),
+        (f"{paths.root}/{MISPLACED}", one.snapshot.misplaced),
+    )
     for root, tree in trees:
         for topic, nodes in tree.items():
             some = {name: node for name, node in nodes.items() if wanted(topic, node.stat)}

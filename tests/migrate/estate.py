@@ -33,7 +33,7 @@ FIXES: Final = {
     "unreadable": "--skip",
     "live-member": "stop these members",
     "foreign-layout": "the tool of its own client",
-    "slipped-offsets": "--slipped use",
+    "misplaced-offsets": "--misplaced use",
     "unknown": "bring that back",
 }
 """The ten faults: the kind of problem that must be reported for each, and a part of its fix."""
@@ -128,7 +128,7 @@ class Estate:
                 makepath=True,
             ),
             "foreign-layout": lambda: make(f"{where}/shard-7", b"3"),
-            "slipped-offsets": lambda: make(f"{root}/offset/{tp.topic}/0", b"9"),
+            "misplaced-offsets": lambda: make(f"{root}/offset/{tp.topic}/0", b"9"),
             "unknown": lambda: make(f"{root}/migration", b"not ours"),
         }
         ways[way]()

@@ -18,12 +18,12 @@ from zkmigrate.model import (
 )
 from zkmigrate.plan.group import DAY_MS, plan_group
 from zkmigrate.plan.options import (
+    Misplaced,
     MissingTopics,
     OnConflict,
     Options,
     OutOfRange,
     Skip,
-    Slipped,
     covers,
 )
 from zkmigrate.plan.values import GroupPlan, Kind, StaysBehind, Verdict
@@ -81,8 +81,8 @@ def test_no_offset_stays_no_offset() -> None:
 
 def test_the_target_keeps_what_only_it_has() -> None:
     """An offset that only the target has is not deleted, even beyond the log."""
-    found = replace(state(None, 99), slipped={TopicPartition("orders", 0): 4})
-    plan = made(found, slipped=Slipped.IGNORE)
+    found = replace(state(None, 99), misplaced={TopicPartition("orders", 0): 4})
+    plan = made(found, misplaced=Misplaced.IGNORE)
     assert [(entry.to, entry.write) for entry in plan.entries] == [(99, False)]
     assert plan.verdict is Verdict.READY
 
@@ -195,12 +195,12 @@ def test_topics_that_are_gone_or_came_back() -> None:
         assert skipped.stays == (StaysBehind(TP, 5, "skipped"),)
 
 
-def test_slipped_offsets_are_used_ignored_or_refused() -> None:
+def test_misplaced_offsets_are_used_ignored_or_refused() -> None:
     """Offsets of a 1.1.0 broker that are stored below ``offset`` are never ignored silently."""
-    found = replace(state(3), slipped={TP: 6})
-    assert kinds(made(found)) == [Kind.SLIPPED]
-    assert made(found, slipped=Slipped.USE).entries[0].to == 6
-    assert made(found, slipped=Slipped.IGNORE).entries[0].to == 3
+    found = replace(state(3), misplaced={TP: 6})
+    assert kinds(made(found)) == [Kind.MISPLACED]
+    assert made(found, misplaced=Misplaced.USE).entries[0].to == 6
+    assert made(found, misplaced=Misplaced.IGNORE).entries[0].to == 3
 
 
 def test_who_is_there_is_named() -> None:

@@ -133,7 +133,7 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
         "live": "live-member", "owned": "owned", "garbage": "unreadable", "hidden": "unreadable",
         "conflict": "conflict", "beyond": "out-of-range", "gone": "topic-missing",
         "partition": "partition-missing", "again": "topic-recreated", "foreign": "foreign-layout",
-        "slipped": "slipped-offsets", "marker": "unknown", "empty": "nothing-stored",
+        "misplaced": "misplaced-offsets", "marker": "unknown", "empty": "nothing-stored",
     }  # fmt: skip
     root = {kind: f"/consumers/{name}-{kind}" for kind in broken}
     bench.set_zk(f"{name}-again", again, {0: 3})  # before the topic is created
@@ -152,7 +152,7 @@ def test_groups_broken_in_many_ways_do_not_hold_up_the_others(
     bench.set_zk(f"{name}-gone", f"{topic}-gone", {0: 3})
     bench.set_zk(f"{name}-partition", topic, {7: 3})
     create(f"{root['foreign']}/offsets/{topic}/x", b"1")
-    create(f"{root['slipped']}/offset/{topic}/0", b"9", makepath=True)
+    create(f"{root['misplaced']}/offset/{topic}/0", b"9", makepath=True)
     create(f"{root['marker']}/migration", b"{")
     create(root["empty"], makepath=True)
 

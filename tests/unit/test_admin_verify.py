@@ -171,14 +171,14 @@ def test_foreign_trees() -> None:
     findings = found(
         group(
             owners={**group().owners, "b'orders'": {"3-0": node("g_a", 1)}},
-            slipped={"t": {"0": node("10"), "1": node("7")}},
+            misplaced={"t": {"0": node("10"), "1": node("7")}},
             strange=("partition_0", "blobs"),
         )
     )
     assert [(f.kind, f.where) for f in findings] == [
         (Kind.FOREIGN_LAYOUT, "/consumers/g/owners/b'orders'"),
         (Kind.FOREIGN_LAYOUT, "/consumers/g/owners/b'orders'/3-0"),
-        (Kind.SLIPPED, "/consumers/g/offset/t"),
+        (Kind.MISPLACED, "/consumers/g/offset/t"),
         (Kind.FOREIGN_LAYOUT, "/consumers/g/partition_0"),
         (Kind.FOREIGN_LAYOUT, "/consumers/g/blobs"),
     ]
@@ -186,7 +186,7 @@ def test_foreign_trees() -> None:
     assert "1: 7 (offsets/: 20)" in findings[2].what
     assert "storm" in findings[3].what
     agreeing = {"t": {"0": node("10"), "1": node("20")}}
-    assert found(group(slipped=agreeing)) == []
+    assert found(group(misplaced=agreeing)) == []
 
 
 def test_a_missing_topic_is_no_error() -> None:

@@ -24,7 +24,7 @@ from zkconsumer.core.zookeeper.znodes import (
 from zkconsumer.errors import ZnodeFormatError
 
 CONSUMERS: Final = "/consumers"
-SLIP: Final = "offset"
+MISPLACED: Final = "offset"
 """Where a broker of version 1.1.0 keeps offsets by mistake, instead of ``offsets``."""
 
 MOVED: Final = "migration"
@@ -46,7 +46,7 @@ class GroupSnapshot:
     members: Mapping[str, Node] = field(default_factory=dict)
     owners: Nodes = field(default_factory=dict)
     offsets: Nodes = field(default_factory=dict)
-    slipped: Nodes = field(default_factory=dict)
+    misplaced: Nodes = field(default_factory=dict)
     moved: Node | None = None
     strange: tuple[str, ...] = ()
 
@@ -102,13 +102,13 @@ def read_group(group: str) -> Script[GroupSnapshot | None]:
         members = yield from _read_below(paths.ids, ids or [])
         offsets = yield from _read_tree(paths.offsets, "offsets" in parts)
         owners = yield from _read_tree(paths.owners, "owners" in parts)
-        slipped = yield from _read_tree(f"{paths.root}/{SLIP}", SLIP in parts)
+        misplaced = yield from _read_tree(f"{paths.root}/{MISPLACED}", MISPLACED in parts)
         moved = yield from _read_below(paths.root, [MOVED] if MOVED in parts else [])
         if (yield from listing(paths.ids)) == ids:
             break
-    known = {"ids", "owners", "offsets", SLIP, MOVED}
+    known = {"ids", "owners", "offsets", MISPLACED, MOVED}
     strange = tuple(name for name in parts if name not in known)
-    return GroupSnapshot(group, members, owners, offsets, slipped, moved.get(MOVED), strange)
+    return GroupSnapshot(group, members, owners, offsets, misplaced, moved.get(MOVED), strange)
 
 
 def read_offsets(group: str) -> Script[Nodes]:

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zkconsumer.admin.snapshot import (
-    SLIP,
+    MISPLACED,
     GroupSnapshot,
     Registrations,
     partition_number,
@@ -53,7 +53,7 @@ class Kind(Enum):
     """A stored offset beyond the end of the log."""
     FOREIGN_LAYOUT = "foreign-layout"
     """Znodes as another client writes them; members of the JVM's kind do not see them."""
-    SLIPPED = "slipped-offsets"
+    MISPLACED = "misplaced-offsets"
     """Offsets below ``offset``, where a 1.1.0 broker keeps them, that differ from ``offsets``."""
     MISASSIGNED = "misassigned"
     """The owner is not the one that the strategy chooses."""
@@ -129,7 +129,7 @@ class _Verifier:
             yield from self._owners(topic)
         for topic, nodes in self.snapshot.offsets.items():
             yield from self._offsets(topic, nodes)
-        yield from self._slipped()
+        yield from self._misplaced()
         for name in self.snapshot.strange:
             guess = "storm-kafka keeps its offsets so" if _STORM.fullmatch(name) else "not Kafka's"
             yield self._found(
@@ -263,8 +263,8 @@ class _Verifier:
                     Kind.ABOVE_END, path, f"{offset} is {offset - end} above the log end {end}"
                 )
 
-    def _slipped(self) -> Iterator[Finding]:
-        for topic, nodes in self.snapshot.slipped.items():
+    def _misplaced(self) -> Iterator[Finding]:
+        for topic, nodes in self.snapshot.misplaced.items():
             right = self.snapshot.offsets.get(topic, {})
             differing = {
                 name: node for name, node in nodes.items() if _text(right.get(name)) != _text(node)
@@ -272,8 +272,8 @@ class _Verifier:
             if differing:
                 name, node = next(iter(differing.items()))
                 yield self._found(
-                    Kind.SLIPPED,
-                    f"{self.paths.root}/{SLIP}/{topic}",
+                    Kind.MISPLACED,
+                    f"{self.paths.root}/{MISPLACED}/{topic}",
                     f"a 1.1.0 broker stored {len(differing)} offsets here that members do not "
                     f"read, such as {name}: {_text(node)} (offsets/: {_text(right.get(name))})",
                 )

@@ -13,13 +13,13 @@ from zkmigrate.commands.files import read_file
 from zkmigrate.formats import decisions_file
 from zkmigrate.model import Direction
 from zkmigrate.plan.options import (
+    Misplaced,
     MissingTopics,
     OnConflict,
     Options,
     OutOfRange,
     Recreated,
     Skip,
-    Slipped,
     Unproven,
     WithoutOffset,
 )
@@ -50,7 +50,7 @@ def decisions(command: F) -> F:
         direction: str,
         on_conflict: str,
         out_of_range: str,
-        slipped: str,
+        misplaced: str,
         missing_topics: str,
         skips: tuple[Skip, ...],
         max_idle_days: int,
@@ -63,7 +63,7 @@ def decisions(command: F) -> F:
         options = Options(
             OnConflict(on_conflict),
             OutOfRange(out_of_range),
-            Slipped(slipped),
+            Misplaced(misplaced),
             skips,
             max_idle_days,
             MissingTopics(missing_topics),
@@ -123,8 +123,8 @@ def decisions(command: F) -> F:
             "behind.",
         ),
         _choice(
-            "--slipped",
-            Slipped,
+            "--misplaced",
+            Misplaced,
             "What to do with offsets that a 1.1.0 broker stored below 'offset' instead of "
             "'offsets'.",
         ),

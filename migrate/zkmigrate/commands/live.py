@@ -10,6 +10,7 @@ import click
 
 from zkconsumer.admin.text import printable
 from zkconsumer.cli.tables import How, format_options, print_rows
+from zkconsumer.cli.times import duration_option
 from zkconsumer.core.migration.modes import Mode, neighbours
 from zkconsumer.core.zookeeper.znodes import is_legal_topic
 from zkconsumer.errors import ZkConsumerError
@@ -61,13 +62,8 @@ def _stage(target: Mode | None, act: Callable[[LiveMove], Step]) -> Callable[[F]
             _run(target, act, groups, all_ready, execute, wait, servers, how)
 
         command: Any = format_options(server_options(run))
-        command = click.option(
-            "--wait",
-            type=click.FloatRange(min=0),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait in each step for members and offsets.",
+        command = duration_option(
+            "--wait", default=60.0, help="How long to wait in each step for members and offsets."
         )(command)
         command = click.option(
             "--execute",

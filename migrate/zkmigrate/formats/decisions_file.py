@@ -19,6 +19,7 @@ from zkconsumer.admin.text import printable
 from zkmigrate.errors import PlanFileError
 from zkmigrate.plan.options import (
     DECIDED,
+    Misplaced,
     MissingTopics,
     OnConflict,
     Options,
@@ -26,7 +27,6 @@ from zkmigrate.plan.options import (
     Recreated,
     Rule,
     Skip,
-    Slipped,
     Unproven,
     WithoutOffset,
 )
@@ -35,7 +35,7 @@ from zkmigrate.plan.values import GroupPlan, Kind, Problem, Verdict
 _CHOICES: Final[Mapping[str, type[Enum]]] = {
     "on_conflict": OnConflict,
     "out_of_range": OutOfRange,
-    "slipped": Slipped,
+    "misplaced": Misplaced,
     "missing_topics": MissingTopics,
     "recreated_topics": Recreated,
     "unproven_topics": Unproven,
@@ -45,7 +45,7 @@ _ASKED: Final[Mapping[Kind, str]] = {
     Kind.CONFLICT: "on_conflict",
     Kind.WOULD_LOWER: "on_conflict",
     Kind.OUT_OF_RANGE: "out_of_range",
-    Kind.SLIPPED: "slipped",
+    Kind.MISPLACED: "misplaced",
     Kind.TOPIC_MISSING: "missing_topics",
     Kind.PARTITION_MISSING: "missing_topics",
     Kind.RECREATED: "recreated_topics",

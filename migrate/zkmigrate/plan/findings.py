@@ -34,7 +34,7 @@ _ADVICE: Final = {
     Kind.UNPROVEN: "if it is the same topic choose --unproven-topics trust; else skip or earliest, "
     "or leave it out with",
     Kind.NO_OFFSET: "choose --without-offset leave, earliest or latest",
-    Kind.SLIPPED: "choose --slipped use or --slipped ignore",
+    Kind.MISPLACED: "choose --misplaced use or --misplaced ignore",
     Kind.UNKNOWN: "make sure that the partition has a leader, then plan again",
 }
 

@@ -63,7 +63,7 @@ class _Planner:
             for tp in {
                 *state.zk,
                 *state.kafka,
-                *state.slipped,
+                *state.misplaced,
                 *(state.from_file or ()),
                 *self._unstored(),
                 *self._moved_unseen(),
@@ -75,7 +75,7 @@ class _Planner:
         stored = state.zk if self.direction.source is Store.ZOOKEEPER else state.kafka
         held = stored if state.from_file is None else state.from_file
         moved = self._is_moved(entries)
-        if not held and not state.slipped and not state.faults and not moved:
+        if not held and not state.misplaced and not state.faults and not moved:
             self._refuse(
                 Kind.NOTHING,
                 f"{self.direction.source.value} holds no offset of the group",

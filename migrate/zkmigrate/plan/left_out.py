@@ -49,7 +49,7 @@ class LeftOut:
         if state.from_file is not None:
             source = state.from_file.get(tp)
         elif to_kafka:
-            source = state.slipped.get(tp) if in_zk is None else in_zk
+            source = state.misplaced.get(tp) if in_zk is None else in_zk
         else:
             source = in_kafka
         unknown = state.from_file is None and (
@@ -78,7 +78,7 @@ class LeftOut:
             and znode is not None
             and topic is not None
             and topic.is_younger_than(znode)
-            and tp not in self._state.slipped
+            and tp not in self._state.misplaced
         ):
             return Kind.RECREATED.value
         if (

@@ -64,7 +64,7 @@ class WithoutOffset(Enum):
     REFUSE = "refuse"
 
 
-class Slipped(Enum):
+class Misplaced(Enum):
     """What happens to offsets that a 1.1.0 broker stored below ``offset`` (not ``offsets``)."""
 
     REFUSE = "refuse"
@@ -112,7 +112,7 @@ class Rule:
     partition: int | None = None
     on_conflict: OnConflict | None = None
     out_of_range: OutOfRange | None = None
-    slipped: Slipped | None = None
+    misplaced: Misplaced | None = None
     missing_topics: MissingTopics | None = None
     recreated_topics: Recreated | None = None
     unproven_topics: Unproven | None = None
@@ -141,7 +141,7 @@ class Options:
 
     on_conflict: OnConflict = OnConflict.REFUSE
     out_of_range: OutOfRange = OutOfRange.REFUSE
-    slipped: Slipped = Slipped.REFUSE
+    misplaced: Misplaced = Misplaced.REFUSE
     skips: tuple[Skip, ...] = ()
     max_idle_days: int = 30
     missing_topics: MissingTopics = MissingTopics.REFUSE

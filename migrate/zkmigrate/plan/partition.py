@@ -8,11 +8,11 @@ from zkconsumer.core.common.types import TopicPartition
 from zkmigrate.model import Direction, GroupState, Log, Store
 from zkmigrate.plan.findings import Findings
 from zkmigrate.plan.options import (
+    Misplaced,
     OnConflict,
     Options,
     OutOfRange,
     Recreated,
-    Slipped,
     Unproven,
     WithoutOffset,
 )
@@ -58,13 +58,15 @@ class PartitionRules:
         if done is not None:
             return Entry(tp, zk, version, kafka, *done)
         source_zk = zk
-        slip = state.slipped.get(tp)
-        if slip is not None and slip != zk and self.direction is Direction.ZK_TO_KAFKA:
-            if self._options(tp).slipped is Slipped.REFUSE:
-                self._found(Kind.SLIPPED, tp, f": {slip} below offset, {show(zk)} below offsets")
+        misplaced = state.misplaced.get(tp)
+        if misplaced is not None and misplaced != zk and self.direction is Direction.ZK_TO_KAFKA:
+            if self._options(tp).misplaced is Misplaced.REFUSE:
+                self._found(
+                    Kind.MISPLACED, tp, f": {misplaced} below offset, {show(zk)} below offsets"
+                )
                 return None
-            if self._options(tp).slipped is Slipped.USE:
-                source_zk = slip
+            if self._options(tp).misplaced is Misplaced.USE:
+                source_zk = misplaced
         if state.from_file is not None:
             value, reason = self._from_file(tp, zk, committed)
             stays = tp not in state.from_file
@@ -219,7 +221,7 @@ class PartitionRules:
             znode is not None
             and znode.offset == value
             and topic.is_younger_than(znode)
-            and tp not in self.state.slipped
+            and tp not in self.state.misplaced
         ):
             if self._options(tp).recreated_topics is not Recreated.EARLIEST:
                 self._found(
@@ -252,6 +254,6 @@ class PartitionRules:
         """Whether only ZooKeeper holds this offset, so that it is of the topic known there."""
         znode, kafka = self.state.zk.get(tp), self.state.kafka.get(tp)
         held = znode is not None and znode.offset == value
-        if not held and self.state.slipped.get(tp) != value:
+        if not held and self.state.misplaced.get(tp) != value:
             return False
         return kafka is None or kafka.offset != value

@@ -41,7 +41,7 @@ class Kind(Enum):
     PARTITION_MISSING = "partition-missing"
     RECREATED = "topic-recreated"
     UNPROVEN = "topic-unproven"
-    SLIPPED = "slipped-offsets"
+    MISPLACED = "misplaced-offsets"
     NO_OFFSET = "no-offset"
     IDLE = "idle"
 
@@ -61,7 +61,7 @@ _DECIDABLE = frozenset(
         Kind.PARTITION_MISSING,
         Kind.RECREATED,
         Kind.UNPROVEN,
-        Kind.SLIPPED,
+        Kind.MISPLACED,
         Kind.NO_OFFSET,
         Kind.IDLE,
         Kind.UNREADABLE,

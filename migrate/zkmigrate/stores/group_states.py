@@ -59,7 +59,7 @@ def read_states(
                 problems[name] = _unreadable(name, found)
             else:
                 parts[name] = found or GroupSnapshot(name)
-        _learn(stores, ((*part.offsets, *part.owners, *part.slipped) for part in parts.values()))
+        _learn(stores, ((*part.offsets, *part.owners, *part.misplaced) for part in parts.values()))
         kafka: dict[str, dict[TopicPartition, KafkaOffset]] = {}
         for name, snapshot in parts.items():
             asked = _partitions(stores, snapshot)
@@ -168,9 +168,9 @@ def _state(
     zk: dict[TopicPartition, ZkOffset] = {}
     for tp, node in numbered(snapshot.offsets):
         zk[tp] = zk_offset(snapshot.paths.offset(tp), node)
-    slipped: dict[TopicPartition, int] = {}
+    misplaced: dict[TopicPartition, int] = {}
     faults: list[str] = []
-    for tp, node in numbered(snapshot.slipped):
+    for tp, node in numbered(snapshot.misplaced):
         where = f"{snapshot.paths.root}/offset/{tp.topic}/{tp.partition}"
         try:
             offset = offset_in(node, where)
@@ -178,7 +178,7 @@ def _state(
             faults.append(str(fault))
             continue
         if offset is not None:
-            slipped[tp] = offset
+            misplaced[tp] = offset
     marker: MigrationMarker | None = None
     if snapshot.moved is not None:
         try:
@@ -186,7 +186,7 @@ def _state(
         except ZnodeFormatError as fault:
             faults.append(str(fault))
     names = {tp.topic for tp in (*kafka, *(from_file or ()))}
-    topics, ranges = stores.logs.of({*names, *snapshot.offsets, *snapshot.slipped})
+    topics, ranges = stores.logs.of({*names, *snapshot.offsets, *snapshot.misplaced})
     return GroupState(
         snapshot.group,
         members=tuple(sorted({*snapshot.members, *filter(_is_migrator, snapshot.owners)})),
@@ -196,7 +196,7 @@ def _state(
         kafka=kafka,
         ranges=ranges,
         topics=topics,
-        slipped=slipped,
+        misplaced=misplaced,
         foreign=foreign,
         marker=marker,
         faults=tuple(faults),

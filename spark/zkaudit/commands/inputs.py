@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import Field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import click
 
 from zkaudit.findings.limits import Limits
 from zkaudit.text import regex_of
+from zkconsumer.cli.times import duration_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 GROUP = "Only this group; may be repeated."
 REGEX = "Only groups whose whole name matches (a Java regex)."
 MASTER = "Spark master. `submit`: use the master given to spark-submit."
+
+
+def _limit_option(limit: Field[Any]) -> Callable[[Any], Any]:
+    name, text = "--" + limit.name.replace("_", "-"), limit.metadata["help"]
+    if name.endswith("-seconds"):
+        return duration_option(name, help=text, default=limit.default)
+    kind = click.IntRange(min=1) if isinstance(limit.default, int) else click.FloatRange(0)
+    return click.option(name, type=kind, default=limit.default, show_default=True, help=text)
+
+
 _OPTIONS = (
     click.option(
         "--zookeeper-logs",
@@ -67,16 +78,7 @@ _OPTIONS = (
         help="ZooKeeper's own text logs or audit logs (a file, directory or glob): they name the "
         "address of each session's client.",
     ),
-    *(
-        click.option(
-            "--" + limit.name.replace("_", "-"),
-            type=click.IntRange(min=1) if isinstance(limit.default, int) else click.FloatRange(0),
-            default=limit.default,
-            show_default=True,
-            help=limit.metadata["help"],
-        )
-        for limit in fields(Limits)
-    ),
+    *map(_limit_option, fields(Limits)),
     click.option(
         "--master",
         default="local[*]",
