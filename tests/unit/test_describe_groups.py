@@ -1,4 +1,4 @@
-"""Who is in a group, whichever protocol it uses: what a coordinator says, and what we make of it."""
+"""The members of a group as its coordinator describes them, in either protocol."""
 
 from __future__ import annotations
 

@@ -61,9 +61,8 @@ class PartitionRules:
         misplaced = state.misplaced.get(tp)
         if misplaced is not None and misplaced != zk and self.direction is Direction.ZK_TO_KAFKA:
             if self._options(tp).misplaced is Misplaced.REFUSE:
-                self._found(
-                    Kind.MISPLACED, tp, f": {misplaced} below offset, {show(zk)} below offsets"
-                )
+                text = f": {misplaced} below offset, {show(zk)} below offsets"
+                self._found(Kind.MISPLACED, tp, text)
                 return None
             if self._options(tp).misplaced is Misplaced.USE:
                 source_zk = misplaced
