@@ -60,7 +60,7 @@ def test_cluster_commands_work_without_zookeeper(tmp_path: Path) -> None:
     try:
         assert started.returncode == 0, started.stderr
         assert list(json.loads(started.stdout)) == ["bootstrap"]
-        assert cluster(where, "topic", "lines", "--partitions", "2").returncode == 0
+        assert cluster(where, "create-topic", "lines", "--partitions", "2").returncode == 0
         assert "sent 2 messages" in cluster(where, "send", "lines", stdin="a\nb\n").stderr
         asked = cluster(where, "address", "zookeeper")
         assert (asked.returncode, asked.stdout) == (1, "")

@@ -24,7 +24,7 @@ def cluster() -> None:
     """
 
 
-for _command in (cluster_topics.address, cluster_topics.topic, cluster_topics.send_lines):
+for _command in (cluster_topics.address, cluster_topics.create_topic, cluster_topics.send_lines):
     cluster.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""``zkconsumer cluster address``, ``topic`` and ``send``: what to do with a cluster that is up."""
+"""``zkconsumer cluster address``, ``create-topic`` and ``send``: what to do with a cluster that is up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def address(which: str, directory: Path) -> None:
     click.echo(state.zookeeper if which == "zookeeper" else state.bootstrap)
 
 
-@click.command()
+@click.command(name="create-topic")
 @click.argument("name")
 @click.option(
     "--partitions",
@@ -54,7 +54,7 @@ def address(which: str, directory: Path) -> None:
     help="How many brokers have a copy of each partition; at most `cluster up --brokers`.",
 )
 @dir_option
-def topic(name: str, partitions: int, replication: int, directory: Path) -> None:
+def create_topic(name: str, partitions: int, replication: int, directory: Path) -> None:
     """Create the topic NAME."""
     state = background.status(directory.absolute())
     ports = [int(server.rpartition(":")[2]) for server in state.bootstrap.split(",")]
