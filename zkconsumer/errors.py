@@ -51,7 +51,7 @@ from typing import ClassVar
 
 
 class ZkConsumerError(Exception):
-    """Base of all errors raised on purpose. Its text is one line that a user can act on."""
+    """Base of all errors of this library. The text is one line that names the fix."""
 
     retriable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1

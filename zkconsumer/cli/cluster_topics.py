@@ -1,4 +1,4 @@
-"""``zkconsumer cluster address``, ``create-topic`` and ``send``: what to do with a cluster that is up."""
+"""``zkconsumer cluster address``, ``create-topic`` and ``send``: they need a running cluster."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ConsumerConfig(ConsumerKeys):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], strict: bool = False) -> ConsumerConfig:
-        """Make a configuration from keys and values; values are texts or already typed.
+        """Create a configuration from a mapping. Values may be texts or already have their type.
 
         A value of None counts as not given. Raises ConfigError with all faults; with ``strict``
         unknown keys are faults too.
@@ -51,10 +51,10 @@ class ConsumerConfig(ConsumerKeys):
 
     @classmethod
     def from_properties(cls, path: str | PathLike[str], strict: bool = False) -> ConsumerConfig:
-        """Make a configuration from a Java ``.properties`` file.
+        """Create a configuration from a Java ``.properties`` file.
 
-        Raises ConfigError with all faults, each naming file and line; also when the file cannot be
-        read. A key given twice counts with its last value, as in Java, and warns.
+        Raises ConfigError if the file cannot be read, or with all faults, each with file and line.
+        If a key occurs twice, the last value counts, as in Java, and a warning is added.
         """
         return _need(examine_properties(path, strict))
 
@@ -64,7 +64,7 @@ class ConsumerConfig(ConsumerKeys):
         config: ConsumerConfig | Mapping[str, object] | str | PathLike[str],
         strict: bool = False,
     ) -> ConsumerConfig:
-        """Make a configuration from whichever is given: one, a mapping, or the path of a file."""
+        """Return the given configuration, or create one from a mapping or the path of a file."""
         if isinstance(config, ConsumerConfig):
             return config
         if isinstance(config, Mapping):

@@ -376,7 +376,7 @@ class ConsumerIterator(Iterator[MessageAndMetadata]):
 
     @property
     def delivered(self) -> int:
-        """See ``KafkaStream.delivered``. Costs nothing for a message: a list knows its rest."""
+        """See ``KafkaStream.delivered``. It is computed when it is read."""
         with self._lock:
             return self._taken_up - self._run.left - (self._peeked is not None)
 

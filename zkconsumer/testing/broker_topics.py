@@ -31,7 +31,7 @@ def create_topic(
 
 
 def add_partitions(ports: Sequence[int], name: str, total: int) -> None:
-    """Raise a topic's number of partitions to ``total``; return when all have leaders."""
+    """Increase a topic's partitions to ``total``, and return when all have leaders."""
     with _admin(ports, name) as admin:
         admin.create_partitions({name: total})
     wait_for_leaders(ports, name, total)

@@ -36,12 +36,12 @@ from zkconsumer.testing.waiting import free_port
 
 
 class LocalZooKeeper:
-    """A ZooKeeper server of the version that belongs to one line of Kafka, or an ensemble.
+    """A ZooKeeper server, or an ensemble, of the version that one line of Kafka needs.
 
-    ``zookeepers`` is how many servers it has. ``kafka`` is a key of ``KAFKA_LINES``. Without
-    ``dir`` everything is kept in a temporary directory and deleted at the end; with it the files
-    stay and a later start finds the same data. Use it as a context manager, or call ``start`` and
-    ``close``. No process outlives this one, even when it is killed. All of it raises
+    ``zookeepers`` is the number of servers, ``kafka`` a key of ``KAFKA_LINES``. Without ``dir``, all
+    files are in a temporary directory and are deleted at the end. With it, they are kept, and a
+    later start finds the same data. Use it as a context manager, or call ``start`` and ``close``.
+    Its processes end with this one, even if this one is killed. All methods raise
     ``ClusterError``.
     """
 
@@ -75,7 +75,7 @@ class LocalZooKeeper:
 
     @property
     def zookeeper(self) -> str:
-        """``127.0.0.1:PORT`` of each server, fit for ``zookeeper.connect``; empty with Kafka 4."""
+        """``127.0.0.1:PORT,...``, a value for ``zookeeper.connect``. Empty with Kafka 4."""
         return ",".join(server.address for server in self.zookeeper_servers)
 
     @property
@@ -90,7 +90,7 @@ class LocalZooKeeper:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """All servers, those of ZooKeeper first."""
+        """All servers, ZooKeeper first."""
         if not self._servers:
             raise ClusterError("the cluster has not been started")
         return tuple(self._servers)
@@ -101,7 +101,7 @@ class LocalZooKeeper:
         return self._started().pid
 
     def start(self) -> None:
-        """Start all servers and return when they serve. On any failure nothing is left running."""
+        """Start all servers and return when they are ready. If one fails, all are stopped."""
         if self._supervisor is not None:
             raise ClusterError("the cluster has been started already")
         if self._dir is None:
@@ -116,7 +116,7 @@ class LocalZooKeeper:
             raise
 
     def close(self) -> None:
-        """End all servers: cleanly when the data stays, at once when it is deleted anyway."""
+        """Stop all servers. They are killed if their data is deleted anyway."""
         try:
             if self._dir is not None and self._supervisor is not None:
                 for server in reversed(self._servers):
@@ -125,7 +125,7 @@ class LocalZooKeeper:
             self.kill()
 
     def kill(self) -> None:
-        """End all servers at once, as a crash of each would; ``start`` may follow."""
+        """Kill all servers, as if each had crashed. ``start`` starts them again."""
         if self._supervisor is not None:
             self._supervisor.close()
             self._supervisor = None
@@ -135,7 +135,7 @@ class LocalZooKeeper:
         self._servers = []
 
     def detach(self) -> None:
-        """Let the servers run on after this process; only signals reach them from then on."""
+        """Let the servers outlive this process. Only signals can stop them after that."""
         self._started().detach()
         self._supervisor = None
 
@@ -166,9 +166,9 @@ class LocalCluster(LocalZooKeeper, TopicVerbs):
     """ZooKeeper and ``brokers`` Kafka brokers with the ids 0, 1, ... in ZooKeeper mode.
 
     Kafka 4 runs without ZooKeeper (KRaft): the first brokers, 1 or 3 of them, are controllers too.
-    Start a ``LocalZooKeeper`` next to it where one is needed. ``properties`` are added to each
-    broker's ``server.properties`` and win. Topics are not created by use unless they say so.
-    See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
+    Start a ``LocalZooKeeper`` next to it if you need one. ``properties`` are added to each broker's
+    ``server.properties`` and take precedence. Topics are not created automatically unless
+    ``properties`` allow it. See ``LocalZooKeeper`` for ``kafka`` and ``dir``.
     """
 
     def __init__(

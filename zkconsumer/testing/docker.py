@@ -52,7 +52,7 @@ class DockerServer(DockerContainer):
 
     @property
     def port(self) -> int:
-        """The port it listens on, at 127.0.0.1."""
+        """The server's port at 127.0.0.1."""
         return self._port
 
     @property
@@ -61,7 +61,7 @@ class DockerServer(DockerContainer):
         return f"{_HOST}:{self._port}"
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Return when the server answers requests. ``timeout`` in seconds; ``ClusterError``."""
+        """Wait ``timeout`` seconds at most for an answer of the server. Raises ``ClusterError``."""
 
         def ready() -> bool:
             if not self.running:
@@ -155,7 +155,7 @@ class DockerCluster(TopicVerbs):
         return self.servers[self._zookeepers :]
 
     def start(self) -> None:
-        """Start all servers and return when they serve. On any failure nothing is left running."""
+        """Start all servers and return when they are ready. If one fails, all are stopped."""
         if self._client is not None:
             raise ClusterError("the cluster has been started already")
         self._client = connect_engine()

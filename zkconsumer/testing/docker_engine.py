@@ -90,7 +90,7 @@ class DockerContainer:
         return None if self.running else int(self._container.attrs["State"]["ExitCode"])
 
     def start(self) -> None:
-        """Start it, again or for the first time. Raises ``ClusterError`` when it runs already."""
+        """Start it, again or for the first time. Raises ``ClusterError`` if it is running."""
         if self.running:
             raise ClusterError(f"{self.name} is running already")
         with self._errors():

@@ -27,11 +27,11 @@ _ABORT: Final = struct.pack("ii", 1, 0)  # linger on, for 0 s: close sends a res
 
 
 def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: float = 10.0) -> None:
-    """Make the server end a session, so that its client learns that it has expired.
+    """Make the server end a session. Its client then learns that the session has expired.
 
-    A second connection takes the session over and closes it, until the server says that it knows
-    no such session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored); kazoo keeps id and
-    password in ``client.client_id``. Raises ``ClusterError`` when the server cannot be reached.
+    A second connection takes over the session and closes it, until the server no longer knows the
+    session. ``zookeeper`` is ``HOST:PORT`` (a chroot is ignored). In kazoo, id and password are in
+    ``client.client_id``. Raises ``ClusterError`` when the server cannot be reached.
     """
     host, _, port = zookeeper.partition("/")[0].split(",")[0].rpartition(":")
 
@@ -65,9 +65,9 @@ def expire_session(zookeeper: str, session_id: int, password: bytes, timeout: fl
 class TcpProxy:
     """A loopback port that passes connections on to ``target_port`` and can disturb them.
 
-    To lose the answer of a request together with the connection: ``stall("answers")``, send the
-    request, ``cut()``. To lose it alone: ``drop("answers")``, send the request. Open from
-    construction to ``close``; also a context manager.
+    To lose an answer and its connection, call ``stall("answers")``, send the request, and call
+    ``cut()``. To lose only the answer, call ``drop("answers")`` and send the request. The proxy
+    accepts connections from its construction to ``close``. It is a context manager too.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -101,12 +101,12 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections pass through at the moment."""
+        """Number of connections that pass through at the moment."""
         with self._changed:
             return len(self._sockets) // 2
 
     def cut(self) -> None:
-        """Break all connections; bytes held back by a stall are lost."""
+        """Break all connections. Bytes that a stall held back are lost."""
         with self._changed:
             broken, self._sockets = self._sockets, set()
             self._changed.notify_all()
@@ -114,7 +114,7 @@ class TcpProxy:
             _abort(end)
 
     def refuse(self) -> None:
-        """Refuse new connections; those that exist continue (``cut`` them too for an outage)."""
+        """Refuse new connections. Existing ones continue (for an outage, ``cut`` them too)."""
         with self._changed:
             listener, self._listener = self._listener, None
         if listener is not None:
@@ -123,7 +123,7 @@ class TcpProxy:
             listener.close()
 
     def allow(self) -> None:
-        """Take connections again after ``refuse``."""
+        """Accept connections again after ``refuse``."""
         with self._changed:
             if self._listener is not None:
                 return
@@ -139,7 +139,7 @@ class TcpProxy:
     def delay(self, seconds: float, *directions: Direction) -> None:
         """Deliver each piece of data ``seconds`` after it has arrived, in the same order.
 
-        This is a long line, not a narrow one: pieces that arrive together are delivered together.
+        Like a long cable: pieces that arrive together are delivered together.
         """
         with self._changed:
             for direction in directions or ("requests", "answers"):
@@ -148,20 +148,20 @@ class TcpProxy:
     def drop(self, direction: Direction, count: int = 1) -> None:
         """Lose the next ``count`` requests or answers of any connection, which stays open.
 
-        ZooKeeper's watch events answer no request and are never lost: a client could not notice
-        it, and no network loses one and keeps the connection.
+        ZooKeeper's watch events are never lost, because they answer no request. A client could not
+        notice the loss, and no network loses one event and keeps the connection.
         """
         with self._changed:
             self._drops[direction] = count
 
     @property
     def dropping(self) -> bool:
-        """Whether frames are still to be lost."""
+        """Whether some of the frames to drop have not arrived yet."""
         with self._changed:
             return self._drops.total() > 0
 
     def resume(self) -> None:
-        """End stalls and delays; everything that was held back continues."""
+        """End stalls and delays, and deliver everything that was held back."""
         with self._changed:
             self._stalled.clear()
             self._delays.clear()

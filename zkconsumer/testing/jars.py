@@ -62,7 +62,7 @@ def fetch_jars(kafka: str) -> Path:
     """Return a directory with all jars of one line of Kafka, downloading them the first time.
 
     ``kafka`` is a key of ``KAFKA_LINES``. The class path is ``<directory>/*``. Lines ``1.1`` and
-    ``0.8.2`` hold the JVM's old consumer too. Raises ``ClusterError`` when Maven is missing or
+    ``0.8.2`` also contain the JVM's old consumer. Raises ``ClusterError`` if Maven is missing or
     fails.
     """
     source = pom(kafka)

@@ -64,7 +64,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on, at 127.0.0.1."""
+        """The server's port at 127.0.0.1."""
         return self._spec.port
 
     @property
@@ -79,21 +79,21 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server. Raises ``ClusterError`` when it does not run."""
+        """Process id of the running server. Raises ``ClusterError`` if it is not running."""
         if self._pid is None or not self.running:
             raise ClusterError(f"{self.name} is not running")
         return self._pid
 
     @property
     def running(self) -> bool:
-        """Whether the process exists (it may be paused)."""
+        """Whether the process exists. It may be paused."""
         return self._pid is not None and self._supervisor.poll(self.name) is None
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` waits until it serves.
 
         A broker that ran before is started once ZooKeeper has forgotten its old registration.
-        Raises ``ClusterError`` when it runs already.
+        Raises ``ClusterError`` if it is already running.
         """
         if self.running:
             raise ClusterError(f"{self.name} is running already")
@@ -103,7 +103,7 @@ class Server:
         self._pid = self._supervisor.start(self.name, self._spec.argv, self.log)
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
-        """Return when the server answers requests. ``timeout`` in seconds; ``ClusterError``."""
+        """Wait ``timeout`` seconds at most for an answer of the server. Raises ``ClusterError``."""
 
         def ready() -> bool:
             if not self.running:
@@ -126,7 +126,7 @@ class Server:
             self._wait_gone(STOP_SECONDS)
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): connections stay open, nothing is answered."""
+        """Freeze the server (SIGSTOP). Its connections stay open, but it answers nothing."""
         pid = self._pid
         if pid is not None and self.running:
             self._supervisor.signal(self.name, signal.SIGSTOP)

@@ -39,7 +39,7 @@ class TopicVerbs(ABC):
 
     @property
     def bootstrap(self) -> str:
-        """``127.0.0.1:PORT,...`` of all brokers, fit for ``bootstrap_servers``."""
+        """All brokers as ``127.0.0.1:PORT,...``, a value for ``bootstrap.servers``."""
         return ",".join(f"127.0.0.1:{server.port}" for server in self.broker_servers)
 
     def create_topic(
@@ -63,14 +63,14 @@ class TopicVerbs(ABC):
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise a topic's number of partitions to ``total``; return when each has a leader."""
+        """Increase a topic's partitions to ``total``, and return when each has a leader."""
         if self.kraft:
             broker_topics.add_partitions(self._live_ports(), name, total)
             return
         topics.add_partitions(self.zookeeper, self._live_ports(), name, total)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when it is gone from the cluster."""
+        """Delete a topic, and return when no broker knows it any more."""
         if self.kraft:
             broker_topics.delete_topic(self._live_ports(), name)
             return

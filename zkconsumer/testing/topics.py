@@ -61,7 +61,7 @@ def create_topic(
 
 
 def add_partitions(zookeeper: str, ports: Sequence[int], name: str, total: int) -> None:
-    """Raise a topic's number of partitions to ``total``; return when all have leaders."""
+    """Increase a topic's partitions to ``total``, and return when all have leaders."""
     path = f"/brokers/topics/{name}"
     with zookeeper_session(zookeeper) as client:
         try:

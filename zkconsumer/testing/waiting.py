@@ -24,8 +24,8 @@ _RESERVED_SECONDS = 300
 def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
     """Call ``predicate`` until it returns something true, and return that.
 
-    ``timeout`` is in seconds; ``message`` says what was awaited, for the error. What the predicate
-    raises passes through. Raises ``ClusterError`` when the time is up.
+    Exceptions of the predicate pass through. Raises ``ClusterError`` with ``message`` when
+    ``timeout`` seconds are over.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005
@@ -40,11 +40,10 @@ def wait_until(predicate: Callable[[], T], timeout: float, message: str) -> T:
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on, and that no other call has returned lately.
+    """Return a free loopback port that no other call has returned within five minutes.
 
-    It lies below the range the kernel takes the ports of outgoing connections from. A port inside
-    that range may be taken while its server restarts, and a client that tries to reconnect to it
-    may even connect to itself.
+    The port is below the kernel's range for outgoing connections. A port in that range may be taken
+    while its server restarts. A client that tries to reconnect to it may even connect to itself.
     """
     top = max(_ephemeral_low(), _LOWEST_PORT + 1_000)
     for _ in range(200):

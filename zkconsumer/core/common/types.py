@@ -33,7 +33,7 @@ class ConsumerThreadId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ConsumerThreadId:
-        """Split at the last ``-``. Raises ValueError when the text has no such form."""
+        """Split the text at the last ``-``. Raises ValueError if it does not have this form."""
         consumer, dash, stream = text.rpartition("-")
         if not dash or not consumer or not stream.isascii() or not stream.isdigit():
             raise ValueError(f"not a consumer thread id: {text!r}")
